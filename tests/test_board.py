@@ -35,12 +35,6 @@ def computed(expression: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_normal_distribution_is_python_s() -> None:
-    places = [-12.0, -5.0, -3.0001, -3.0, -1.0, -1e-9, 0.0, 0.3, 2.999, 3.0001, 8.0]
-    found = computed(f"{places}.map(board.ndtr)")
-    assert found == pytest.approx([float(ndtr(place)) for place in places], rel=1e-9, abs=1e-300)
-
-
 def test_odds_and_noise_are_python_s() -> None:
     cases = [(epsilon, delta) for epsilon in EPSILONS for delta in DELTAS]
     right = computed(f"{[list(case) for case in cases]}.map(([e, d]) => board.rightAtMost(e, d))")

@@ -66,15 +66,6 @@ def test_plan_shows_the_paper_s_accountant_beside_the_honest_one(incrowd: Comman
 
 
 @pytest.mark.slow
-def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None:
-    picture = tmp_path / "plans.png"
-    finished = incrowd(*PLAN[:-4], "--rounds", "1,5", "--cohort", "220,1000", "--plot", str(picture))
-    assert finished.status == 0
-    assert len(re.findall(r"│\s+[15] │\s+(?:220|1000) │", finished.out)) == 4
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
 def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
     picture = tmp_path / "plans.svg"
     words = (
@@ -101,14 +92,6 @@ def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
     table = incrowd("plan", *words).out
     assert re.search(r"budget epsilon", table)
     assert len(re.findall(r"│\s+1000 │\s+8 │", table)) == 2
-
-
-@pytest.mark.slow
-def test_plan_takes_cohorts_in_parts_of_the_clients(incrowd: Command) -> None:
-    words = ("--clients", "1000", "--epsilon", "8", "--delta", "1e-5", "--rounds", "5", "--accountant", "rdp")
-    plans = incrowd("plan", *words, "--cohort", "30,5%", "--json").object()["plans"]
-    assert [plan["cohort"] for plan in plans] == [30, 50]
-    assert all("clients" not in plan for plan in plans)  # which is the same in all
 
 
 @pytest.mark.parametrize(
@@ -150,14 +133,6 @@ def test_a_budget_that_allows_nothing_exits_with_3(incrowd: Command) -> None:
     )
     assert finished.status == 3
     assert "incrowd: " in finished.err
-
-
-@pytest.mark.slow
-def test_a_warning_is_one_line(incrowd: Command) -> None:
-    finished = incrowd(*PLAN, "--delta", "0.01", "--json")
-    assert finished.status == 0
-    (line,) = finished.err.splitlines()
-    assert line.startswith("warning: delta = 0.01")
 
 
 def test_ledger_show_lists_what_was_charged(incrowd: Command, ledger_file: Path) -> None:

@@ -57,19 +57,3 @@ def test_people_get_tables_and_nothing_is_written(simulate: Command, files: tupl
     for text in ("SIMULATION", "without noise", "contributions", "201 of 201 rows", "- words: 1 of 201 lies beyond"):
         assert text in finished.out
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_wrong_use_is_told(simulate: Command, files: tuple[str, str], tmp_path: Path) -> None:
-    asked, table = files
-    bad = tmp_path / "bad.csv"
-    bad.write_text("opened,sender\nyes,shop\n")
-    for words, status, told in (
-        ((asked, "--csv", "none.csv"), 2, "there is no such file"),
-        (("none.toml", "--csv", table), 2, "there is no such file"),
-        ((asked, "--csv", str(bad)), 2, "no column 'words'"),
-        ((asked, "--csv", table, "--epsilon", "-1"), 2, "epsilon"),
-        ((asked,), 2, "--csv"),
-    ):
-        finished = simulate(*words)
-        assert (finished.status, finished.out) == (status, "")
-        assert told in finished.err

@@ -63,27 +63,6 @@ def test_nobody_replaces_a_command_of_ours(incrowd: Command, install: Install) -
     assert "--epsilon" in incrowd("plan", "--help").out
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["--name", "you"], ["deeper", "--json"]])
-@pytest.mark.parametrize("modules", [{}, {"greetings": "a = 1"}], ids=["no package", "a package of the same name"])
-def test_where_the_package_is_missing_one_line_says_where_it_is(
-    incrowd: Command, install: Install, words: list[str], modules: dict[str, str]
-) -> None:
-    install("greet = greetings.commands:app", **modules)
-    assert "greet" not in incrowd("--help").out
-    finished = incrowd("greet", *words)
-    assert (finished.status, finished.out) == (2, "")
-    remedy = "it comes with the repository: clone it and run make install there"
-    assert finished.err == f"incrowd: command = 'greet': {remedy}\n"
-
-
-def test_what_a_package_lacks_itself_is_not_hidden(
-    install: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install("greet = greetings:app", greetings="import no_such_module")
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        command(monkeypatch, capsys)("greet")
-
-
 def test_an_entry_point_names_a_typer(incrowd: Command, install: Install) -> None:
     install("greet = greetings:app", greetings="app = 1")
     assert "an entry point names a typer.Typer" in incrowd("greet").err

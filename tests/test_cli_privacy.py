@@ -31,13 +31,3 @@ def test_text_names_the_papers_figures_as_such(ddml: Command) -> None:
     assert finished.status == 0
     assert "paper's, printed" in finished.out
     assert "not a DP guarantee" in finished.out
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [("--unit", "person", "unit = 'person'"), ("--gamma", "-1", "gamma = -1"), ("--k", "0", "k = 0")],
-)
-def test_wrong_use_is_named(ddml: Command, option: str, value: str, message: str) -> None:
-    finished = ddml(*ASKED, option, value)
-    assert finished.status == 2
-    assert message in finished.err

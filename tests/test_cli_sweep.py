@@ -51,14 +51,6 @@ def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
     assert found["epsilon_of_search"] < 9.1  # one run, by the accountant that knows selections
 
 
-@pytest.mark.slow
-def test_none_drawn_is_said(incrowd: Command) -> None:
-    """Seeded, so that the draw is known: at a mean of 1 the Poisson law often gives none."""
-    law = ("--select", "private", "--expected-runs", "1", "--law", "poisson", "--set", "run.randomness=seeded")
-    outs = [incrowd(*GRID, *law, *QUICK, "--set", f"run.seed={seed}", "--out", f"{seed}").out for seed in range(6)]
-    assert any("none: no run was drawn" in out for out in outs)
-
-
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

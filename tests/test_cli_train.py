@@ -1,6 +1,5 @@
 """`incrowd train` and `incrowd resume`, as a user meets them."""
 
-import logging
 import os
 import re
 import signal
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.cli._print import say_what_takes_long
 from incrowd.privacy.ledger.ledger import verify
 from tests.command import Command, command
 
@@ -28,7 +26,6 @@ PROMISED = {
     "statement",
     "run",
 }
-SHOP = "user,age,bought\n" + "".join(f"u{number % 4},{number},{number % 2}\n" for number in range(16))
 
 
 @pytest.fixture
@@ -101,15 +98,6 @@ BAD_SETTINGS = [
     ("local.loss=logistic", "the loss 'logistic' does not fit"),
     ("run.device=abacus", "run.device = 'abacus'"),
 ]
-BAD_TABLES = [
-    ("2,3,1", "2,,1", "shop.csv, line 4: age = ''"),
-    ("u2,2,0", "u2,nan,0", "shop.csv, line 4: age"),
-    ("u2,2,0", "u2,inf,0", "shop.csv, line 4: age"),
-    ("u2,2,0", "u2,2,7", "shop.csv, line 4: bought = '7'"),
-    ("u2,2,0", "u2,2", "shop.csv, line 4"),
-    ("u2,2,0", ",2,0", "shop.csv, line 4"),
-    ("user,age", "person,age", "user"),
-]
 
 
 @pytest.mark.parametrize(("override", "message"), BAD_SETTINGS)
@@ -121,28 +109,6 @@ def test_wrong_settings_are_named_and_nothing_is_spent(
     assert message in finished.err
     assert finished.out == ""
     assert list(tmp_path.rglob("*")) == []  # no folder, no ledger, no charge
-
-
-@pytest.mark.parametrize(("good", "bad", "message"), BAD_TABLES)
-def test_bad_data_is_named_and_nothing_is_spent(
-    incrowd: Command, tmp_path: Path, good: str, bad: str, message: str
-) -> None:
-    good = good if good in SHOP else "u2,2,0"
-    (tmp_path / "shop.csv").write_text(SHOP.replace(good, bad, 1))
-    (tmp_path / "shop.toml").write_text(
-        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\nclasses = 2\n'
-        "[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n"
-    )
-    finished = incrowd("train", "shop.toml")
-    assert finished.status == 2
-    assert message in finished.err
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["shop.csv", "shop.toml"]
-
-
-def test_without_its_files_mnist_says_where_to_get_them(incrowd: Command) -> None:
-    finished = incrowd("train", "--set", "data.name=mnist", "--data", "nowhere")
-    assert finished.status == 2
-    assert "give the folder with the four MNIST files, or run download_mnist" in finished.err
 
 
 def test_a_folder_with_a_run_is_refused_and_its_ledger_left_alone(incrowd: Command, tmp_path: Path) -> None:
@@ -168,13 +134,6 @@ def test_a_damaged_ledger_fails(incrowd: Command, tmp_path: Path) -> None:
         connection.execute("DELETE FROM entries WHERE position = 2")
     connection.close()
     assert incrowd("resume", "here").status == 1
-
-
-def test_a_package_that_is_missing_is_named(incrowd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("incrowd.cli._options.find_spec", lambda name: None if name == "safetensors" else object())
-    finished = incrowd("train")
-    assert finished.status == 2
-    assert "pip install 'incrowd[train]'" in finished.err
 
 
 @pytest.mark.slow
@@ -212,11 +171,3 @@ def test_a_device_that_is_not_there_is_named(incrowd: Command, tmp_path: Path) -
     assert finished.status == 2
     assert "run.device = 'nowhere'" in finished.err
     assert list(tmp_path.rglob("*")) == []
-
-
-def test_learning_features_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    log = logging.getLogger("incrowd.learning.features.whitened")
-    for _ in range(2):
-        say_what_takes_long()
-    log.info("it takes %d minutes", 2)
-    assert capsys.readouterr() == ("", "it takes 2 minutes\n")

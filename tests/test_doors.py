@@ -45,24 +45,6 @@ def test_nothing_is_taken_from_beyond_the_doors(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("from incrowd import Budget", []),
-        ("def f():\n    from incrowd.data import Split", []),
-        ("from incrowd import _validate", ["incrowd._validate"]),
-        ("from incrowd._random import SeededRandomness", ["incrowd._random.SeededRandomness"]),
-        ("from incrowd.errors import DataError", ["incrowd.errors.DataError"]),
-        ("from incrowd.data import examples", ["incrowd.data.examples"]),
-        ("import incrowd.data.examples", ["incrowd.data.examples"]),
-        ("if True:\n    from incrowd.runs.run import Run", ["incrowd.runs.run.Run"]),
-        ("from numpy import array", []),
-    ],
-)
-def test_what_is_beyond_the_doors_is_found(text: str, found: list[str]) -> None:
-    assert list(beyond_the_doors(text)) == found
-
-
-@pytest.mark.parametrize(
     "package",
     ["cli", "data", "drawdiscard", "federated", "learning", "learning.features"]
     + [f"privacy.{part}" for part in ("account", "ledger", "mechanism", "plan")],

@@ -110,12 +110,6 @@ def test_what_cannot_be_used_is_refused_and_costs_nothing(given: Any, error: typ
     assert classifier(**CLASSIFIER).fit(x, y, groups=patient).result_.epsilon > 49
 
 
-def test_what_lies_beyond_a_range_is_taken_for_its_end() -> None:
-    x, y, patient = visits()
-    fitted = classifier(**CLASSIFIER).fit(x, y, groups=patient)
-    assert np.array_equal(fitted.predict_proba([[9.0, -99, 0]]), fitted.predict_proba([[4.0, -4, 0]]))
-
-
 def test_ranges_may_differ_from_feature_to_feature() -> None:
     x, y, _ = visits()
     stretched = x * [1, 10, 100]

@@ -67,37 +67,6 @@ def test_a_module_and_clients_in_a_result_out(tmp_path: Path, capsys: pytest.Cap
     assert "round 4/4" in capsys.readouterr().err
 
 
-class Notes(nn.Module):
-    """Words of a note and the age of who wrote it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(9, 2)
-
-    def forward(self, tokens: Tensor, age: Tensor) -> Tensor:
-        meant: Tensor = self.words(tokens).mean(1) + age
-        return meant
-
-
-def test_examples_of_several_inputs(tmp_path: Path) -> None:
-    drawn = np.random.default_rng(5)
-    inputs = {"tokens": drawn.integers(0, 9, (40, 3)), "age": drawn.normal(size=(40, 1)).astype(np.float32)}
-    notes = incrowd.Clients.from_arrays(
-        inputs, drawn.integers(0, 2, 40), owner=np.arange(40) % 20, classes=2, public=True
-    )
-    result = federation(notes, module=Notes()).train(tmp_path / "run")
-    assert len(result.rounds) == 4
-    assert result.predict(inputs).shape == (40,)
-
-
-def test_it_starts_with_the_module_s_own_weights(tmp_path: Path) -> None:
-    still = incrowd.ServerOptimizer(learning_rate=1e-9)
-    own = module(seed=5)
-    result = federation(module=own, server=still).train(tmp_path / "run", progress=False)
-    for name, value in own.state_dict().items():
-        assert torch.allclose(result.module.state_dict()[name], value, atol=1e-6)
-
-
 @pytest.mark.parametrize("round", [1, 3])
 def test_killed_and_called_again_it_goes_on(tmp_path: Path, round: int) -> None:
     """With a module that is drawn anew: the run remembers the one that it began with."""
@@ -218,18 +187,6 @@ def test_settings_written_in_python_are_checked_as_those_of_a_file(kind: Any, va
         kind(**values)
 
 
-@pytest.mark.parametrize(
-    "clip",
-    [incrowd.NormalisedClip(clip_norm=0.5), incrowd.FixedClip(clip_norm=0.5),
-     incrowd.ElementwiseClip(limit=0.1, size=9),
-     incrowd.QuantileClip(clip_norm=0.5, bit_noise=3.0), incrowd.PerLayerClip(clip_norms=(1.0, 2.0), parts=(25, 12))],
-    ids=lambda clip: type(clip).__name__,
-)  # fmt: skip
-def test_clips_are_given_as_they_are(clip: Any) -> None:
-    run = federation(privacy=incrowd.Private(epsilon=50, delta=1e-3, rounds=2, clip=clip))
-    assert incrowd.Private.model_validate(run.settings.privacy.model_dump()) == run.settings.privacy
-
-
 @pytest.mark.slow
 def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> None:
     features, labels, _ = arrays()
@@ -287,13 +244,6 @@ def write(folder: Path, name: str) -> Path:
     (folder / f"{name}.py").write_text(FUNCTIONS)
     (folder / "own.toml").write_text(SETTINGS.format(name=name))
     return folder / "own.toml"
-
-
-def test_settings_name_functions_of_one_s_own(tmp_path: Path) -> None:
-    result = incrowd.Federation.from_settings(write(tmp_path / "a", "own_functions")).train(tmp_path / "run")
-    assert result.accuracy is not None
-    assert result.model.size == 4 * 3 + 3 + 3 * 2 + 2
-    assert incrowd.Federation.from_settings(tmp_path / "a/own.toml").train(tmp_path / "run").summary == result.summary
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
-from incrowd.data import MapDataset, from_arrays, from_dataset
+from incrowd.data import from_arrays, from_dataset
 from incrowd.errors import DataError
 
 
@@ -18,25 +17,6 @@ def test_arrays_of_the_right_type_are_not_copied(dtype: type) -> None:
     examples = from_arrays(features, labels, classes=1)
     assert np.shares_memory(examples.features, features)
     assert np.shares_memory(examples.labels, labels)
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.float16, np.float64, np.bool_])
-def test_other_numbers_are_converted(dtype: type) -> None:
-    examples = from_arrays(np.array([[0, 1], [1, 0]], dtype), np.array([1, 0], dtype), classes=2, scale=0.5)
-    assert (examples.features.dtype.name, examples.labels.dtype.name) == ("float32", "int64")
-    assert examples.features.tolist() == [[0, 1], [1, 0]]
-    assert examples.labels.tolist() == [1, 0]
-    assert examples.scale == 0.5
-
-
-def test_memory_in_another_order_is_put_right() -> None:
-    features = np.arange(6, dtype=np.uint8).reshape(2, 3).T
-    assert from_arrays(features, [0, 0, 0], classes=1).features.tolist() == [[0, 3], [1, 4], [2, 5]]
-
-
-def test_tensors_that_need_a_gradient_are_read() -> None:
-    examples = from_arrays(torch.ones(2, 3, requires_grad=True), torch.tensor([0, 1]), classes=2)
-    assert examples.features.tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
 def test_labels_without_classes_are_numbers() -> None:
@@ -66,33 +46,6 @@ def test_unusable_arrays_are_refused(features: ArrayLike, labels: ArrayLike, cla
         from_arrays(features, labels, classes=classes)
 
 
-class Pairs:
-    """The smallest map-style data set."""
-
-    def __init__(self, *items: Any) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int, /) -> Any:
-        return self.items[index]
-
-
-class Stream(IterableDataset[Any]):
-    """A data set without indices."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([])
-
-
-class StreamWithLength(Stream):
-    """A data set without indices that has a length."""
-
-    def __len__(self) -> int:
-        return 3
-
-
 class Squares(Dataset[tuple[torch.Tensor, int]]):
     """A user's own torch data set."""
 
@@ -112,31 +65,6 @@ def test_torch_data_sets_are_read() -> None:
     assert (examples.features.dtype.name, examples.scale, examples.offset) == ("uint8", 1 / 255, 0.5)
     np.testing.assert_array_equal(examples.features, images.numpy())
     assert examples.labels.tolist() == [1, 0]
-
-
-def test_labels_of_a_data_set_may_be_numbers() -> None:
-    examples = from_dataset(Pairs(([1.0], 0.5), ([2.0], np.array([1.5]))))
-    assert (examples.labels.dtype.name, examples.labels.tolist()) == ("float32", [0.5, 1.5])
-
-
-@pytest.mark.parametrize(
-    ("dataset", "message"),
-    [
-        (Stream(), "Stream has no length or no indices: give a map-style data set"),
-        (StreamWithLength(), "StreamWithLength has no indices"),
-        (Pairs(), "Pairs is empty"),
-        (Pairs(([1.0], 0), [1.0]), "item 1 is list: give pairs"),
-        (Pairs(([1.0], 0), 7), "item 1 is int: give pairs"),
-        (Pairs(([1.0], 0), ([1.0, 2.0], 0)), r"item 1 is float64 of shape \(2,\), item 0 is float64 of shape \(1,\)"),
-        (Pairs(([1.0], 0), ([1], 0)), "item 1 is int64"),
-        (Pairs(([1.0], 0), ([1.0], [0, 1])), r"item 1 has a label of shape \(2,\), item 0 one of shape \(\)"),
-        (Pairs(([1.0], "cat")), "label of item 0 are <U3: give numbers"),
-        (Pairs(([1.0], 0), ([np.nan], 0)), r"features\[1, 0\] = nan"),
-    ],
-)
-def test_unusable_data_sets_are_refused(dataset: MapDataset, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        from_dataset(dataset, classes=2)
 
 
 def test_whole_numbers_stay_whole_unless_they_are_scaled() -> None:
@@ -160,15 +88,3 @@ def test_several_inputs_come_in_a_dict_or_a_tuple() -> None:
     assert [one.dtype.name for one in in_order.features] == ["int64", "float32"]
     assert in_order.labels.tolist() == [[0, 1], [1, 1]]
     assert from_arrays(((1.0, 2.0), (3.0, 4.0)), [0, 1], classes=2).features.shape == (2, 2)
-
-
-def test_data_sets_may_have_several_inputs_and_labels() -> None:
-    rows = [({"a": np.full(2, k), "b": torch.full((3,), float(k))}, np.array([k, 1])) for k in range(3)]
-    examples = from_dataset(Pairs(*rows), classes=3)
-    assert examples.features["a"].tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert (examples.features["a"].dtype.name, examples.features["b"].dtype.name) == ("int64", "float32")
-    assert examples.labels.tolist() == [[0, 1], [1, 1], [2, 1]]
-    pairs = [((torch.full((2,), k), torch.ones(1)), k) for k in range(2)]
-    assert [one.tolist() for one in from_dataset(Pairs(*pairs), classes=2).features] == [[[0, 0], [1, 1]], [[1], [1]]]
-    with pytest.raises(DataError, match="item 1 has other inputs than item 0"):
-        from_dataset(Pairs(({"a": [1]}, 0), ({"b": [1]}, 0)), classes=2)

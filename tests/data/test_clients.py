@@ -1,53 +1,13 @@
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from incrowd._random import SeededRandomness
-from incrowd.data import Clients, Examples, Partition, Split, sorted_shards
+from incrowd.data import Clients, Examples, Partition
 from incrowd.errors import ConfigError, DataError
 
 IMAGES = Examples(features=np.arange(24, dtype=np.uint8).reshape(6, 2, 2), labels=np.arange(6) % 3, classes=3)
 PARTITION = Partition.of([[5, 1], [0], [2, 2, 3]])
-
-
-def test_clients_hold_indices_into_the_shared_examples() -> None:
-    data = Clients(examples=IMAGES, partition=PARTITION)
-    assert (data.clients, data.sizes.tolist()) == (3, [2, 1, 3])
-    assert data.client(0).tolist() == [5, 1]
-    assert data.examples.labels[data.client(2)].tolist() == [2, 2, 0]
-    assert data.examples.features is IMAGES.features
-
-
-def test_ten_thousand_clients_of_600_cost_less_than_300_megabytes_beyond_the_images() -> None:
-    labels = np.arange(60_000) % 10
-    images = Examples(features=np.zeros((60_000, 28, 28), np.uint8), labels=labels, classes=10)
-    partition = sorted_shards(labels, clients=10_000, per_client=600, randomness=SeededRandomness(seed=1))
-    data = Clients(examples=images, partition=partition)
-    assert (data.clients, set(data.sizes.tolist())) == (10_000, {600})
-    arrays = (data.partition.offsets, data.partition.indices)
-    assert data.nbytes == sum(array.nbytes for array in arrays) < 25e6
-    assert all(array.base is None or array.base.nbytes <= array.nbytes for array in arrays), (
-        "a view holds more than it shows"
-    )
-    tensors = data.as_tensors()
-    assert tensors.features.data_ptr() == images.features.ctypes.data
-
-
-def test_tensors_share_the_memory() -> None:
-    data = Clients(examples=IMAGES, partition=PARTITION)
-    tensors = data.as_tensors()
-    for tensor, array in (
-        (tensors.features, IMAGES.features),
-        (tensors.labels, IMAGES.labels),
-        (tensors.offsets, PARTITION.offsets),
-        (tensors.indices, PARTITION.indices),
-    ):
-        assert tensor.data_ptr() == array.ctypes.data
-        assert tuple(tensor.shape) == array.shape
-        np.testing.assert_array_equal(tensor.numpy(), array)
 
 
 def test_an_index_beyond_the_examples_names_its_client() -> None:
@@ -61,12 +21,6 @@ def test_test_examples_of_another_kind_are_refused() -> None:
         Clients(examples=IMAGES, partition=PARTITION, test=other)
 
 
-def test_a_split_keeps_its_parts() -> None:
-    split = Split(name="pictures", train=IMAGES, test=IMAGES)
-    data = Clients.of(split, PARTITION)
-    assert (data.name, data.examples, data.test) == ("pictures", IMAGES, IMAGES)
-
-
 def test_a_description_says_who_holds_the_test_examples() -> None:
     data = Clients(examples=IMAGES, partition=PARTITION, test=IMAGES, name="pictures")
     assert data.describe() == {
@@ -77,22 +31,9 @@ def test_a_description_says_who_holds_the_test_examples() -> None:
     assert Clients(examples=IMAGES, partition=PARTITION).describe()["test_set"] == "none"
 
 
-def test_a_description_is_the_same_for_other_sizes() -> None:
-    smaller = Clients(examples=IMAGES, partition=Partition.of([[0], [1], [2]]))
-    assert smaller.describe() == Clients(examples=IMAGES, partition=PARTITION).describe()
-
-
 def test_the_representation_shows_no_data() -> None:
     shown = repr(Clients(examples=IMAGES, partition=PARTITION))
     assert "array" not in shown.replace("name='arrays'", "")
-
-
-@pytest.mark.slow
-def test_importing_the_room_brings_no_heavy_module_along() -> None:
-    command = [sys.executable, "-c", "import sys, incrowd.data; print(*sys.modules)"]
-    loaded = set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
-    assert "incrowd.data.clients" in loaded
-    assert not loaded & {"torch", "sklearn", "pandas", "pyarrow", "urllib.request", "scipy.stats"}
 
 
 def test_names_are_public_only_where_they_are_said_to_be() -> None:

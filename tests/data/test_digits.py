@@ -2,8 +2,7 @@ import hashlib
 
 import numpy as np
 
-from incrowd._random import SeededRandomness
-from incrowd.data import Clients, iid, load_digits
+from incrowd.data import load_digits
 
 
 def test_digits_are_real_images_of_ten_classes() -> None:
@@ -23,14 +22,3 @@ def test_the_held_out_digits_are_always_the_same() -> None:
     held = load_digits().test
     assert held is not None
     assert hashlib.sha256(held.features.tobytes()).hexdigest().startswith("7b45a589c2014588")
-
-
-def test_a_hundred_clients_share_the_digits() -> None:
-    split = load_digits(test_examples=597)
-    data = Clients.of(split, iid(split.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
-    assert set(data.sizes.tolist()) == {12}
-    assert data.describe() == {
-        "data": "digits",
-        "clients": 100,
-        "test_set": "597 examples, public: held by the server, not by any client",
-    }

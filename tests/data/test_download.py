@@ -1,5 +1,4 @@
 import hashlib
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.data import DownloadSource, download_mnist
+from incrowd.data import DownloadSource
 from incrowd.data.download import fetch
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 CONTENT = bytes(range(256)) * 500
 CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
@@ -66,19 +65,6 @@ def test_a_file_is_fetched_into_a_new_folder(mirror: ThreadingHTTPServer, tmp_pa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_every_file_of_a_source_is_fetched_once(mirror: ThreadingHTTPServer, tmp_path: Path) -> None:
-    for _ in range(2):
-        download_mnist(str(tmp_path), source=source(mirror, "good"))
-    assert (tmp_path / NAME).read_bytes() == CONTENT
-    assert len(mirror.asked) == 1  # type: ignore[attr-defined]  # set by the fixture
-
-
-def test_a_file_that_is_there_is_kept(mirror: ThreadingHTTPServer, tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b"mine")
-    fetch(NAME, folder=tmp_path, source=source(mirror, "good"))
-    assert (tmp_path / NAME).read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [
@@ -96,36 +82,3 @@ def test_a_bad_mirror_leaves_nothing_behind(
     assert f"/{behaviour}/{NAME}" in str(error.value)
     assert f"put the file into {tmp_path}" in str(error.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_next_mirror_is_tried(mirror: ThreadingHTTPServer, tmp_path: Path) -> None:
-    every = source(mirror, "missing", "short", "wrong", "good", "missing")
-    assert fetch(NAME, folder=tmp_path, source=every).read_bytes() == CONTENT
-    assert mirror.asked == [f"/{b}/{NAME}" for b in ("missing", "short", "wrong", "good")]  # type: ignore[attr-defined]  # set by the fixture
-
-
-def test_without_a_network_every_mirror_is_named(tmp_path: Path) -> None:
-    with socket.socket() as closed:  # bound and not listening: nobody else gets the port, nobody answers
-        closed.bind(("127.0.0.1", 0))
-        where = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        mirrors = (f"{where}/one", f"{where}/two")
-        with pytest.raises(DataError, match=r"some\.gz could not be fetched") as error:
-            fetch(NAME, folder=tmp_path, source=DownloadSource(mirrors=mirrors, checksums={NAME: CHECKSUM}))
-    assert all(f"{mirror}/{NAME}: " in str(error.value) for mirror in mirrors)
-
-
-def test_a_folder_that_cannot_be_written_is_named(mirror: ThreadingHTTPServer, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(DataError, match=r"file/some\.gz: cannot be written"):
-        fetch(NAME, folder=tmp_path / "file", source=source(mirror, "good"))
-
-
-@pytest.mark.parametrize("mirrors", [(), ("file:///etc/",), ("https://example.org/", "ftp://example.org/")])
-def test_unusable_mirrors_are_refused(mirrors: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="mirrors"):
-        DownloadSource(mirrors=mirrors, checksums={})
-
-
-def test_an_unusable_timeout_is_refused() -> None:
-    with pytest.raises(ConfigError, match="timeout_s"):
-        DownloadSource(mirrors=("https://example.org/",), checksums={}, timeout_s=0)

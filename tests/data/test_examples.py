@@ -1,5 +1,4 @@
 import tracemalloc
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Examples, Partition, Split, hold_out
 from incrowd.data.rows import example_rows, owner_digests
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 
 def pictures(number: int = 6, *, classes: int | None = 3, scale: float = 1 / 255, offset: float = 0.0) -> Examples:
@@ -25,46 +24,8 @@ def numbers(number: int = 4) -> Examples:
     return Examples(features=np.ones((number, 2), np.float32), labels=np.ones(number, np.float32))
 
 
-def test_arrays_are_the_callers_own() -> None:
-    features, labels = np.zeros((3, 2), np.uint8), np.zeros(3, np.int64)
-    examples = Examples(features=features, labels=labels, classes=2)
-    assert examples.features is features
-    assert examples.labels is labels
-
-
-def test_length_shape_and_memory() -> None:
-    examples = pictures(6)
-    assert (len(examples), examples.shape, examples.nbytes) == (6, (2, 2), 6 * 4 + 6 * 8)
-
-
-def test_values_are_scaled_copies() -> None:
-    examples = pictures(scale=0.5, offset=-1.0)
-    values = examples.values(np.array([5, 0]))
-    assert values.dtype == np.float32
-    np.testing.assert_array_equal(values, [[[9.0, 9.5], [10.0, 10.5]], [[-1.0, -0.5], [0.0, 0.5]]])
-    np.testing.assert_array_equal(examples.values(slice(0, 1)), values[1:])
-    plain = numbers()
-    plain.values(slice(None))[:] = 7
-    assert (plain.features == 1).all()
-
-
 def test_representation_shows_no_data() -> None:
     assert repr(pictures(scale=0.5)) == "Examples(classes=3, scale=0.5, offset=0.0)"
-
-
-def test_tensors_share_the_memory() -> None:
-    for examples in (pictures(), numbers()):
-        features, labels = examples.as_tensors()
-        assert features.data_ptr() == examples.features.ctypes.data
-        assert labels.data_ptr() == examples.labels.ctypes.data
-        np.testing.assert_array_equal(features.numpy(), examples.features)
-        np.testing.assert_array_equal(labels.numpy(), examples.labels)
-
-
-def test_tensors_over_read_only_arrays_do_not_warn() -> None:
-    examples = pictures()
-    examples.features.flags.writeable = False
-    assert examples.as_tensors()[0].data_ptr() == examples.features.ctypes.data
 
 
 FEATURES = np.ones((3, 2), np.float32)
@@ -104,21 +65,6 @@ def test_a_feature_that_is_not_finite_is_named(value: float) -> None:
         Examples(features=features, labels=np.zeros(4, np.int64), classes=1)
 
 
-def test_the_largest_numbers_are_finite() -> None:
-    largest = np.finfo(np.float32).max
-    features = np.array([[largest, -largest], [largest, largest]], np.float32)
-    assert len(Examples(features=features, labels=LABELS[:2], classes=1)) == 2
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("scale", 0.0), ("scale", np.nan), ("offset", np.inf), ("classes", 0), ("classes", 2.0)]
-)
-def test_unusable_fields_are_refused(field: str, value: float) -> None:
-    changed: dict[str, Any] = {field: value}
-    with pytest.raises(ConfigError, match=field):
-        replace(Examples(features=FEATURES, labels=LABELS, classes=1), **changed)
-
-
 @pytest.mark.parametrize(
     ("test", "message"),
     [
@@ -132,10 +78,6 @@ def test_unusable_fields_are_refused(field: str, value: float) -> None:
 def test_a_split_holds_examples_that_look_alike(test: Examples, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Split(name="pictures", train=pictures(), test=test)
-
-
-def test_a_split_may_have_no_test_examples() -> None:
-    assert Split(name="pictures", train=pictures()).test is None
 
 
 def test_holding_out_divides_the_examples() -> None:
@@ -157,12 +99,6 @@ def test_holding_out_repeats_itself_under_a_seed_only() -> None:
         return [int(value) for value in split.test.features[:, 0, 0]]
 
     assert held(1) == held(1) != held(2)
-
-
-@pytest.mark.parametrize("number", [0, 6, 7])
-def test_holding_out_nothing_or_everything_is_refused(number: int) -> None:
-    with pytest.raises(ConfigError, match="test_examples"):
-        hold_out(pictures(6), name="pictures", test_examples=number, randomness=SeededRandomness(seed=1))
 
 
 # Several inputs, whole numbers, several labels.
@@ -195,29 +131,6 @@ def test_several_inputs_keep_their_types_and_those_of_bytes_are_scaled() -> None
         _ = examples.shape
 
 
-def test_whole_numbers_stay_such() -> None:
-    examples = Examples(features=TOKENS, labels=LABELS, classes=1)
-    assert examples.values(slice(None)).dtype == np.int64
-    with pytest.raises(DataError, match=r"scale = 0.5 and offset = 0.0 would change nothing"):
-        Examples(features=TOKENS, labels=LABELS, classes=1, scale=0.5)
-    with pytest.raises(DataError, match=r"of several inputs, for those stored as uint8"):
-        several(features=(FEATURES, TOKENS))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"features": {}, "scale": 1.0}, "features have no inputs"),
-        ({"features": (TOKENS, TOKENS[:2]), "scale": 1.0}, r"different numbers of examples \({'features\[0\]': 3"),
-        ({"features": {"a": FEATURES.astype(np.float64)}}, r"features\['a'\] are float64"),
-        ({"features": {"a": np.full((3, 1), np.nan, np.float32)}}, r"features\['a'\]\[0, 0\] = nan"),
-    ],
-)
-def test_unusable_inputs_are_refused(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        several(**changed)
-
-
 def test_labels_may_be_several() -> None:
     marks = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
     assert Examples(features=FEATURES, labels=marks).labels.shape == (3, 2)
@@ -227,20 +140,6 @@ def test_labels_may_be_several() -> None:
         Examples(features=FEATURES, labels=np.array([[0, -1], [1, 1], [0, 0]]), classes=2)
     with pytest.raises(DataError, match=r"labels\[1\] = -100: with classes = 2"):
         Examples(features=FEATURES, labels=np.array([0, -100, 1]), classes=2)
-
-
-@pytest.mark.parametrize(
-    ("test", "what"),
-    [
-        (several(features={"image": np.full((3, 2, 2), 51, np.uint8)}), "inputs"),
-        (several(features={**several().features, "tokens": TOKENS[:, :1].copy()}), "shape"),
-        (several(features={**several().features, "tokens": TOKENS > 1}), "dtype"),
-        (several(labels=np.zeros((3, 2), np.int64)), "shape of the labels"),
-    ],
-)
-def test_test_examples_with_other_inputs_are_refused(test: Examples, what: str) -> None:
-    with pytest.raises(DataError, match=f"^{what} is"):
-        Split(name="several", train=several(), test=test)
 
 
 def test_a_fingerprint_sees_every_input() -> None:

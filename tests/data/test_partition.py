@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.data import Partition
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 LISTS = st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=9), min_size=1, max_size=20)
 
@@ -26,44 +26,8 @@ def test_the_holder_of_a_place_is_its_client(lists: list[list[int]]) -> None:
     assert [partition.holder(place) for place in range(len(expected))] == expected
 
 
-def test_a_client_is_a_view() -> None:
-    partition = Partition.of([[1, 2], [3]])
-    assert partition.client(1).base is partition.indices
-
-
-@pytest.mark.parametrize("k", [-1, 2])
-def test_a_client_that_is_not_there_is_refused(k: int) -> None:
-    with pytest.raises(ConfigError, match=f"client = {k}.*0 to 1"):
-        Partition.of([[1], [2]]).client(k)
-
-
-def test_memory_is_the_index_lists() -> None:
-    partition = Partition(offsets=np.array([0, 2, 3]), indices=np.array([0, 1, 2], np.int32))
-    assert partition.nbytes == 3 * 8 + 3 * 4
-
-
 def test_representation_shows_no_data() -> None:
     assert repr(Partition.of([[1, 2], [3]])) == "Partition(clients=2)"
-
-
-def test_two_clients_may_hold_the_same_example_and_one_may_hold_it_twice() -> None:
-    assert Partition.of([[5, 5], [5]]).sizes.tolist() == [2, 1]
-
-
-@pytest.mark.parametrize(
-    ("lists", "message"),
-    [
-        ([], "there is no client"),
-        ([[1], []], "client 1 has no examples"),
-        ([[1], [2, -3]], "client 1 holds the index -3"),
-        ([[1], [0.5]], "client 1 has float64"),
-        ([[1], [[2]]], r"client 1 has int64 of shape \(1, 1\)"),
-        ([[1], [True]], "client 1 has bool"),
-    ],
-)
-def test_unusable_lists_are_refused(lists: list[list[int]], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Partition.of(lists)
 
 
 @pytest.mark.parametrize(

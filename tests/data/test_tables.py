@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.data import Clients, Columns, Reading, load_table
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 COLUMNS = Columns(client="user", label="bought", classes=2)
 TABLE = """user,age,bought,spent
@@ -39,21 +39,6 @@ def test_a_table_becomes_a_federated_data_set(tmp_path: Path, text: str) -> None
     data = load(tmp_path, text)
     check_shop(data)
     assert (data.name, data.test) == ("shop.csv", None)
-
-
-def test_a_gzipped_table_is_read(tmp_path: Path) -> None:
-    check_shop(load(tmp_path, gzip.compress(TABLE.encode(), mtime=0), name="shop.csv.gz"))
-
-
-def test_columns_are_chosen_in_the_order_given(tmp_path: Path) -> None:
-    columns = Columns(client="user", label="bought", classes=2, features=("spent", "age"))
-    assert load(tmp_path, TABLE, columns).examples.features.tolist() == [[2.5, 31], [-1000, 44], [0, 20]]
-
-
-def test_labels_may_have_names(tmp_path: Path) -> None:
-    columns = Columns(client="user", label="bought", classes=("yes", "no", "maybe"))
-    examples = load(tmp_path, "user,bought,age\nann,no,1\nbob,yes,2\n", columns).examples
-    assert (examples.labels.tolist(), examples.classes) == ([1, 0], 3)
 
 
 def test_labels_without_classes_are_numbers(tmp_path: Path) -> None:
@@ -108,26 +93,6 @@ def test_a_bad_table_is_named_with_line_and_remedy(tmp_path: Path, old: str, new
 
 
 @pytest.mark.parametrize(
-    ("cell", "columns", "expected"),
-    [
-        (
-            "often",
-            Columns(client="user", label="bought", classes=("no", "yes")),
-            "no stated class; give one of no, yes",
-        ),
-        ("", Columns(client="user", label="bought", classes=("no", "yes")), "no stated class; give one of no, yes"),
-        ("nan", Columns(client="user", label="bought"), "not a number"),
-        ("-1e39", Columns(client="user", label="bought"), "beyond every float32"),
-        ("16777217", Columns(client="user", label="bought"), r"a whole number beyond 2\^24 that float32 rounds"),
-    ],
-)
-def test_a_bad_label_says_what_is_expected(tmp_path: Path, cell: str, columns: Columns, expected: str) -> None:
-    with pytest.raises(DataError, match=f"line 2: bought = '{cell}' is {expected}") as error:
-        load(tmp_path, f"user,bought,age\nann,{cell},1\n", columns)
-    assert str(tmp_path) in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("shop.csv", TABLE.encode() + "é,1,1,1\n".encode("latin-1"), "not UTF-8 .*save the file as UTF-8"),
@@ -141,11 +106,6 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, messa
     with pytest.raises(DataError, match=message) as error:
         load(tmp_path, content, name=name)
     assert str(tmp_path / name) in str(error.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none.csv: cannot be read \(No such file"):
-        load_table(tmp_path / "none.csv", columns=COLUMNS)
 
 
 ROWS = st.lists(
@@ -166,22 +126,6 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
     assert data.examples.features[:, 0].tolist() == [number for _, number, _ in rows]
     assert data.examples.labels.tolist() == [label for *_, label in rows]
     assert data.clients == len({name for name, *_ in rows})
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"classes": 0}, "classes"),
-        ({"classes": ()}, "classes"),
-        ({"classes": ("yes", "yes")}, "classes"),
-        ({"label": "user"}, "label = 'user': it is the client column, too"),
-        ({"features": ("age", "age")}, "name each column once"),
-        ({"features": ("bought",)}, "name each column once"),
-    ],
-)
-def test_unusable_columns_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Columns(**{"client": "user", "label": "bought", **fields})  # type: ignore[arg-type]  # wrong on purpose
 
 
 HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None

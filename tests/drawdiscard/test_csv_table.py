@@ -4,7 +4,7 @@ import pytest
 
 from incrowd import Specification
 from incrowd.drawdiscard.csv_table import read_csv_columns
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 ASKED = Specification.from_formula(
     "opened ~ sender + words + length",
@@ -53,12 +53,3 @@ def test_a_table_that_does_not_fit_is_refused(text: str, message: str, tmp_path:
     path = written(tmp_path, text)
     with pytest.raises(DataError, match=message):
         read_csv_columns(path, ASKED)
-
-
-def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mails.csv"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="no CSV file in UTF-8"):
-        read_csv_columns(path, ASKED)
-    with pytest.raises(ConfigError, match="there is no such file"):
-        read_csv_columns(tmp_path / "none.csv", ASKED)

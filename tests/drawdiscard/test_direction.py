@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +11,16 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd import SeededRandomness, Server
-from incrowd.drawdiscard import Reason, Rehearsal, direction, direction_kernel
-from incrowd.drawdiscard.direction import MEMORY, DirectionTest, answer_test
+from incrowd.drawdiscard import Reason, direction, direction_kernel
+from incrowd.drawdiscard.direction import MEMORY, DirectionTest
 from incrowd.drawdiscard.outbox import stepped
-from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.tickets import MARK_BYTES
-from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.signs import most_along, sign_bits
-from tests.drawdiscard.mail import FIELDS, asked, mails, phone
+from tests.drawdiscard.mail import FIELDS, asked, phone
 
 Row = NDArray[np.float32]
 SIZE, GAMMA = 120, 0.3
@@ -120,13 +117,6 @@ def test_the_best_of_a_million_directions_is_hardly_longer_than_an_honest_one() 
     assert np.abs(wanted).sum() > 19  # the control: with signs of one's own choice
 
 
-def test_rows_of_another_size_are_refused() -> None:
-    test, row = DirectionTest(MECHANISM), np.zeros(SIZE, np.float32)
-    for mine, its in ((row[:-1], row), (row, row[:-1]), (row[None], row)):
-        with pytest.raises(DataError, match="not 120 weights"):
-            test.accepts(mine, its, GAMMA)
-
-
 def test_restored_from_its_state_it_goes_on_bit_for_bit() -> None:
     draw, parent = np.random.default_rng(8), np.zeros(SIZE, np.float32)
     first, second = (DirectionTest(MECHANISM, randomness=SeededRandomness(seed)) for seed in (1, 2))
@@ -137,28 +127,6 @@ def test_restored_from_its_state_it_goes_on_bit_for_bit() -> None:
     for one in sent[1_500:]:
         assert first.accepts(one, parent, GAMMA) == second.accepts(one, parent, GAMMA)
     assert all((second.state()[name] == array).all() for name, array in first.state().items())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"named": ...},
-        {"named": np.full(MEMORY, 2**20, np.int64)},
-        {"named": np.full(MEMORY, -2, np.int64)},
-        {"named": np.zeros(MEMORY, np.float64)},
-        {"named": np.zeros(3, np.int64)},
-        {"taken": np.array([-1], np.int64)},
-        {"directions": ...},
-        {"more": np.zeros(3)},
-    ],
-)
-def test_what_is_no_state_changes_nothing(change: dict[str, object]) -> None:
-    test = DirectionTest(MECHANISM)
-    before = test.state()
-    wrong: Any = {name: array for name, array in (before | change).items() if array is not ...}
-    with pytest.raises(DataError, match="no state"):
-        test.restore(wrong)
-    assert all((test.state()[name] == array).all() for name, array in before.items())
 
 
 def test_a_direction_may_come_up_as_often_as_honest_devices_make_it_and_no_more() -> None:
@@ -207,21 +175,6 @@ def test_colluders_who_go_one_way_are_turned_away_once_that_is_known() -> None:
     assert np.mean(said[False][-1_000:]) > 0.98
 
 
-def test_each_mechanism_has_its_test() -> None:
-    assert isinstance(answer_test(MECHANISM), DirectionTest)
-    laplace = Mechanism(size=SIZE, clip=1.0, epsilon=4.0)
-    assert isinstance(answer_test(laplace), ResidualTest)
-    with pytest.raises(ConfigError, match="only directions"):
-        DirectionTest(laplace)
-
-
-def test_without_numba_it_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.direction_kernel", None)
-    assert DirectionTest(MECHANISM)._named is direction.named_seed
-
-
 def test_a_server_takes_directions_and_goes_on_with_them(tmp_path: Path) -> None:
     fields = FIELDS | {"sender": {"type": "hashed", "buckets": 100}}
     server, device = Server(asked(**ASKED | {"fields": fields}), folder=tmp_path / "mail"), phone()
@@ -235,35 +188,6 @@ def test_a_server_takes_directions_and_goes_on_with_them(tmp_path: Path) -> None
         assert again.accepted == 20
         assert device.contribute(again).accepted
     device.close()
-
-
-def test_a_rehearsal_of_directions_learns_what_devices_and_a_server_do() -> None:
-    """One instance that every answer replaces: the same steps on average, by devices and by what is simulated."""
-    keys = ASKED | {"instances": 1, "merge": 1.0, "epsilon": 6.0, "gamma": 0.2}
-    rows = mails(40)
-    table = {name: [row[name] for row in rows] for name in rows[0]}
-    found = Rehearsal(asked=asked(**keys), table=table, contributions=300, devices=3).report()
-    assert found["honest_turned_away"] == 0.0
-    assert found["metrics"]["accuracy"] == 1.0
-    assert found["without_noise"]["accuracy"] == 1.0
-    server, device = Server(asked(**keys)), phone()
-    for _ in range(60):
-        device.contribute(server)
-    assert ((server.model().predict(rows) > 0.5) == np.array(table["opened"])).all()
-
-
-def test_of_a_handful_of_weights_devices_that_name_the_same_all_count_and_each_once() -> None:
-    """There are eight directions of three weights: who names one of them again sends the same bytes."""
-    server = Server(asked(**ASKED | {"instances": 1, "merge": 1.0}))
-    drawn, choice = server.draw(), server.specification.mechanism.choice
-    same = answer(choice, drawn.weights, 5, drawn.gamma)
-    marks = [bytes([number]) * MARK_BYTES for number in range(4)]
-    offered = [server.offer(same, drawn.ticket + mark).reason for mark in [*marks, *marks]]
-    assert offered == 4 * [Reason.ACCEPTED] + 4 * [Reason.REPEATED]
-    assert [server.offer(same, drawn.ticket).reason for _ in range(2)] == [Reason.ACCEPTED, Reason.REPEATED]
-    for more in (b"m", 7 * b"m", 9 * b"m", 16 * b"m"):
-        assert server.offer(same, drawn.ticket + more).reason is Reason.FORGED
-    assert server.accepted == 5
 
 
 @pytest.mark.slow

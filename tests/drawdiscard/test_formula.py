@@ -84,16 +84,6 @@ def test_everything_else_is_refused(text: str) -> None:
         read_formula(text, fields=NAMES)
 
 
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [("a", "a"), ("~ a + b", "~ a + b"), ("y + a ~ b", "y + a ~ b"), ("x ~ a", "x"), ("y ~ a + x", "x")],
-)
-def test_a_refusal_quotes_what_was_written(text: str, quoted: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_formula(text, fields=NAMES)
-    assert caught.value.value == quoted
-
-
 def test_nothing_of_a_formula_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(formulas, "touched", lambda: ran.append("x"), raising=False)
@@ -120,14 +110,3 @@ def test_a_formula_and_the_other_keys_make_a_specification() -> None:
     assert len(asked.terms) == 15
     assert asked.intercept
     assert not Specification.from_formula("O ~ 0 + B", **KEYS).intercept
-
-
-@pytest.mark.parametrize("key", ["response", "terms", "intercept"])
-def test_a_formula_leaves_nothing_to_state_twice(key: str) -> None:
-    with pytest.raises(ConfigError, match="the formula states it"):
-        Specification.from_formula("O ~ B", **{**KEYS, key: None})
-
-
-def test_a_formula_needs_fields() -> None:
-    with pytest.raises(ConfigError, match="describe the fields"):
-        Specification.from_formula("O ~ B", **{key: value for key, value in KEYS.items() if key != "fields"})

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from incrowd._random import Floats, SeededRandomness
 from incrowd.drawdiscard.glm import (
     LARGEST_LOG_RATE,
-    LINEAR,
     LINKS,
     LOGISTIC,
     MULTINOMIAL,
@@ -18,7 +17,6 @@ from incrowd.drawdiscard.glm import (
     Link,
     one_hot,
 )
-from incrowd.errors import ConfigError, DataError
 
 
 def problem(link: Link, *, examples: int = 7, seed: int = 1) -> tuple[Glm, Floats, Floats, Floats]:
@@ -72,15 +70,6 @@ def test_leading_axes_are_many_models_and_devices_in_one_call(link: Link) -> Non
     np.testing.assert_allclose(model.gradient(weights[0], devices, answers)[0], apart[0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("precision", [np.float32, np.float64])
-@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
-def test_the_precision_is_that_of_weights_and_features(link: Link, precision: type) -> None:
-    model, weights, features, responses = problem(link)
-    weights, features, responses = (array.astype(precision) for array in (weights, features, responses))
-    assert model.gradient(weights, features, responses).dtype == precision
-    assert model.predict(weights, features).dtype == precision
-
-
 @pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
 def test_no_examples_give_a_zero_gradient(link: Link) -> None:
     model, weights, features, responses = problem(link)
@@ -103,50 +92,3 @@ def test_classes_have_gradients_within_one_for_features_within_one(link: Link, s
     model, weights, features, responses = problem(link)
     gradient = model.gradient(weights * min(scale, 1e300), features, responses)
     assert np.abs(gradient).max() <= 1 + 1e-12
-
-
-def test_probabilities_add_up_to_one_however_large_the_outputs() -> None:
-    model, weights, features, _ = problem(MULTINOMIAL)
-    np.testing.assert_allclose(model.predict(1e4 * weights, features).sum(axis=1), 1.0)
-
-
-def test_a_model_without_intercept_has_one_row_less() -> None:
-    model = Glm(features=2, link=LINEAR, intercept=False)
-    features, responses = np.array([[1.0, 0.5]]), np.array([[2.0]])
-    np.testing.assert_allclose(model.gradient(np.zeros(2), features, responses), [-2.0, -1.0])
-
-
-def test_sizes_are_counted() -> None:
-    assert Glm(features=32, link=LOGISTIC).size == 33
-    assert Glm(features=784, link=MULTINOMIAL, outputs=10).size == 7850
-    assert Glm(features=0, link=LOGISTIC).size == 1
-
-
-def test_impossible_models_are_refused() -> None:
-    with pytest.raises(ConfigError, match="an output a class"):
-        Glm(features=3, link=MULTINOMIAL)
-    with pytest.raises(ConfigError, match="there must be a feature"):
-        Glm(features=0, link=LINEAR, intercept=False)
-    with pytest.raises(ConfigError, match="features"):
-        Glm(features=-1, link=LINEAR)
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    model, weights, features, responses = problem(LOGISTIC)
-    with pytest.raises(DataError, match="do not fit a model of 5 weights"):
-        model.predict(weights[1:], features)
-    with pytest.raises(DataError, match="do not fit a model of 5 weights"):
-        model.predict(weights, features[:, 1:])
-    with pytest.raises(DataError, match=r"give \[examples, outputs\]"):
-        model.gradient(weights, features, responses[:, 0])
-    with pytest.raises(DataError, match=r"give \[examples, outputs\]"):
-        model.loss(weights, features, responses[1:])
-
-
-def test_labels_become_rows() -> None:
-    np.testing.assert_array_equal(one_hot(np.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])
-    assert one_hot(np.array([], dtype=int), 3).shape == (0, 3)
-    with pytest.raises(DataError, match="are not 3 classes"):
-        one_hot(np.array([0, 3]), 3)
-    with pytest.raises(DataError, match="are not 3 classes"):
-        one_hot(np.array([-1]), 3)

@@ -1,6 +1,5 @@
 import threading
-from collections import deque
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
-from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.pool import LARGEST, Instance, Picks, Pool, as_weights, merged, stable_variance
+from incrowd.drawdiscard.pool import LARGEST, Instance, Picks, Pool, as_weights, stable_variance
 from incrowd.drawdiscard.snapshot import Snapshot
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 from tests.statistics import ODD, chi_square
 
 SEEDED = SeededRandomness(seed=5)
@@ -84,16 +82,6 @@ def test_merging_keeps_the_variance_that_is_said_to_be_stable(share: float) -> N
     assert abs(blocks.mean() - wrong) > error
 
 
-def test_a_share_or_a_history_that_makes_no_sense_is_refused() -> None:
-    for share in (0.0, -0.5, 1.5, float("nan")):
-        with pytest.raises(ConfigError, match="merge"):
-            Pool(np.zeros((2, 2)), randomness=SEEDED, merge=share)
-        with pytest.raises(ConfigError, match="merge"):
-            stable_variance(3, 1.0, merge=share)
-    with pytest.raises(ConfigError, match="history"):
-        Pool(np.zeros((2, 2)), randomness=SEEDED, history=-1)
-
-
 @given(st.lists(st.floats(width=64), min_size=3, max_size=3))
 def test_what_is_no_row_of_float32_is_refused(numbers: list[float]) -> None:
     with np.errstate(over="ignore"):
@@ -103,13 +91,6 @@ def test_what_is_no_row_of_float32_is_refused(numbers: list[float]) -> None:
     else:
         with pytest.raises(DataError):
             as_weights(numbers, 3)
-
-
-def test_a_merge_is_float32_whoever_computes_it() -> None:
-    held, arrived = (updates(1, 50, seed=seed)[0].astype(np.float32) for seed in (1, 2))
-    share, one = np.float32(0.3), np.float32(1)
-    expected = [(one - share) * old + share * new for old, new in zip(held, arrived, strict=True)]
-    np.testing.assert_array_equal(merged(held, arrived, share), np.array(expected, np.float32))
 
 
 def test_draws_and_discards_are_fair_and_independent() -> None:
@@ -169,78 +150,11 @@ def test_a_restored_pool_goes_on_like_the_one_that_was_saved(keys: dict[str, Any
         np.testing.assert_array_equal(np.asarray(kept), np.asarray(again))
 
 
-def test_arrays_that_do_not_fit_are_no_snapshot() -> None:
-    good = pool_of(2).snapshot()
-    good.check()
-    bad: tuple[dict[str, Any], ...] = (
-        {"draws": -1},
-        {"looks": -1},
-        {"instances": np.zeros((2, 3))},
-        {"instances": np.zeros(3, np.float32)},
-        {"instances": np.full((2, 3), np.nan, np.float32)},
-        {"instances": np.zeros((2, 0), np.float32), "replaced": np.zeros((0, 0), np.float32)},
-        {"replaced": np.zeros((1, 3), np.float32)},
-        {"versions": np.array([1, 1])},
-        {"versions": np.array([1, -1])},
-        {"average": np.zeros(2)},
-    )
-    for change in bad:
-        with pytest.raises(DataError, match="no snapshot"):
-            replace(good, **change).check()
-
-
-@pytest.mark.slow
-def test_devices_in_flight_spread_the_pool() -> None:
-    """The variance that a pool keeps where others arrive between a draw and its discard."""
-    instances, weights, in_flight = 5, 4000, 8
-    pool = Pool.initial(np.zeros(weights), instances=instances, update_variance=1.0, randomness=SEEDED)
-    noise, waiting, seen = SEEDED.stream("noise"), deque[Floats](), []
-    for number in range(6000):
-        waiting.append(pool.draw() + noise.normals(weights))
-        if len(waiting) > in_flight:
-            pool.discard(waiting.popleft())
-        if number >= 1000:
-            seen.append(float(np.square(pool.mean_and_spread()[1]).mean()))
-    blocks = np.array(seen).reshape(10, -1).mean(axis=1)
-    error = 3 * blocks.std(ddof=1) / np.sqrt(10)
-    assert abs(blocks.mean() - stable_variance(instances, 1.0, in_flight=in_flight)) < error
-    for wrong in (0, in_flight // 2, 2 * in_flight):
-        assert abs(blocks.mean() - stable_variance(instances, 1.0, in_flight=wrong)) > error
-
-
-@pytest.mark.parametrize("taken", [0, 1, Picks.BLOCK - 1, Picks.BLOCK, Picks.BLOCK + 1])
-def test_picks_go_on_from_their_count(taken: int) -> None:
-    whole = Picks(SEEDED, "draw")
-    expected = [whole.among(10) for _ in range(taken + 5)][taken:]
-    resumed = Picks(SEEDED, "draw", taken=taken)
-    assert [resumed.among(10) for _ in range(5)] == expected
-
-
 def test_the_pool_starts_with_the_variance_that_it_keeps() -> None:
     pool = Pool.initial(np.full(4000, 3.0), instances=10, update_variance=0.5, randomness=SEEDED)
     deviations = ((pool.snapshot().instances - 3.0) / np.sqrt(10 / 2 * 0.5)).ravel()
     assert stats.kstest(deviations, "norm").pvalue > ODD
     assert stats.kstest(deviations * 1.5, "norm").pvalue < ODD
-
-
-def test_one_instance_or_no_noise_start_at_the_starting_weights() -> None:
-    start = np.array([1.0, 2.0])
-    one = Pool.initial(start, instances=1, update_variance=9.0, randomness=SEEDED)
-    np.testing.assert_array_equal(one.snapshot().instances, [start])
-    quiet = Pool.initial(start, instances=3, update_variance=0.0, randomness=SEEDED)
-    np.testing.assert_array_equal(quiet.snapshot().instances, [start] * 3)
-    assert stable_variance(1, 9.0) == 0
-
-
-def test_a_pool_predicts_by_the_mean_of_weights_or_of_predictions() -> None:
-    model = Glm(features=2, link=LOGISTIC)
-    pool, features = pool_of(4), np.array([[0.2, 0.9], [1.0, 0.0]])
-    held = pool.snapshot().instances
-    by_weights = model.predict(pool.weights(), features)
-    np.testing.assert_allclose(by_weights, model.predict(held.mean(axis=0), features))
-    by_predictions = pool.predict(model, features)
-    np.testing.assert_allclose(by_predictions, np.mean([model.predict(one, features) for one in held], axis=0))
-    assert not np.allclose(by_weights, by_predictions)
 
 
 @pytest.mark.parametrize("update", [np.zeros(2), np.zeros((1, 3)), np.array([1, np.nan, 2]), np.array([1, np.inf, 2])])
@@ -254,18 +168,6 @@ def test_what_is_not_an_instance_is_refused_and_changes_nothing(update: Floats) 
     after = pool.snapshot()
     np.testing.assert_array_equal(before.instances, after.instances)
     assert (before.draws, before.discards) == (after.draws, after.discards)
-
-
-def test_what_is_not_a_pool_is_refused() -> None:
-    for shape in [(3,), (0, 3), (3, 0)]:
-        with pytest.raises(ConfigError, match="one row an instance"):
-            Pool(np.zeros(shape), randomness=SEEDED)
-    with pytest.raises(DataError, match="finite numbers"):
-        Pool([[1.0], [np.nan]], randomness=SEEDED)
-    with pytest.raises(ConfigError, match="instances"):
-        Pool.initial(np.zeros(3), instances=0, update_variance=1.0, randomness=SEEDED)
-    with pytest.raises(ConfigError, match="update_variance"):
-        Pool.initial(np.zeros(3), instances=2, update_variance=-1.0, randomness=SEEDED)
 
 
 def test_threads_may_share_a_pool() -> None:

@@ -3,8 +3,7 @@ import pytest
 
 from incrowd import Specification
 from incrowd.drawdiscard import Predictor
-from incrowd.errors import ConfigError, DataError
-from tests.drawdiscard.mail import FIELDS, KEYS, asked, mails
+from tests.drawdiscard.mail import FIELDS, KEYS, asked
 
 WEIGHTS = np.array([0.5, 2.0, -1.0, 3.0])
 
@@ -14,13 +13,6 @@ def test_predictions_are_those_of_the_model_by_hand() -> None:
     assert model.features == ("sender=friend", "sender=shop", "words")
     found = model.predict([{"sender": "friend", "words": 250}, {"sender": "shop", "words": 0}])
     assert found == pytest.approx(1 / (1 + np.exp(-np.array([0.5 + 2.0 + 1.5, 0.5 - 1.0]))))
-
-
-def test_rows_columns_and_a_response_that_is_there_make_no_difference() -> None:
-    model, rows = Predictor(asked(), WEIGHTS), mails(6)
-    without = {name: [row[name] for row in rows] for name in ("words", "sender")}
-    assert model.predict(rows).tolist() == model.predict(without).tolist()
-    assert model.predict([]).shape == model.predict({"sender": []}).shape == (0,)
 
 
 def test_what_is_missing_counts_as_none_and_what_is_beyond_as_the_end() -> None:
@@ -45,15 +37,6 @@ def test_a_number_is_predicted_in_its_own_units() -> None:
     assert stated.link == "linear"
     assert model.predict([{"sender": "friend"}, {"sender": "shop"}]) == pytest.approx([300.0, 100.0])
     assert model.levels == ()
-
-
-def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataError, match="no field 'words'"):
-        Predictor(asked(), WEIGHTS).predict([{"sender": "friend"}])
-    with pytest.raises(DataError, match="no field 'sender'"):
-        Predictor(asked(), WEIGHTS).predict([{}])
-    with pytest.raises(ConfigError, match="a list of dicts"):
-        Predictor(asked(), WEIGHTS).predict(3)
 
 
 @pytest.mark.parametrize(("response", "link"), [("opened", "logistic"), ("sender", "multinomial"), ("words", "linear")])

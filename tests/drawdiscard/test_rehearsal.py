@@ -8,7 +8,6 @@ import pytest
 from incrowd import Specification
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.rehearsal import Rehearsal
-from incrowd.errors import ConfigError, DataError
 from tests.drawdiscard.mail import KEYS, mails
 
 ROWS = mails(400)
@@ -76,59 +75,3 @@ def test_weights_are_those_of_a_pool_that_devices_answer() -> None:
     np.testing.assert_allclose(learnt, pool.weights(), atol=1e-5)
     assert np.abs(learnt - pool.mean_and_spread()[0]).max() > 1e-3
     assert given.report()["honest_turned_away"] is None
-
-
-def test_categories_and_numbers_have_measures_of_their_own() -> None:
-    levels = rehearsal(asked=asked("sender ~ opened + words", gamma=3.0)).report()
-    assert levels["metrics"]["accuracy"] > 0.95
-    assert set(levels["metrics"]) == {"accuracy", "loss"}
-    numbers = rehearsal(asked=asked("words ~ opened", gamma=0.3)).report()
-    assert numbers["measure"] == "rmse"
-    assert set(numbers["metrics"]) == {"rmse", "r2"}
-    spread = np.std([row["words"] for row in ROWS])
-    assert numbers["baseline"]["rmse"] == pytest.approx(spread, rel=0.1)
-
-
-def test_wide_models_are_simulated_by_what_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    dense = rehearsal(contributions=100).report()
-    monkeypatch.setattr("incrowd.drawdiscard.rehearsal.WIDE", 1)
-    sparse = rehearsal(contributions=100).report()
-    assert sparse["metrics"]["loss"] == pytest.approx(dense["metrics"]["loss"], rel=1e-3)
-
-
-def test_perceptrons_are_rehearsed_too() -> None:
-    found = rehearsal(asked=asked(hidden=[3], epsilon=50.0), contributions=50).report()
-    assert found["weights"] == 16
-    assert np.isfinite(found["metrics"]["loss"])
-
-
-def test_devices_share_the_rows() -> None:
-    few = rehearsal(devices=4, contributions=20).report()
-    assert (few["devices"], few["examples_of_a_device"]) == (4, 10)
-    many = rehearsal(devices=160, contributions=20).report()
-    assert (many["devices"], many["examples_of_a_device"]) == (160, 2)
-
-
-def test_what_does_not_fit_is_told() -> None:
-    odd = TABLE | {"words": ["many", 9000, *TABLE["words"][2:]], "opened": [None, *TABLE["opened"][1:]]}
-    fit = rehearsal(table=odd, contributions=10, asked=asked(epsilon=2.0)).report()["fit"]
-    assert (fit["examples"], fit["usable"]) == (400, 399)
-    assert fit["problems"] == [
-        "opened: 1 of 400 is missing",
-        "words: 1 of 400 is no number (such as 'many')",
-        "words: 1 of 400 lies beyond 0 to 500 (such as 9000)",
-    ]
-
-
-def test_what_cannot_be_rehearsed_is_refused() -> None:
-    with pytest.raises(DataError, match="2 rows have a opened that counts: a rehearsal needs 10"):
-        rehearsal(table={name: values[:2] for name, values in TABLE.items()})
-    with pytest.raises(DataError, match="do not fill the devices"):
-        rehearsal(devices=1000)
-    with pytest.raises(DataError, match="no field 'words'"):
-        rehearsal(table={name: values for name, values in TABLE.items() if name != "words"})
-    for field in ("contributions", "devices"):
-        with pytest.raises(ConfigError, match=field):
-            rehearsal(**{field: 0})
-    with pytest.raises(ConfigError, match="held_out"):
-        rehearsal(held_out=1.0)

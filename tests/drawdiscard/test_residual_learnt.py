@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -8,17 +7,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.drawdiscard import residual_kernels, residual_numpy
 from incrowd.drawdiscard.residual import ResidualTest
-from incrowd.drawdiscard.residual_learnt import (
-    DIRECTIONS,
-    LEAST,
-    MEMORY,
-    REFRESHED_EVERY,
-    REMEMBERED_EVERY,
-    SEEN,
-    Learnt,
-)
 from incrowd.drawdiscard.residual_numpy import ResidualCode
-from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
 SIZE = 200
@@ -131,40 +120,6 @@ def test_who_fills_the_memory_lets_nothing_in_that_the_fixed_limits_stop() -> No
         assert not (shown(test, probes) & ~shown(fixed, probes)).any()
 
 
-def test_what_a_majority_does_is_usual_again_after_half_a_memory() -> None:
-    stream = SeededRandomness(6).stream("steps")
-    test, half = fresh(), MEMORY * REMEMBERED_EVERY // 2
-    shown(test, laplace(stream, 2 * half))
-    said = shown(test, laplace(stream, 3 * half) + 0.8)  # all devices' steps have changed at once
-    assert said[: half // 2].mean() < 0.5  # until then most of them look like colluders
-    assert said[half + REFRESHED_EVERY :].mean() > 1 - 2 * SHARE
-
-
-def test_a_burst_that_is_shorter_than_half_a_memory_gains_nothing() -> None:
-    stream = SeededRandomness(16).stream("burst")
-    test, burst = fresh(), MEMORY * REMEMBERED_EVERY // 2 - 50
-    shown(test, laplace(stream, 2_000))
-    shown(test, np.concatenate([colluders(stream, 60)]))  # by then the direction is known
-    said = shown(test, colluders(stream, burst - 60))
-    assert said.mean() < 0.05
-    assert shown(test, laplace(stream, 1_000)).mean() > 1 - 2 * SHARE
-    long = shown(test, colluders(stream, 3 * burst))
-    assert long[-burst // 2 :].mean() > 0.5  # the control: whoever sends most of the answers says what is usual
-
-
-def test_devices_with_long_steps_are_let_in_where_many_have_them() -> None:
-    stream = SeededRandomness(7).stream("steps")
-    lengths = np.resize([0.0, 0.4, 0.8, 1.2], 3_000)[:, None]
-    steps = lengths * np.sign(stream.normals(3_000 * SIZE)).reshape(3_000, SIZE)
-    assert shown(fresh(), laplace(stream, 3_000) + steps).mean() > 1 - SHARE
-
-
-def test_nothing_is_usual_before_there_is_a_memory() -> None:
-    stream = SeededRandomness(8).stream("first")
-    theirs = colluders(stream, LEAST * REMEMBERED_EVERY - 10)
-    assert shown(fresh(), theirs).mean() > 1 - 2 * SHARE
-
-
 def test_what_the_fixed_limits_turn_away_is_not_remembered() -> None:
     stream = SeededRandomness(9).stream("garbage")
     test, calm = fresh(), fresh()
@@ -188,61 +143,6 @@ def test_restored_from_its_state_it_goes_on_bit_for_bit(cut: int) -> None:
         assert np.array_equal(array, again.state()[name])
 
 
-def test_a_state_is_a_copy() -> None:
-    stream = SeededRandomness(11).stream("answers")
-    test = fresh()
-    before = test.state()
-    shown(test, laplace(stream, 300))
-    assert before["offered"][0] == 0
-    assert not before["projections"].any()
-
-
-def spoilt(name: str, array: NDArray[Any] | None) -> Any:
-    def spoil(state: dict[str, NDArray[Any]]) -> None:
-        if array is None:
-            del state[name]
-        else:
-            state[name] = array
-
-    return spoil
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        spoilt("directions", None),
-        spoilt("directions", np.zeros((DIRECTIONS, SIZE - 1))),
-        spoilt("directions", np.full((DIRECTIONS, SIZE), math.nan)),
-        spoilt("directions", np.zeros((DIRECTIONS, SIZE), np.float32)),
-        spoilt("offered", np.array([-1])),
-        spoilt("where", np.arange(SIZE) + 1),
-        spoilt("where", np.arange(SIZE) - 1),
-        spoilt("where", np.zeros(SIZE, np.int64)),
-        spoilt("more", np.zeros(3)),
-        spoilt("centres", np.full((2, MEMORY), math.inf)),
-    ],
-)
-def test_what_is_no_state_is_refused_and_changes_nothing(spoil: Any) -> None:
-    test = fresh()
-    shown(test, laplace(SeededRandomness(12).stream("answers"), 100))
-    before, state = test.state(), test.state()
-    spoil(state)
-    with pytest.raises(DataError, match="state"):
-        test.restore(state)
-    for name, array in test.state().items():
-        assert np.array_equal(array, before[name])
-
-
-def test_a_test_that_learns_nothing_has_no_state() -> None:
-    fixed = ResidualTest.of(MECHANISM, learns=False)
-    assert fixed.state() == {}
-    fixed.restore({})
-    with pytest.raises(DataError, match="learns nothing"):
-        fixed.restore(fresh().state())
-    with pytest.raises(DataError, match="state"):
-        fresh().restore({})
-
-
 def test_compiled_code_and_numpy_learn_the_same_to_the_last_bit() -> None:
     stream = SeededRandomness(13).stream("answers")
     given, _ = mixed(laplace(stream, 900), colluders(stream, 900), 0.2, stream)
@@ -250,48 +150,3 @@ def test_compiled_code_and_numpy_learn_the_same_to_the_last_bit() -> None:
     assert np.array_equal(shown(compiled, given), shown(plain, given))
     for name, array in compiled.state().items():
         assert np.array_equal(array, plain.state()[name])
-
-
-def test_directions_stay_orthonormal_and_find_what_is_shared() -> None:
-    stream = SeededRandomness(14).stream("answers")
-    given, _ = mixed(laplace(stream, 2_000), colluders(stream, 2_000), 0.1, stream)
-    test = fresh()
-    shown(test, given)
-    directions = test.state()["directions"]
-    assert directions @ directions.T == pytest.approx(np.eye(DIRECTIONS), abs=1e-9)
-    shared = np.where(np.arange(SIZE) % 3, 1.0, -1.0) / math.sqrt(SIZE)
-    along = np.abs(directions @ shared[test.state()["where"]])
-    assert along.max() > 0.8
-    assert np.sort(along)[-2] < 0.5
-
-
-@pytest.mark.parametrize("size", [1, 3, 20])
-def test_models_of_few_weights_have_fewer_directions(size: int) -> None:
-    mechanism = Mechanism(size=size, clip=0.1, epsilon=1.0)
-    learnt = Learnt(mechanism, share=0.01, randomness=SeededRandomness(1))
-    state = learnt.state()
-    assert state["directions"].shape == (min(size, DIRECTIONS), size)
-    assert state["where"].tolist() == list(range(size))
-
-
-def test_of_many_weights_some_are_seen_that_nobody_knows() -> None:
-    mechanism = Mechanism(size=3 * SEEN, clip=0.1, epsilon=1.0)
-    first, other = (
-        Learnt(mechanism, share=0.01, randomness=SeededRandomness(seed)).state()["where"] for seed in (1, 2)
-    )
-    assert len(first) == len(set(first.tolist())) == SEEN
-    assert (np.diff(first) > 0).all()
-    assert 0.2 < np.isin(first, other).mean() < 0.5
-    assert first.min() < SEEN / 10
-    assert 3 * SEEN - SEEN / 10 < first.max() < 3 * SEEN
-
-
-@pytest.mark.slow
-def test_every_one_of_many_weights_may_be_seen() -> None:
-    size = SEEN + 21
-    mechanism = Mechanism(size=size, clip=0.1, epsilon=1.0)
-    seen = np.zeros(size, int)
-    for seed in range(60):
-        seen[Learnt(mechanism, share=0.01, randomness=SeededRandomness(seed)).state()["where"]] += 1
-    assert seen.min() > 0
-    assert seen.max() < 61

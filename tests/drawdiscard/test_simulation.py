@@ -1,4 +1,3 @@
-import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,23 +6,20 @@ import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, split_among_devices, with_intercept
+from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients
 from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace, fill_normal
-from incrowd.drawdiscard.genealogy import Coins, accept_one_in, draw_and_discard, same_instance
-from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
+from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
+from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm, Link
 from incrowd.drawdiscard.pool import Instance, Pool
-from incrowd.drawdiscard.simulation import Updates, batch_updates, bounding, gammas, seeded_noise, simulate
+from incrowd.drawdiscard.simulation import Updates, bounding, gammas, seeded_noise, simulate
 from incrowd.drawdiscard.specification import with_largest
 from incrowd.drawdiscard.strategies import (
-    AcceptOneIn,
-    Batching,
     DrawAndDiscard,
     Handout,
     SameInstance,
     Strategy,
     average,
 )
-from incrowd.errors import DataError
 from incrowd.privacy.mechanism.clipping import clip_rows
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
@@ -156,63 +152,6 @@ def test_only_the_largest_numbers_of_a_gradient_move_a_pool() -> None:
     assert np.abs(simulate(every, coins, start=start, moments=[UPDATES]) - found).max() > 0.01
 
 
-def test_steps_do_not_fall_unless_they_are_asked_to() -> None:
-    assert gammas(mail.asked(gamma=0.2), np.arange(5)).tolist() == [0.2] * 5
-    assert gammas(mail.asked(gamma=0.2), np.arange(0)).tolist() == []
-
-
-def test_accepting_one_in_k_is_the_plain_loop() -> None:
-    start = GENERATOR.random((1, MODEL.size))
-    plain = plain_loop(AcceptOneIn(start[0], updates=5, randomness=RANDOM), MOMENTS)
-    coins = accept_one_in(5, updates=UPDATES, randomness=RANDOM)
-    np.testing.assert_allclose(simulate(updates(), coins, start=start, moments=MOMENTS), plain, atol=2e-5)
-
-
-@pytest.mark.parametrize("batch", [1, 7, 500])
-def test_batches_are_the_plain_loop(batch: int) -> None:
-    start = GENERATOR.random(MODEL.size)
-    plain = plain_loop(Batching(start, batch=batch), MOMENTS)
-    np.testing.assert_allclose(batch_updates(updates(), batch=batch, start=start, moments=MOMENTS), plain, atol=2e-5)
-
-
-def test_devices_in_flight_update_what_they_drew() -> None:
-    k, flying = 4, 6
-    start = GENERATOR.random((k, MODEL.size))
-    coins = draw_and_discard(instances=k, updates=UPDATES, randomness=RANDOM, in_flight=flying)
-    history = [start.copy()]
-    for update in range(UPDATES):
-        instances = history[-1].copy()
-        stale = history[coins.seen[update]][coins.drawn[update]]
-        instances[coins.replaced[update]] = plain_step(stale, update)
-        history.append(instances)
-    plain = np.stack([history[moment].mean(axis=0) for moment in MOMENTS])
-    np.testing.assert_allclose(simulate(updates(), coins, start=start, moments=MOMENTS), plain, atol=2e-5)
-    coins = Coins(instances=k, drawn=coins.drawn, replaced=coins.replaced, seen=np.arange(UPDATES))
-    assert np.abs(simulate(updates(), coins, start=start, moments=MOMENTS) - plain).max() > 0.01
-
-
-def test_each_update_has_its_own_rate() -> None:
-    coins = draw_and_discard(instances=2, updates=UPDATES, randomness=RANDOM)
-    rates = RATE * (1 - np.arange(UPDATES) / UPDATES)
-    found = simulate(updates(rates), coins, start=pool(2).snapshot().instances, moments=MOMENTS)
-    np.testing.assert_allclose(found, plain_loop(DrawAndDiscard(pool(2)), MOMENTS, rates), atol=2e-5)
-    assert np.abs(found - plain_loop(DrawAndDiscard(pool(2)), MOMENTS)).max() > 0.01
-
-
-def test_memory_is_that_of_the_instances_that_still_matter() -> None:
-    """The 300 updates would be 12 MB; the five instances of 10,000 weights are 0.2 MB."""
-    model = Glm(features=9_999, link=LINEAR)
-    gradients = GlmGradients(model, np.zeros((1, 1, 9_999)), np.zeros((1, 1, 1)))
-    quiet = Mechanism(size=model.size, clip=1, epsilon=1, noise="none")
-    many = Updates(gradients=gradients, mechanism=quiet, devices=np.zeros(300, np.int64), rates=1.0)
-    coins = same_instance(instances=5, updates=300, randomness=RANDOM)
-    tracemalloc.start()
-    simulate(many, coins, start=np.zeros((5, model.size)), moments=[300])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1.5e6
-
-
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_gradients_are_those_of_the_model(link: Link, intercept: bool) -> None:
@@ -229,36 +168,6 @@ def test_gradients_are_those_of_the_model(link: Link, intercept: bool) -> None:
         slow = any_model.flat(any_model.gradient(any_model.inner(weights), device))
         np.testing.assert_allclose(slow, exact, rtol=1e-4, atol=1e-5)
     assert fast.size == any_model.size == model.size
-
-
-def test_clipping_is_left_out_only_where_no_gradient_can_reach_it() -> None:
-    assert GlmGradients(MODEL, X, LABELS).largest == 1  # the intercept
-    assert GlmGradients(MODEL, -3 * X, LABELS).largest == pytest.approx(3 * X.max())
-    assert GlmGradients(MODEL, X, 2 * TARGETS).largest == np.inf
-    assert GlmGradients(Glm(features=FEATURES, outputs=OUTPUTS, link=LINEAR), X, TARGETS).largest == np.inf
-    assert ModelGradients(MODEL, X, TARGETS).largest == np.inf
-    gradients = GlmGradients(MODEL, 3 * X, LABELS)
-    start = np.zeros(MODEL.size, np.float32)
-    free, bound = (
-        Updates(gradients=gradients, mechanism=mechanism(clip), devices=ORDER, rates=1.0) for clip in (3.0, 0.05)
-    )
-    assert np.abs(free.step(start, 0)).max() > 0.05 == pytest.approx(np.abs(bound.step(start, 0)).max())
-
-
-def test_the_inner_layout_and_back() -> None:
-    gradients = GlmGradients(MODEL, with_intercept(X), LABELS, intercepted=True)
-    weights = GENERATOR.random((3, 2, MODEL.size)).astype(np.float32)
-    assert (gradients.flat(gradients.inner(weights)) == weights).all()
-    assert not (gradients.inner(weights) == weights).all()
-
-
-def test_devices_without_examples_have_a_zero_gradient() -> None:
-    empty = GlmGradients(MODEL, np.empty((2, 0, FEATURES)), np.empty((2, 0), np.int64))
-    assert not empty.gradient(np.ones(MODEL.size, np.float32), 1).any()
-
-
-def test_examples_are_dealt_out_and_a_remainder_stays_out() -> None:
-    assert split_among_devices(7, per_device=3, order=np.arange(7)[::-1]).tolist() == [[6, 5, 4], [3, 2, 1]]
 
 
 @pytest.mark.parametrize(
@@ -334,19 +243,3 @@ def test_no_bits_at_all_are_finite_noise() -> None:
 
 
 # What does not fit
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    coins = draw_and_discard(instances=2, updates=UPDATES, randomness=RANDOM)
-    with pytest.raises(DataError, match="a start of shape"):
-        simulate(updates(), coins, start=np.zeros((3, MODEL.size)), moments=[1])
-    shorter = draw_and_discard(instances=2, updates=299, randomness=RANDOM)
-    with pytest.raises(DataError, match="300 devices for 299 updates"):
-        simulate(updates(), shorter, start=np.zeros((2, MODEL.size)), moments=[1])
-    gradients, other = GlmGradients(MODEL, X, LABELS), Mechanism(size=8, clip=1, epsilon=1)
-    with pytest.raises(DataError, match="a mechanism of 8 numbers"):
-        Updates(gradients=gradients, mechanism=other, devices=ORDER, rates=1.0)
-    with pytest.raises(DataError, match="features of shape"):
-        GlmGradients(MODEL, X[..., 1:], LABELS)
-    with pytest.raises(DataError, match="responses of shape"):
-        GlmGradients(Glm(features=FEATURES, link=LOGISTIC), X, np.zeros((DEVICES, EXAMPLES, 2)))

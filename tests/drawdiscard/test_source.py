@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.source import InMemoryTable, SqliteTable, rows_of, source_of
+from incrowd.drawdiscard.source import InMemoryTable, SqliteTable, rows_of
 from incrowd.errors import ConfigError, DataError
 from tests.drawdiscard.known_weights import COLUMNS, rows
 from tests.statistics import ODD, chi_square
@@ -50,19 +50,6 @@ def test_any_table_and_any_column_can_be_read(visits: SqliteTable) -> None:
     assert visits.read([]) == {}
 
 
-def test_a_view_can_be_read_and_drawn_from(path: Path) -> None:
-    with closing(SqliteTable(path, "recent")) as view:
-        assert view.columns == ("y",)
-        some, every = (view.sample(["y"], most=most, stream=STREAM("examples"))["y"] for most in (2, 9))
-        assert len(some) == 2
-        assert set(some) < set(every) == {3, 4, 5}
-
-
-def test_what_an_app_adds_is_seen(path: Path, visits: SqliteTable) -> None:
-    app(path, "INSERT INTO visits VALUES (9, 'z', 'z')")
-    assert 9 in visits.read(["x"])["x"]
-
-
 def test_the_file_is_never_changed(path: Path, visits: SqliteTable) -> None:
     before = path.read_bytes()
     visits.sample(["x"], most=3, stream=STREAM("examples"))
@@ -83,51 +70,11 @@ def test_a_sample_is_random_and_no_larger_than_asked(visits: SqliteTable, kind: 
     assert chi_square(counts + np.array([150, 0, 0, 0, 0, 0]), np.ones(6)) < ODD
 
 
-def test_rows_of_a_sample_stay_together(visits: SqliteTable) -> None:
-    found = visits.sample(["x", "rowid"], most=4, stream=STREAM("examples"))
-    assert all("rstuvw"[int(str(x))] == name for x, name in zip(found["x"], found["rowid"], strict=True))
-
-
-def test_no_examples_give_empty_columns(tmp_path: Path) -> None:
-    empty = app(tmp_path / "empty.db", "CREATE TABLE visits (x, y)")
-    for source in (SqliteTable(empty, "visits"), InMemoryTable({"x": [], "y": []}), rows_of([])):
-        names = ["x", "y"] if source.columns else []
-        assert source.sample(names, most=3, stream=STREAM("examples")) == {name: [] for name in names}
-        source.close()
-
-
-def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
-    path = app(tmp_path / "old.db", "CREATE TABLE t (x TEXT)", "INSERT INTO t VALUES (CAST(x'fffe41' AS TEXT))")
-    with closing(SqliteTable(path, "t")) as table:
-        (found,) = table.sample(["x"], most=1, stream=STREAM("examples"))["x"]
-    assert str(found).endswith("A")
-
-
 @pytest.mark.parametrize("name", ["Z", 'x" FROM visits; --', "*", ""])
 def test_no_text_but_a_column_s_name_reaches_sql(visits: SqliteTable, name: str) -> None:
     for source in (visits, InMemoryTable({"x": [1]})):
         with pytest.raises(ConfigError, match="column"):
             source.sample([name], most=1, stream=STREAM("examples"))
-
-
-@pytest.mark.parametrize("name", ["other", 'visits"; --', "", "sqlite_master"])
-def test_a_table_that_is_not_there_is_refused_by_its_name(path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="the file has visits, recent") as caught:
-        SqliteTable(path, name)
-    assert caught.value.value == name
-
-
-def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "phone.db"
-    with pytest.raises(ConfigError, match="no such file"):
-        SqliteTable(path, "visits")
-    assert not path.exists()
-    path.write_bytes(b"")
-    with pytest.raises(ConfigError, match="no table at all"):
-        SqliteTable(path, "visits")
-    path.write_text("not a database, whatever its name says" * 100)
-    with pytest.raises(DataError, match="cannot be read"):
-        SqliteTable(path, "visits")
 
 
 def test_threads_may_share_a_table(visits: SqliteTable) -> None:
@@ -176,16 +123,3 @@ def test_nothing_is_lost_in_silence() -> None:
             InMemoryTable({"x": [odd]})
     with pytest.raises(DataError, match="different lengths"):
         InMemoryTable({"x": [1], "y": [1, 2]})
-
-
-def test_examples_are_copied_when_they_are_given() -> None:
-    given = [{"x": 1}]
-    kept = rows_of(given)
-    given[0]["x"] = 2
-    assert kept.read(["x"]) == {"x": [1]}
-
-
-@pytest.mark.parametrize("data", [3, None, [1, 2], {1, 2}])
-def test_what_is_no_examples_is_refused(data: object) -> None:
-    with pytest.raises(ConfigError, match="give the path of a SQLite file"):
-        source_of(data, "examples")

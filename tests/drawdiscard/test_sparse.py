@@ -32,16 +32,6 @@ def test_rows_crossed_and_side_by_side_are_those_of_dense_features(shape: tuple[
     assert beside.chosen(order).dense().tolist() == beside.dense()[order].tolist()
 
 
-def test_no_blocks_and_no_rows() -> None:
-    assert SparseRows.beside([], count=3).dense().shape == (3, 0)
-    assert SparseRows.ones([], 4).dense().shape == (0, 4)
-
-
-def test_rows_by_place_and_rows_of_ones() -> None:
-    assert SparseRows.of([{2: 0.5}, {}, {0: 1.0, 1: 2.0}], 3).dense().tolist() == [[0, 0, 0.5], [0, 0, 0], [1, 2, 0]]
-    assert SparseRows.ones([[1], [0, 2]], 3).dense().tolist() == [[0, 1, 0], [1, 0, 1]]
-
-
 def test_a_wide_cross_takes_the_room_of_what_is_there() -> None:
     wide = SparseRows.ones([[3], [7]], 10**6)
     crossed = wide.crossed(wide)

@@ -6,7 +6,6 @@ import pytest
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.sparse_gradients import SparseGradients
-from incrowd.errors import DataError
 
 GENERATOR = np.random.Generator(np.random.SFC64(1))
 DENSE = np.where(GENERATOR.random((12, 30)) < 0.2, GENERATOR.random((12, 30)), 0.0)
@@ -25,11 +24,3 @@ def test_sparse_gradients_are_those_of_the_dense_model(link: object, intercept: 
     for device, own in enumerate(DEVICES):
         expected = model.gradient(weights, DENSE[own], responses[own])
         np.testing.assert_allclose(sparse.gradient(sparse.inner(weights), device), expected, atol=1e-6)
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    model = Glm(features=30, link=LINKS["logistic"])
-    with pytest.raises(DataError, match="do not fit"):
-        SparseGradients(model, SparseRows.from_dense(DENSE[:, :29]), np.zeros((12, 1)), DEVICES)
-    with pytest.raises(DataError, match="do not fit"):
-        SparseGradients(model, SparseRows.from_dense(DENSE), np.zeros((11, 1)), DEVICES)

@@ -4,7 +4,6 @@ import pytest
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.strategies import AcceptOneIn, Batching, DrawAndDiscard, SameInstance, Strategy, average
-from incrowd.errors import ConfigError
 from tests.statistics import ODD, fair
 
 SEEDED = SeededRandomness(seed=8)
@@ -52,49 +51,3 @@ def test_draw_and_discard_forgets_which_instance_was_drawn() -> None:
         same += strategy.pool.instance(handout.instance)[0] == number
     assert fair(same, 4000, chance=1 / 4) > ODD
     assert fair(same, 4000, chance=1 / 3) < ODD
-
-
-def test_the_same_instance_is_replaced() -> None:
-    strategy = SameInstance(pool_of(4))
-    for number in range(50):
-        handout = strategy.draw()
-        strategy.discard(handout, np.array([100.0 + number]))
-        assert strategy.pool.instance(handout.instance)[0] == 100.0 + number
-
-
-def test_averaging_goes_half_the_way() -> None:
-    strategy = SameInstance(pool_of(4), merge=average)
-    handout = strategy.draw()
-    strategy.discard(handout, handout.weights + 2.0)
-    np.testing.assert_allclose(strategy.pool.instance(handout.instance), handout.weights + 1.0)
-
-
-def test_one_update_in_so_many_is_accepted() -> None:
-    strategy = AcceptOneIn([0.0], updates=5, randomness=SEEDED)
-    accepted = 0
-    for number in range(1, 5001):
-        strategy.discard(strategy.draw(), np.array([float(number)]))
-        accepted += strategy.weights()[0] == number
-    assert fair(accepted, 5000, chance=1 / 5) > ODD
-    assert fair(accepted, 5000, chance=1 / 4) < ODD
-
-
-def test_a_batch_moves_the_model_by_its_average_change() -> None:
-    strategy = Batching([1.0], batch=3)
-    stale = strategy.draw()
-    for change in (3.0, 6.0):
-        handout = strategy.draw()
-        strategy.discard(handout, handout.weights + change)
-        assert strategy.weights()[0] == 1.0
-    strategy.discard(strategy.draw(), strategy.draw().weights)
-    assert strategy.weights()[0] == 4.0
-    for _ in range(3):
-        strategy.discard(stale, stale.weights + 1.0)  # drawn before the batch ended: its change counts
-    assert strategy.weights()[0] == 5.0
-
-
-def test_impossible_strategies_are_refused() -> None:
-    with pytest.raises(ConfigError, match="batch"):
-        Batching([0.0], batch=0)
-    with pytest.raises(ConfigError, match="updates"):
-        AcceptOneIn([0.0], updates=0, randomness=SEEDED)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from incrowd import Device, Specification
-from incrowd.drawdiscard import Policy, Predictor
+from incrowd.drawdiscard import Policy
 from incrowd.drawdiscard.fields import TableField, misfits
 from incrowd.drawdiscard.text_fields import CountField, HashedField, ListField, TextField, WordsField
 from incrowd.drawdiscard.texts import LONGEST_TEXT, buckets_of
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger
 
@@ -90,11 +90,6 @@ def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
     assert features.tolist() == (np.minimum(expected, 2) / 2).tolist()
 
 
-def test_characters_are_code_points() -> None:
-    features = TextField(buckets=512, units="characters", shortest=2, longest=2).encode(["a\U0001f600b"])[0]
-    assert set(np.flatnonzero(features)) == {bucket("a\U0001f600", 512), bucket("\U0001f600b", 512)}
-
-
 def test_words_at_their_place() -> None:
     words, text = ("log", "in"), ["login", "in a log", "Log", None, 5, "in"]
     found = {
@@ -109,22 +104,6 @@ def test_words_at_their_place() -> None:
     assert WordsField(words=words, any=True).encode(text)[:, 0].tolist() == [1, 1, 1, 0, 0, 1]
     assert WordsField(words=("Log",), lower=False).encode(["Log", "log"])[:, 0].tolist() == [1, 0]
     assert WordsField(words=words).columns("x") == ("x=log", "x=in")
-
-
-def test_counts_lengths_runs_and_steps() -> None:
-    text = ["a1b22", "", None, "1" * 50]
-    digits = "0123456789"
-    assert CountField(characters=digits, most=4).encode(text)[:, 0].tolist() == [0.75, 0, 0, 1]
-    assert CountField(most=10).encode(text)[:, 0].tolist() == [0.5, 0, 0, 1]
-    assert CountField(characters=digits, run=True, most=4).encode(text)[:, 0].tolist() == [0.5, 0, 0, 1]
-    steps = CountField(characters=digits, steps=(1, 3, 4))
-    assert steps.encode(text).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0], [1, 1, 1]]
-    assert steps.columns("x") == ("x>=1", "x>=3", "x>=4")
-    each = CountField(characters="a2", each=True, most=2)
-    assert each.encode(text).tolist() == [[0.5, 1], [0, 0], [0, 0], [0, 0]]
-    assert each.columns("x") == ("x=a", "x=2")
-    capitals = CountField(characters="AB", lower=False, steps=(1,))
-    assert capitals.encode(["aB", "ab"])[:, 0].tolist() == [1, 0]
 
 
 def test_the_owner_hears_what_does_not_fit() -> None:
@@ -225,15 +204,6 @@ def test_a_device_learns_from_text_and_its_owner_is_told() -> None:
         assert update.shape == (ASKED.size,)
 
 
-def test_predictions_read_the_same_columns() -> None:
-    weights = np.arange(ASKED.size) / 10
-    table = {name: [row[name] for row in ROWS] for name in ASKED.names}
-    by_hand = ASKED.features(table, count=3) @ weights[1:] + weights[0]
-    assert Predictor(ASKED, weights).predict(ROWS) == pytest.approx(1 / (1 + np.exp(-by_hand)))
-    with pytest.raises(DataError, match="the text"):
-        Predictor(ASKED, weights).predict([{"tags": "home"}])
-
-
 def test_the_response_cannot_come_in_by_another_name() -> None:
     keys: dict[str, object] = {"name": "x", "gamma": 1.0, "clip": 1.0, "epsilon": 1.0}
     fields: dict[str, object] = {
@@ -244,14 +214,3 @@ def test_the_response_cannot_come_in_by_another_name() -> None:
         Specification.from_formula("spam ~ again", fields=fields, **keys)
     with pytest.raises(ConfigError, match="choose a number, an integer, a boolean or a category"):
         Specification.from_formula("tag ~ spam", fields=fields | {"tag": {"type": "hashed", "buckets": 2}}, **keys)
-
-
-def test_a_model_is_as_large_as_it_is_asked_to_be_and_nothing_is_made_for_it() -> None:
-    fields: dict[str, object] = {
-        "spam": {"type": "boolean"},
-        **{name: {"type": "text", "buckets": 10_000, "column": "t"} for name in ("one", "two")},
-    }
-    asked = Specification.from_formula("spam ~ one:two", name="x", fields=fields, gamma=1.0, clip=1.0, epsilon=1.0)
-    assert asked.size == 10**8 + 1
-    features = asked.sparse_features({"t": ["a b", "c"]}, count=2)
-    assert len(features.values) == 5

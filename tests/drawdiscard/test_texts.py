@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.drawdiscard.texts import LONGEST_TEXT, UrlParts, buckets_of, lowered, ngrams, part_of, text_of, words_of
+from incrowd.drawdiscard.texts import UrlParts, buckets_of, text_of, words_of
 
 ANY_TEXT = st.text(st.characters(), max_size=40)  # halves of surrogate pairs among them
 
@@ -46,10 +46,6 @@ def test_words_are_runs_of_letters_digits_and_what_is_not_ascii(text: str) -> No
     assert words_of(text) == words_slowly(text)
 
 
-def test_only_ascii_has_small_letters() -> None:
-    assert lowered("ABZ az ÄİΣ") == "abz az ÄİΣ"
-
-
 @given(value=ANY_TEXT | st.integers() | st.floats() | st.none() | st.booleans() | st.binary())
 def test_whatever_a_value_is_its_text_can_be_written(value: object) -> None:
     text = text_of(value)
@@ -63,18 +59,6 @@ def test_the_text_of_numbers_is_their_digits() -> None:
     ]
 
 
-def test_half_a_character_counts_as_a_replacement_and_two_halves_as_one() -> None:
-    assert text_of("a\ud83d") == "a\ufffd"
-    assert text_of("\ud83d\ude00") == "\U0001f600"
-    assert text_of("\ude00\ud83d") == "\ufffd\ufffd"
-
-
-def test_ngrams_of_words_and_of_characters() -> None:
-    assert ngrams(["a", "b", "c"], shortest=1, longest=2, between=" ") == ["a", "b", "c", "a b", "b c"]
-    assert ngrams("abc", shortest=2, longest=3, between="") == ["ab", "bc", "abc"]
-    assert ngrams("abc", shortest=4, longest=5, between="") == []
-
-
 def test_a_url_falls_into_its_parts() -> None:
     parts = UrlParts.of(" https://user:pw@mail.shop.example.co.uk:8443/a/b.php?x=1&y=2#top@mail\t")
     assert (parts.scheme, parts.host, parts.port) == ("https", "mail.shop.example.co.uk", "8443")
@@ -83,35 +67,9 @@ def test_a_url_falls_into_its_parts() -> None:
     assert (parts.ending, parts.name, parts.inner) == ("uk", "example", "mail.shop")
 
 
-@pytest.mark.parametrize(
-    ("url", "host", "name", "inner"),
-    [
-        ("https://www.river.org/", "www.river.org", "river", ""),
-        ("http://river.org?next=1", "river.org", "river", ""),
-        ("river.org/path", "river.org", "river", ""),
-        ("http://co.uk/", "co.uk", "co", ""),
-        ("http://localhost", "localhost", "localhost", ""),
-        ("http://a?b://c", "a", "a", ""),
-        ("", "", "", ""),
-        ("://", "", "", ""),
-    ],
-)
-def test_parts_of_short_and_odd_hosts(url: str, host: str, name: str, inner: str) -> None:
-    parts = UrlParts.of(url)
-    assert (parts.host, parts.name, parts.inner) == (host, name, inner)
-
-
 @given(ANY_TEXT)
 def test_every_text_has_parts_and_the_rest_holds_the_last_three(text: str) -> None:
     parts = UrlParts.of(text)
     assert parts.path + "?" * ("?" in parts.rest.partition("#")[0]) + parts.query in parts.rest
     assert parts.rest.endswith(parts.fragment)
     assert parts.host.endswith(parts.ending)
-
-
-def test_only_the_first_characters_count() -> None:
-    long = "http://a.org/" + "x" * LONGEST_TEXT
-    assert part_of(long, part="all", lower=True) == long[:LONGEST_TEXT]
-    assert part_of(long + "?q", part="query", lower=True) == ""
-    assert part_of("A" + "b" * 3, part="all", lower=False) == "Abbb"
-    assert part_of(0.5, part="all", lower=True) is None

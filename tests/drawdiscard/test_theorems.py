@@ -8,9 +8,8 @@ from scipy import stats
 
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data import load_digits
-from incrowd.drawdiscard.glm import MULTINOMIAL, Glm, one_hot
 from incrowd.drawdiscard.pool import Pool, stable_variance
-from incrowd.drawdiscard.strategies import AcceptOneIn, Batching, DrawAndDiscard, SameInstance, Strategy, average
+from incrowd.drawdiscard.strategies import DrawAndDiscard, SameInstance, Strategy
 
 ODD = 1e-6
 WEIGHTS = 24
@@ -47,28 +46,6 @@ def test_theorem_1_the_variance_over_the_instances_stays(k: int, updates: int, r
     assert agrees(sample, stable)
     assert not agrees(sample, stable * 2 / 3)
     assert not agrees(sample, stable * 3 / 2)
-
-
-@pytest.mark.slow
-def test_the_variance_comes_back_as_fast_as_it_should() -> None:
-    """From none at all: what is missing shrinks by 1 - 2 / k^2 an update."""
-    looks = [10, 50, 150]
-    found = variances(DrawAndDiscard, k=10, start=0.0, looks=looks, runs=150)
-    for sample, number in zip(found.T, looks, strict=True):
-        expected = 10 * (1 - (1 - 2 / 100) ** number)
-        assert agrees(sample, expected)
-        assert not agrees(sample, expected * 2 / 3)
-        assert not agrees(sample, expected * 3 / 2)
-
-
-@pytest.mark.slow
-def test_without_discarding_the_variance_grows_without_bound() -> None:
-    """Each instance walks on its own: sigma^2 / k an update, for ever."""
-    looks = [500, 1000, 2000]
-    found = variances(SameInstance, k=10, start=0.0, looks=looks, runs=20)
-    for sample, number in zip(found.T, looks, strict=True):
-        assert agrees(sample, number * 2 / 10)
-        assert not agrees(sample, stable_variance(10, 2.0))
 
 
 def survivors(strategy: Strategy, pool: Pool) -> float:
@@ -110,49 +87,3 @@ def test_lemma_2_in_exact_numbers(k: int) -> None:
 DIGITS = load_digits().train
 FEATURES = np.asarray(DIGITS.features, np.float64).reshape(len(DIGITS.labels), -1)
 FEATURES /= FEATURES.max()
-RESPONSES = one_hot(np.asarray(DIGITS.labels), 10)
-MODEL = Glm(features=64, link=MULTINOMIAL, outputs=10)
-ZEROS = np.zeros(MODEL.size)
-
-
-def losses(make: Callable[[Pool, SeededRandomness], Strategy], *, k: int, updates: int = 700) -> Floats:
-    """The training loss after so many updates by devices of ten digits each, for a few seeds."""
-    found = []
-    for seed in range(5):
-        randomness = SeededRandomness(seed=seed)
-        strategy = make(Pool(np.tile(ZEROS, (k, 1)), randomness=randomness), randomness)
-        for device in (randomness.stream("devices").bits(updates) % np.uint64(150)).tolist():
-            own, handout = slice(10 * device, 10 * device + 10), strategy.draw()
-            gradient = MODEL.gradient(handout.weights, FEATURES[own], RESPONSES[own])
-            strategy.discard(handout, handout.weights - 0.05 * gradient)
-        found.append(MODEL.loss(strategy.weights(), FEATURES, RESPONSES))
-    return np.array(found)
-
-
-def overlap(first: Floats, second: Floats) -> bool:
-    """Whether two curves end together: within the scatter of seeds, and within 5 % of the loss."""
-    same = float(stats.ttest_ind(first, second).pvalue) > 1e-3
-    return same and bool(abs(first.mean() / second.mean() - 1) < 0.05)
-
-
-@pytest.mark.slow
-def test_section_v_what_is_equal_and_what_is_worse() -> None:
-    k = 5
-    discard = losses(lambda pool, _: DrawAndDiscard(pool), k=k)
-    assert overlap(discard, losses(lambda pool, _: SameInstance(pool), k=k))
-    assert overlap(discard, losses(lambda _, randomness: AcceptOneIn(ZEROS, updates=k, randomness=randomness), k=k))
-    assert overlap(discard, losses(lambda *_: Batching(ZEROS, batch=k), k=k))
-    averaged = losses(lambda pool, _: DrawAndDiscard(pool, merge=average), k=k)
-    assert not overlap(discard, averaged)
-    assert averaged.mean() > 1.1 * discard.mean()
-    averaged_in_place = losses(lambda pool, _: SameInstance(pool, merge=average), k=k)
-    assert averaged_in_place.mean() > 1.1 * discard.mean()
-    assert overlap(averaged, averaged_in_place)
-
-
-@pytest.mark.slow
-def test_section_v_ten_instances_are_batches_of_ten_devices() -> None:
-    ten = losses(lambda pool, _: DrawAndDiscard(pool), k=10)
-    assert overlap(ten, losses(lambda *_: Batching(ZEROS, batch=10), k=10))
-    assert not overlap(ten, losses(lambda *_: Batching(ZEROS, batch=100), k=10))
-    assert not overlap(ten, losses(lambda pool, _: DrawAndDiscard(pool), k=1))

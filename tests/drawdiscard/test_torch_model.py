@@ -5,7 +5,7 @@ from torch import nn
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm, Link, one_hot
 from incrowd.drawdiscard.torch_model import TorchModel, perceptron
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.learning.models import Model
 
 STREAM = SeededRandomness(seed=4).stream("problem")
@@ -44,30 +44,6 @@ def test_hidden_layers_have_gradients_too() -> None:
     behind = model.loss(weights - 1e-3 * direction, FEATURES, responses)
     along = float(np.dot(model.gradient(weights, FEATURES, responses), direction))
     assert (ahead - behind) / 2e-3 == pytest.approx(along, rel=2e-2)
-
-
-def test_no_examples_give_a_zero_gradient() -> None:
-    model = perceptron((3, 5, 1), link="logistic")
-    gradient = model.gradient(np.ones(model.size), FEATURES[:0], np.empty((0, 1)))
-    np.testing.assert_array_equal(gradient, np.zeros(model.size))
-
-
-def test_the_module_is_left_alone() -> None:
-    model = perceptron((3, 5, 1), link="logistic")
-    before = model.module.weights
-    model.gradient(np.ones(model.size), FEATURES, responses_for(LINKS["logistic"]))
-    assert bool((model.module.weights == before).all())
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    model = perceptron((3, 4), link="multinomial")
-    with pytest.raises(DataError, match="do not fit 8 examples"):
-        model.gradient(np.ones(model.size), FEATURES, np.zeros((8, 3)))
-    with pytest.raises(ConfigError, match="weights"):
-        model.predict(np.ones(model.size + 1), FEATURES)
-    wrong = TorchModel(module=Model(nn.Linear(3, 2)), features=3, outputs=1, link=LINKS["logistic"])
-    with pytest.raises(ConfigError, match="must give"):
-        wrong.predict(np.ones(wrong.size), FEATURES)
 
 
 def test_frozen_parts_are_in_evaluation_mode_and_dropout_is_refused() -> None:

@@ -1,15 +1,11 @@
 import re
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 
 from incrowd._random import SystemRandomness
-from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated.record_engines import ENGINES
-from incrowd.learning import LOGISTIC, LOSSES
 from incrowd.privacy.mechanism.clipping import (
     ElementwiseClip,
     FixedClip,
@@ -19,14 +15,12 @@ from incrowd.privacy.mechanism.clipping import (
     QuantileClip,
 )
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.build import federated_data, model_of, randomness, untouched_test
+from incrowd.runs.build import federated_data, randomness, untouched_test
 from incrowd.runs.client_work import _schedule, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
-from incrowd.runs.silo_config import LocalRecords
-from incrowd.settings.local import LOSS_NAMES
 from incrowd.settings.server import ServerOptimizer
-from tests.runs.small import planned, seeded, small, write_mnist
+from tests.runs.small import planned, seeded, small
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
 
@@ -54,29 +48,9 @@ def test_digits_are_dealt_as_the_partition_says(overrides: tuple[str, ...], size
     assert set(federated_data(small(*overrides)).sizes.tolist()) <= sizes
 
 
-def test_unequal_partitions_and_their_seed() -> None:
-    for partition in (["data.partition=dirichlet", "data.alpha=0.1"], ["data.partition=sizes", "data.sigma=1.0"]):
-        first = federated_data(small(*partition))
-        assert np.ptp(first.sizes) > 50
-        assert first.sizes.tolist() == federated_data(small(*partition)).sizes.tolist()
-        assert first.sizes.tolist() != federated_data(small(*partition, "data.seed=1")).sizes.tolist()
-
-
 def test_the_partition_does_not_depend_on_the_seed_of_the_noise() -> None:
     one, other = federated_data(seeded()), federated_data(seeded("run.seed=8"))
     assert np.array_equal(one.partition.indices, other.partition.indices)
-
-
-def test_mnist_is_found_in_the_folder_or_below(tmp_path: Path) -> None:
-    (tmp_path / "mnist").mkdir()
-    write_mnist(tmp_path / "mnist")
-    for folder in (tmp_path, tmp_path / "mnist"):
-        config = load(data=folder, overrides=["data.name=mnist", "data.clients=2"])
-        assert federated_data(config).examples.shape == (28, 28)
-    with pytest.raises(ConfigError, match=r"data\.folder = None: name the folder that holds mnist/"):
-        federated_data(load(overrides=["data.name=mnist"]))
-    with pytest.raises(DataError, match="give the folder with the four MNIST files"):
-        federated_data(load(data=tmp_path / "elsewhere", overrides=["data.name=mnist"]))
 
 
 def test_a_table_brings_its_clients(tmp_path: Path) -> None:
@@ -134,18 +108,6 @@ def test_models_fit_the_examples(overrides: tuple[str, ...], size: int) -> None:
     assert assemble(small(*overrides)).engine.model.size == size
 
 
-def test_a_convolution_needs_images(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.side = 8: give images of at least 16 x 16"):
-        assemble(small("model.kind=cnn"))
-    with pytest.raises(ConfigError, match=r"model\.kind = 'cnn': it needs square images, these examples are \(2,\)"):
-        assemble(shop(tmp_path, "model.kind=cnn"))
-    write_mnist(tmp_path)
-    config = load(
-        data=tmp_path, overrides=["data.name=mnist", "data.clients=2", "model={kind='cnn'}", "features={name='none'}"]
-    )
-    assert assemble(config).engine.model.size == 184_586
-
-
 @pytest.mark.parametrize(
     ("features", "size"),
     [
@@ -163,11 +125,6 @@ def test_clients_may_make_features_of_their_examples(folder: Path, features: str
     assert first.examples.shape == (size,)
     assert np.array_equal(first.examples.features, again.examples.features)
     assert len(list(folder.iterdir())) == (3 if "dimensions" in features else 2)  # training, test; learnt directions
-
-
-def test_strokes_are_those_of_images(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"features\.name = 'strokes': they need grey images"):
-        assemble(shop(tmp_path, "features={name='strokes'}"))
 
 
 @pytest.mark.parametrize(
@@ -291,11 +248,6 @@ def test_an_accelerator_is_told_how_large_rounds_usually_are(sampling: str, coho
     assert assemble(small(*words)).engine.execution.cohort == pytest.approx(expected)
 
 
-def test_wrong_labels_for_the_loss_are_refused() -> None:
-    with pytest.raises(DataError, match="logistic"):
-        assemble(small("local.loss=logistic"))
-
-
 def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:
     assert randomness(small()) == SystemRandomness()
     assert randomness(seeded()).simulated
@@ -326,21 +278,3 @@ def test_the_test_examples_stay_at_hand_where_others_are_held_out() -> None:
     mapped = untouched_test(small("data.validation=0.1", "features={name='unit'}"))
     assert mapped is not None
     assert (len(mapped), mapped.shape) == (297, (64,))
-
-
-def test_data_that_are_loaded_already_are_not_loaded_again() -> None:
-    config = small()
-    data = federated_data(config)
-    assert assemble(config, data=data).data is data
-
-
-def test_the_names_of_losses_are_those_that_there_are() -> None:
-    """Settings are read without torch, so they are written down twice."""
-    assert tuple(LOSSES) == LOSS_NAMES
-    assert get_args(get_type_hints(LocalRecords)["engine"]) == ENGINES
-
-
-def test_several_labels_have_an_output_each() -> None:
-    features, labels = np.ones((6, 3), np.float32), np.eye(6, 2, dtype=np.float32)
-    data = Clients.from_arrays(features, labels, owner=np.arange(6), public=True)
-    assert model_of(small(), data.examples, LOGISTIC).size == 3 * 2 + 2

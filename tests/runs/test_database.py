@@ -1,9 +1,6 @@
 import sqlite3
-import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -37,20 +34,6 @@ def test_settings_and_rounds_are_still_there_after_closing(path: Path) -> None:
     second.close()
 
 
-def test_any_thread_may_collect_one_that_nobody_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose thread the collector happens to run in is nobody's choice."""
-    failures: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", failures.append)
-    held = [Database(path)]
-    collector = Thread(target=held.clear)
-    collector.start()
-    collector.join()
-    assert failures == []
-    again = Database(path)
-    assert again.rounds() == []
-    again.close()
-
-
 def test_a_round_that_is_added_again_replaces_itself(path: Path) -> None:
     store = Database(path)
     store.add(RECORD)
@@ -58,15 +41,6 @@ def test_a_round_that_is_added_again_replaces_itself(path: Path) -> None:
     store.add(again)
     assert store.rounds() == [again]
     store.close()
-
-
-def test_the_file_is_open_to_anyone(path: Path) -> None:
-    store = Database(path)
-    store.add(RECORD)
-    store.close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        assert connection.execute("SELECT round, epsilon, accuracy, lost FROM rounds").fetchall() == [(3, 1.5, 0.5, 0)]
-    connection.close()
 
 
 def test_what_is_no_database_of_a_run_is_refused(path: Path) -> None:
@@ -101,22 +75,6 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
         assert connection.execute("PRAGMA user_version").fetchone() == (4,)
         assert connection.execute("SELECT * FROM notes").fetchall() == []
     connection.close()
-
-
-def test_rounds_of_the_first_version_know_no_silos(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:1])
-    Database(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("INSERT INTO rounds VALUES (3, 1.5, 2.0, 4.0, NULL, NULL, NULL, NULL, 0, NULL)")
-    connection.close()
-    monkeypatch.undo()
-    store = Database(path)
-    (old,) = store.rounds()
-    assert (old.round, old.epsilon, old.silos) == (3, 1.5, None)
-    silos = [{"silo": "north", "epsilon": 1.0}]
-    store.add(replace(old, round=4, silos=silos))
-    assert store.rounds()[1].silos == silos
-    store.close()
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

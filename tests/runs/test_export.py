@@ -4,11 +4,8 @@ import csv
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from torch import nn
 
-import incrowd
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.selection import Repetitions
@@ -59,27 +56,6 @@ def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
         spent = json.loads((folder / "out/silos" / silo / "ledger.json").read_text())
         assert spent["epsilon"] == pytest.approx(epsilon)
     assert not any("sent" in name for name in found)
-
-
-def test_of_silos_with_names_each_has_its_own_folder(folder: Path) -> None:
-    features = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
-    labels = (features[:, 0] > 0).astype(np.int64)
-    parts = {"south": (features[:40], labels[:40]), "north": (features[40:], labels[40:])}
-    data = incrowd.Clients.from_partitions(parts, classes=2, public=True).named()
-    privacy = incrowd.PrivateRecords(epsilon=(1.0, 4.0), delta=1e-4, rounds=2)
-    run = incrowd.SiloRunOptions(plot=False)
-    incrowd.Federation(nn.Linear(3, 2), data, privacy=privacy, run=run).train(folder / "run", progress=False)
-    export(folder / "run", folder / "out")
-    for silo, budget in (("south", 1.0), ("north", 4.0)):
-        spent = json.loads((folder / "out/silos" / silo / "ledger.json").read_text())
-        statement = json.loads((folder / "out/silos" / silo / "statement.json").read_text())
-        assert spent["epsilon"] == statement["epsilon"] == pytest.approx(budget, rel=0.01)
-
-
-def test_of_silos_whose_ledgers_outlive_the_run_too(folder: Path) -> None:
-    Run.create(silos(f"privacy.ledger='{folder / 'kept'}'"), folder / "run").train()
-    assert "silos/silo-2/ledger.json" in export(folder / "run", folder / "out")
-    assert str(folder) not in (folder / "out/settings.json").read_text()
 
 
 @pytest.mark.slow

@@ -41,23 +41,6 @@ def test_each_folder_has_what_its_own_module_imports(helps: str, tmp_path: Path)
         assert call(f"asks_{name}:said", {}, folder=str(folder), field="model.module") == name
 
 
-def test_the_module_of_a_folder_is_imported_once(tmp_path: Path) -> None:
-    folder = written(tmp_path, "once")
-    assert told(folder) == "once"
-    before = sys.modules["own_things"]
-    assert told(folder) == "once"
-    assert sys.modules["own_things"] is before
-
-
-def test_what_a_program_has_imported_itself_is_not_forgotten(tmp_path: Path) -> None:
-    """Say a library, of which a folder among the data has the name."""
-    (tmp_path / "numpy").mkdir()
-    import numpy as np
-
-    assert call("numpy:zeros", {"shape": 2}, folder=str(tmp_path), field="model.module").tolist() == [0, 0]
-    assert sys.modules["numpy"] is np
-
-
 def test_what_is_in_neither_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be imported from .* or where Python looks"):
         call("own_things_nowhere:said", {}, folder=str(tmp_path), field="model.module")

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from incrowd.cli import main
-from incrowd.errors import ConfigError
 from incrowd.runs.listing import listed
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
@@ -38,12 +37,6 @@ def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
     assert 0 < rows[1]["epsilon"] < 8
     assert [rows[place]["epsilon"] for place in (2, 3, 4)] == [0.0, spent["epsilon"], found["epsilon_of_search"]]
     assert {row["data"] for row in rows[:5]} == {"digits"}
-
-
-def test_a_folder_that_is_not_there_is_refused(folder: Path) -> None:
-    assert listed(folder) == []
-    with pytest.raises(ConfigError, match="name a folder"):
-        listed(folder / "no")
 
 
 def test_the_commands(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

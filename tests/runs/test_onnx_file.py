@@ -1,6 +1,5 @@
 """A released model as ONNX answers as the module does, for any number of examples."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
 from incrowd.learning import mlp, small_cnn
-from incrowd.runs.config import Config
 from incrowd.runs.export import export
 from incrowd.runs.onnx_file import INPUT, OUTPUT, onnx_of
 from incrowd.runs.result import Result
@@ -90,34 +88,3 @@ def test_of_other_runs_the_result_writes_it(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = result.module(torch.from_numpy(features)).numpy()
     assert np.allclose(answers(path.read_bytes(), features), expected, atol=1e-4)
-
-
-class Deciding(nn.Module):
-    def forward(self, features: Tensor) -> Tensor:
-        return features if features.sum().item() > 0 else -features
-
-
-@pytest.mark.slow
-def test_what_torch_cannot_write_is_refused() -> None:
-    with pytest.raises(ConfigError, match="module = 'Deciding': torch cannot write it as ONNX"):
-        onnx_of(Deciding(), (4,), np.dtype(np.float32))
-
-
-def test_several_inputs_are_refused(tmp_path: Path) -> None:
-    result = Result.of(_trained(small(), tmp_path / "run"))
-    with pytest.raises(ConfigError, match="it takes several inputs, which is not written as ONNX"):
-        replace(result, example=None).to_onnx(tmp_path / "model.onnx")
-    assert not (tmp_path / "model.onnx").exists()
-
-
-def test_a_search_has_many_models(tmp_path: Path) -> None:
-    (tmp_path / "search").mkdir()
-    (tmp_path / "search/search.json").write_text("{}")
-    with pytest.raises(ConfigError, match="onnx = True: a search has many models: name the folder of one run"):
-        export(tmp_path / "search", tmp_path / "out", onnx=True)
-
-
-def _trained(config: Config, folder: Path) -> Run:
-    run = Run.create(config, folder)
-    run.train()
-    return run

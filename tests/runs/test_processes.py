@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -41,21 +40,6 @@ def test_every_task_is_done_once_and_begun_in_order(tmp_path: Path, jobs: int) -
     assert processes == {str(os.getpid())} if jobs == 1 else len(processes) == 5
 
 
-def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
-    """Each of three waits for the other two, and a fourth would be seen."""
-
-    def work(task: int) -> None:
-        (tmp_path / f"begun-{task}").touch()
-        until(lambda: len(list(tmp_path.glob("begun-*"))) >= min(3, task + 1))
-        if task < 3:
-            until(lambda: len(list(tmp_path.glob("begun-*"))) >= 3)
-            time.sleep(0.05)
-            assert len(list(tmp_path.glob("begun-*"))) - len(list(tmp_path.glob("ended-*"))) <= 3
-        (tmp_path / f"ended-{task}").touch()
-
-    assert done(jobs=3, work=work)[0] == [0, 1, 2, 3, 4]
-
-
 def test_a_failure_lets_the_others_end_and_begins_no_more(tmp_path: Path) -> None:
     def work(task: int) -> None:
         if task == 0:
@@ -83,13 +67,6 @@ def test_however_a_process_ends_it_is_noticed(work: Callable[[int], None], messa
         list(side_by_side([0], jobs=2, first=nothing, work=work))
 
 
-def test_an_error_in_this_process_is_raised_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(side_by_side([0], jobs=1, first=nothing, work=lambda task: sys.exit(1 // task)))
-    with pytest.raises(ConfigError, match="jobs"):
-        list(side_by_side([0], jobs=0, first=nothing, work=nothing))
-
-
 def waits() -> bool:
     """Whether the main thread waits for processes, and is not just about to begin one."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -115,79 +92,6 @@ def test_an_interruption_reaches_all_and_lets_them_come_to_an_end(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         list(side_by_side(range(4), jobs=2, first=nothing, work=work))
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
-
-
-FORKED_AND_INTERRUPTED = """
-import os, signal, time
-from incrowd.runs.processes import side_by_side
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have told them to ignore it
-os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))  # an error there is dropped
-try:
-    for _ in side_by_side([1, 2, 3], jobs=2, first=lambda _: None, work=lambda _: time.sleep(60)):
-        print("done")
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-@pytest.mark.slow
-def test_an_interruption_while_a_process_begins_is_not_lost() -> None:
-    words = [sys.executable, "-c", FORKED_AND_INTERRUPTED]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert ended.stdout == "interrupted\n", ended.stderr
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_an_interruption_that_python_drops_comes_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What `__del__` raises is dropped, and the stopped process would work on to its end."""
-
-    class Waits:
-        def __del__(self) -> None:
-            (tmp_path / "begun").touch()
-            time.sleep(60)
-
-    def work(_: int) -> None:
-        Waits()
-        (tmp_path / "left").touch()
-        until(lambda: False)
-
-    def interrupt() -> None:
-        until(lambda: (tmp_path / "begun").exists() and waits())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(range(2), jobs=2, first=nothing, work=work))
-    assert (tmp_path / "left").exists()  # so it was dropped once
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_what_else_python_drops_is_told_as_ever(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest has one of its own
-
-    class Fails:
-        def __del__(self) -> None:
-            raise ValueError("dropped")
-
-    def work(_: int) -> None:
-        Fails()
-
-    assert sorted(side_by_side([0, 1], jobs=2, first=nothing, work=work)) == [0, 1]
-    assert "ValueError: dropped" in capfd.readouterr().err
-
-
-def test_who_no_longer_iterates_stops_what_runs() -> None:
-    def work(task: int) -> None:
-        if task:
-            until(lambda: False)
-
-    going = side_by_side(range(3), jobs=2, first=nothing, work=work)
-    assert next(iter(going)) == 0
-    going.close()  # type: ignore[attr-defined]  # it is a generator
-    assert multiprocessing.active_children() == []
 
 
 def test_a_run_whose_parent_is_gone_stops(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
-from incrowd.learning.features import GreyPictures
-from incrowd.runs.asking import LEAST_CHOICE, LENGTH_OF_THE_CENTRE, MOST_CHOICE, OF_THE_CENTRE
+from incrowd.runs.asking import LEAST_CHOICE, MOST_CHOICE
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
@@ -18,8 +17,6 @@ from incrowd.runs.recipes import (
     DRAWN,
     MANY,
     RECIPES,
-    SHARES,
-    STRONG,
     Outline,
     completed,
     named,
@@ -125,19 +122,6 @@ def pictures(**known: Any) -> dict[str, Any]:
     return dict(made["features"])
 
 
-def test_the_more_directions_of_grey_pictures_the_less_the_faint_ones_are_raised() -> None:
-    asked: list[dict[str, Any]] = [{"budget": Budget(epsilon=1.0, delta=1e-3)}, {}, MANY_MORE]
-    seen = [pictures(shape=(28, 28), **known) for known in asked]
-    assert [one["dimensions"] for one in seen] == [64, 512, 1024]
-    assert [one["whitening"] for one in seen] == [0.5, 0.4, 0.3]
-    assert "whitening" not in pictures(shape=(3, 32, 32), **MANY_MORE)
-
-
-def test_tiny_pictures_have_no_more_directions_than_features() -> None:
-    found = pictures(shape=(6, 6), **MANY_MORE)
-    assert found["dimensions"] == GreyPictures().count((6, 6)) < 1024
-
-
 def test_grey_pictures_are_looked_at_as_drawings_too() -> None:
     asked: list[dict[str, Any]] = [{"budget": Budget(epsilon=1.0, delta=1e-3)}, {}, MANY_MORE]
     seen = [pictures(shape=shape, **known) for shape in ((28, 28), (1, 28, 28)) for known in asked]
@@ -145,27 +129,6 @@ def test_grey_pictures_are_looked_at_as_drawings_too() -> None:
     assert {one["drawn"] for one in seen} == {DRAWN}
     assert pictures(shape=(6, 6), **MANY_MORE)["drawn_dimensions"] == 72  # as many as there are strokes
     assert "drawn" not in pictures(shape=(3, 32, 32), **MANY_MORE)
-
-
-def test_of_pictures_clients_take_several_steps_where_noise_and_signal_are_alike() -> None:
-    def local(**known: Any) -> dict[str, Any]:
-        return dict(named("images").settings(facts(**{"shape": (28, 28), "budget": USUAL, **known}))["local"])
-
-    steps = {"learning_rate": 8.0, "epochs": 4, "shuffle": False, "label_shares": SHARES}
-    assert local() == {**steps, "choice": 0.0092, "centre": OF_THE_CENTRE, "centre_length": LENGTH_OF_THE_CENTRE}
-    for once in (MANY_MORE, {"clients": 60}, {"classes": 2}, {"classes": None}):
-        assert "epochs" not in local(**once), once
-
-
-def test_of_pictures_there_are_more_rounds_where_steps_and_not_noise_are_the_limit() -> None:
-    def rounds(name: str, epsilon: float) -> int:
-        known = facts(shape=(28, 28), clients=10_000, budget=Budget(epsilon=epsilon, delta=1e-6))
-        count: int = named(name).settings(known)["privacy"]["rounds"]
-        return count
-
-    assert facts(clients=10_000, budget=Budget(epsilon=8.0, delta=1e-6)).signal > STRONG
-    assert [rounds("images", epsilon) for epsilon in (2.0, 8.0)] == [31, 61]
-    assert rounds("general", 8.0) == 30
 
 
 def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard() -> None:
@@ -291,51 +254,6 @@ def test_a_choice_that_is_stated_where_noise_rules_has_two_kinds_to_choose_from(
     assert "apart" not in general["features"]
 
 
-def test_handwriting_looks_along_more_directions_the_stronger_the_signal() -> None:
-    def seen(**known: Any) -> dict[str, Any]:
-        made = completed(PROMISE, named("handwriting"), facts(shape=(28, 28), **known))
-        settings_of(made)
-        return dict(made["features"])
-
-    assert seen(budget=Budget(epsilon=1.0, delta=1e-3))["dimensions"] == 32
-    assert seen(budget=Budget(epsilon=8.0, delta=1e-3))["dimensions"] == 128
-    assert seen(clients=1000)["dimensions"] == 512
-    assert seen()["corners"]
-
-
-def test_small_drawings_have_thin_strokes_and_no_more_directions_than_these() -> None:
-    small = named("handwriting").settings(facts(clients=20_000))["features"]
-    assert small == {
-        "name": "strokes", "stroke_width": 2, "stride": 2, "deskew": True, "dimensions": 128, "constant": 0.1
-    }  # fmt: skip
-
-
-def test_handwriting_is_grey() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'handwriting': it needs grey images"):
-        named("handwriting").settings(facts(shape=(3, 32, 32)))
-    named("handwriting").settings(facts(shape=(3, 32, 32), own_model=True))
-
-
-def test_tokens_are_read_up_to_their_end_where_classes_are_as_many_as_tokens() -> None:
-    next_one, kind = (named("text").settings(facts("text", classes=classes)) for classes in (40, 3))
-    assert next_one["features"]["reads"] == "end"
-    assert kind["features"]["reads"] == "all"
-    assert kind["local"]["label_shares"] == 0.3
-
-
-def test_columns_of_text_are_hashed_when_they_are_read() -> None:
-    made = named("text").settings(facts(shape=(512,), texts=True))
-    assert made["features"] == {"name": "unit", "centred": False, "constant": 0.1}
-
-
-def test_text_is_for_texts() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'text': examples are no texts: state what columns are texts"):
-        named("text").settings(facts())
-    with pytest.raises(ConfigError, match=r"recipe = 'text': examples are \(3, 4\): give sequences of tokens"):
-        named("text").settings(facts(shape=(3, 4), whole=True))
-    assert "features" not in named("text").settings(facts(own_model=True))
-
-
 def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     file.write_text("who,note,age,bad\n" + "".join(f"{k},word {k},{k},{k % 2}\n" for k in range(20)))
@@ -352,20 +270,6 @@ def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
     assert made(note=note)["features"]["name"] == "unit"
     with pytest.raises(ConfigError, match="examples are no texts"):
         made(note=note, age={"range": [0, 100]})
-
-
-def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text("who,a,b\n" + "".join(f"{k},{k / 20},{k}\n" for k in range(20)))
-    stated: dict[str, Any] = {
-        "data": {"name": "table", "file": str(table), "client": "who", "label": "b", "public": True},
-        "privacy": {"epsilon": 8.0, "delta": 1e-3},
-    }
-    with pytest.raises(ConfigError, match=r"labels are numbers.*if they are yes and no, local.loss = .logistic"):
-        with_recipe(stated, "general")
-    made = with_recipe({**stated, "server": {"learning_rate": 0.5}}, "general")
-    assert made["server"]["learning_rate"] == 0.5
-    assert "label_shares" not in made["local"]
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
@@ -412,17 +316,6 @@ def test_what_a_recipe_cannot_learn_from_is_refused_when_it_is_asked_for(name: s
     completed(PROMISE, named(recipe), facts(recipe, own_model=True, **changed))
 
 
-def test_of_two_classes_gradients_are_shortened_not_normalised() -> None:
-    two = named("tables").settings(facts(classes=2))
-    many = named("tables").settings(facts(classes=3))
-    assert two["privacy"]["clip"] == {"kind": "fixed", "clip_norm": 0.1}
-    assert "clip" not in many["privacy"]
-    assert two["server"]["learning_rate"] == pytest.approx(10 * many["server"]["learning_rate"])
-    stated = {**PROMISE, "privacy": {**PROMISE["privacy"], "clip": {"kind": "normalised"}}}
-    made = completed(stated, named("tables"), facts(classes=2))
-    assert made["server"]["learning_rate"] == pytest.approx(many["server"]["learning_rate"])
-
-
 def made_by(data: Clients, **local: Any) -> dict[str, Any]:
     """What a recipe makes of settings that state this of local training."""
     promise = {"epsilon": 8.0, "delta": 1e-3}
@@ -458,24 +351,3 @@ def test_label_shares_are_for_losses_that_know_classes(
     config = settings_of(made)
     assert isinstance(config, Config)
     assemble(config, given=Given(data=data))
-
-
-def test_rows_are_clipped_higher_where_noise_lets_their_length_be_heard() -> None:
-    def bound(epsilon: float, *, row: bool = True, wordy: bool = False) -> Any:
-        known = facts(classes=2, row=row, wordy=wordy, budget=Budget(epsilon=epsilon, delta=1e-3))
-        made = named("tables").settings(known)
-        return made["privacy"]["clip"]["clip_norm"], made["local"]["label_shares"]
-
-    assert [bound(epsilon) for epsilon in (1.0, 2.0)] == [(0.1, 0.3), (0.2, 1.0)]
-    assert bound(100.0) == (0.3, 1.0)
-    assert [bound(epsilon, wordy=True) for epsilon in (2.0, 100.0)] == [(0.12, 1.0), (0.18, 1.0)]
-    assert bound(2.0, row=False) == (0.1, 0.3)
-    rows = [facts(classes=2, row=True, budget=Budget(epsilon=epsilon, delta=1e-3)) for epsilon in (2.0, 100.0)]
-    assert [named("tables").settings(known)["features"]["constant"] for known in rows] == [0.1, 0.3]
-
-
-def test_how_batches_are_made_may_be_stated_either_way() -> None:
-    for stated in ({"batch_size": 5}, {"batches": 3}):
-        made = completed({**PROMISE, "local": stated}, named("general"), facts(own_model=True))
-        assert {name for name in ("batch_size", "batches") if name in made["local"]} == set(stated)
-        settings_of(made)

@@ -1,9 +1,7 @@
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,7 +12,7 @@ from incrowd.learning import linear
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs.database import Database, Record
-from incrowd.runs.run import Run, free_folder
+from incrowd.runs.run import Run
 from incrowd.runs.trackers import Facts
 from tests.privacy.ledgers import start, status_of
 from tests.runs.small import clients_of, planned, seeded, small
@@ -161,13 +159,6 @@ def test_a_schedule_beyond_the_budget_is_refused_and_correlated_noise_has_none(f
     assert not list(folder.iterdir())
 
 
-def test_first_weights_are_scaled(folder: Path) -> None:
-    for scale in ("0.0", "3.0"):
-        Run.create(seeded(f"model.init_scale={scale}", "server.learning_rate=1e-9"), folder / scale).train()
-    still, scaled = (load_file(folder / scale / "model.safetensors")["1.weight"] for scale in ("0.0", "3.0"))
-    assert still.abs().max() < 1e-6 < scaled.abs().max()
-
-
 def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
     summary = Run.create(small("privacy.place=local"), folder).train()
     assert "nobody is trusted" in summary["statement"]["trust"]
@@ -230,12 +221,6 @@ def test_what_cannot_be_used_is_found_before_anything_is_written(folder: Path, w
     with pytest.raises(IncrowdError):
         Run.create(seeded(wrong), folder / "run")
     assert not (folder / "run").exists()
-
-
-def test_the_next_free_folder(folder: Path) -> None:
-    assert free_folder(folder) == folder / "run-1"
-    (folder / "run-1").mkdir()
-    assert free_folder(folder) == folder / "run-2"
 
 
 # Going on
@@ -347,12 +332,6 @@ def test_edited_settings_do_not_fit_the_ledger(folder: Path, edit: str) -> None:
         Run.open(folder).train()
 
 
-def test_a_model_that_went_astray_is_still_reported(folder: Path) -> None:
-    summary = Run.create(small("server.learning_rate=1e38", "server.decay=none"), folder).train()
-    assert summary["loss"] is None
-    assert json.loads((folder / "summary.json").read_text())["loss"] is None
-
-
 def test_an_edited_ledger_is_refused(folder: Path) -> None:
     stopped(folder, after=2)
     content = (folder / "ledger.sqlite").read_bytes()
@@ -388,11 +367,3 @@ def test_an_error_of_a_tracker_loses_no_round(folder: Path) -> None:
     with pytest.raises(OSError, match="no connection"):
         run.train([Failing()])
     assert Run.open(folder).train()["rounds_lost"] == 0
-
-
-def test_the_folder_may_hold_other_things(folder: Path) -> None:
-    (folder / "notes.txt").write_text("mine")
-    Run.create(small(), folder).train()
-    assert (folder / "notes.txt").read_text() == "mine"
-    assert np.isfinite(Run.open(folder).train()["accuracy"])
-    assert os.access(folder / "model.safetensors", os.R_OK)

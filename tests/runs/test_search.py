@@ -1,6 +1,5 @@
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,34 +28,6 @@ def test_every_point_is_a_whole_config_on_one_thread_with_a_validation_set() -> 
         assert (each.config.run.threads, each.config.run.plot) == (1, False)
         assert each.config.data.validation == 0.1  # type: ignore[union-attr]  # digits are divided
         assert each.config.privacy.rounds == 2
-
-
-def test_what_is_set_goes_before_what_a_search_prepares() -> None:
-    ours = ("run.threads=3", "run.plot=true", "data.validation=0.3")
-    (found,) = Search(overrides=(*BASE, *ours)).candidates
-    assert (found.config.run.threads, found.config.run.plot) == (3, True)
-    assert found.config.data.validation == 0.3  # type: ignore[union-attr]  # digits are divided
-    (found,) = search(validation=0).candidates
-    assert found.config.data.validation is None  # type: ignore[union-attr]  # digits are divided
-
-
-def test_a_table_has_a_test_file_instead(tmp_path: Path) -> None:
-    file = tmp_path / "shop.toml"
-    file.write_text(
-        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\n'
-        "[privacy]\nepsilon = 1.0\ndelta = 1e-3\n"
-    )
-    (found,) = Search(source=file, axes=[axis("local.epochs=2")]).candidates
-    assert found.config.data.name == "table"
-    assert found.settings == {"local.epochs": 2}
-
-
-def test_random_points_come_from_the_seed() -> None:
-    one, again, other = (
-        search("server.learning_rate=0.1..10:log", random=3, seed=seed).to_json() for seed in (1, 1, 2)
-    )
-    assert one == again != other
-    assert len(one["configs"]) == 3
 
 
 def test_simulated_runs_have_seeds_of_their_own() -> None:

@@ -1,12 +1,10 @@
 import csv
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from incrowd.errors import ConfigError
-from incrowd.runs.search_report import Row, best_of, plot_search, ranked, table
+from incrowd.runs.search_report import Row, best_of, ranked, table
 
 
 def row(accuracy: float | None, loss: float | None, **settings: Any) -> Row:
@@ -46,21 +44,3 @@ def test_the_table_is_csv_with_the_best_first() -> None:
     assert found[1]["clip"] == "{'kind': 'a, b'}"
     assert found[0] | {"rate": "2.0", "accuracy": "0.75", "loss": "0.5", "epsilon": "1.0", "rounds": "2"} == found[0]
     assert table([], ("rate",)).count("\n") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_picture_takes_numbers_factors_and_names(tmp_path: Path, ending: str) -> None:
-    rows = [
-        row(0.5 + place / 10, 1.0, rate=10.0**place, rounds=5 + place, kind=("sgd", "adam")[place % 2], bias=place > 1)
-        for place in range(3)
-    ]
-    path = tmp_path / f"search.{ending}"
-    assert plot_search(path, rows, ("rate", "rounds", "kind", "bias")) == str(path)
-    assert path.stat().st_size > 1000
-    text = path.read_text() if ending == "svg" else ""
-    assert ending == "png" or all(word in text for word in ("adam", "kind", "validation set"))
-    losses = [row(None, 2.0, rate=1.0), row(None, None, rate=2.0)]
-    assert plot_search(path, losses, ("rate",)) == str(path)
-    with pytest.raises(ConfigError, match="plot"):
-        plot_search(tmp_path / "nowhere" / "search.png", rows, ("rate",))

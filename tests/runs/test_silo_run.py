@@ -23,7 +23,6 @@ from incrowd.runs.settings import parse, settings_of, tables
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
-from tests.command import command
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -185,15 +184,6 @@ def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos
     assert np.abs(first).max() > 0.1
 
 
-def test_missing_checkpoints_are_not_replaced(folder: Path) -> None:
-    run = Run.create(small(), folder / "run")
-    run.train()
-    for path in (run.folder / "checkpoints").iterdir():
-        path.unlink()
-    with pytest.raises(DataError, match=f"is empty, and {ROUNDS} rounds are paid for: put it back"):
-        Run.open(run.folder).train()
-
-
 def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,19 +320,6 @@ def test_a_silo_that_can_pay_for_nothing_keeps_none_of_the_others_from_it(folder
     assert 0.999 * 8 < summary["epsilon"] <= 8
 
 
-def test_counts_need_classes(folder: Path) -> None:
-    table = folder / "table.csv"
-    table.write_text("who,x,y\n" + "".join(f"{n % 2},{n},{n / 2}\n" for n in range(20)))
-    data = f"data={{name='table', folder='{folder}', file='table.csv', client='who', clients=2, label='y'}}"
-    stated = "privacy.records=10"
-    with pytest.raises(DataError, match="count_std counts right labels"):
-        Run.create(small(data, stated, "privacy.count_std=5.0"), folder / "run")
-    plain = Run.create(small(data, stated), folder / "run")
-    assert plain.train()["accuracy"] is None
-    with pytest.raises(ConfigError, match=r"it holds run\.sqlite of a run"):
-        Run.create(small(data, stated), folder / "run")
-
-
 def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
     config = small(
         "privacy.count_std=9.0",
@@ -379,24 +356,3 @@ def test_the_unit_decides_which_run_it_is(folder: Path) -> None:
     Database(folder / "half/run.sqlite").close()
     with pytest.raises(DataError, match="cut off while it was made"):
         Run.open(folder / "half")
-
-
-def test_a_folder_without_a_run_of_silos_cannot_go_on(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run; start one with incrowd train"):
-        Run.open(folder)
-    assert list(folder.iterdir()) == []
-    Database(folder / "run.sqlite").close()
-    with pytest.raises(DataError, match="was cut off while it was made, and nothing was spent: name another folder"):
-        Run.open(folder)
-
-
-def test_the_command_line_trains_and_resumes_silos(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = [word for override in SMALL for word in ("--set", override)]
-    trained = command(monkeypatch, capsys, "train")(*overrides, "--out", str(folder / "run"), "--json")
-    assert trained.status == 0
-    assert trained.object()["epsilon_by_silo"].keys() == {"silo-1", "silo-2"}
-    resumed = command(monkeypatch, capsys, "resume")(str(folder / "run"))
-    assert resumed.status == 0
-    assert "silo-1, silo-2 may claim" in resumed.out

@@ -57,14 +57,6 @@ def test_where_everyone_takes_part_it_is_exact() -> None:
     assert SpentSoFar(one).after(4) == pytest.approx(exact, rel=1e-9)
 
 
-def test_communications_add_up_over_the_schedule() -> None:
-    one = plan("growing")
-    spending = SpentSoFar(one)
-    cohorts = [one.round(number).sampler.expected_cohort for number in range(one.rounds)]
-    for rounds in range(one.rounds + 1):
-        assert spending.communications(rounds) == pytest.approx(sum(cohorts[:rounds]))
-
-
 def test_a_correlated_run_is_paid_in_its_first_round() -> None:
     one = CorrelatedPlan(clients=100, rounds=6, groups=4, budget=BUDGET)
     spending = SpentSoFar(one)

@@ -18,7 +18,6 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.database import Record
 from incrowd.runs.folder import database_in
 from incrowd.runs.run import Run
-from incrowd.runs.settings import settings_of
 from incrowd.runs.stopping import Stop, check_watched, decision
 from incrowd.runs.trackers import Facts
 from tests.privacy.ledgers import start, status_of
@@ -33,33 +32,6 @@ EARLY = ("privacy.rounds=6", "stop.watch=accuracy", "stop.target=0.01")
 
 def measured(*figures: float | None) -> list[Record]:
     return [Record(round=place, epsilon=1.0, loss=figure, accuracy=figure) for place, figure in enumerate(figures)]
-
-
-def test_without_patience_and_target_nothing_ends_a_run() -> None:
-    assert decision(Stop(), measured(1.0, 2.0, 3.0)) is None
-    assert not Stop(least=1.0).wanted
-
-
-def test_a_target_ends_it_at_the_first_figure_as_good() -> None:
-    assert decision(Stop(watch="accuracy", target=0.5), measured(0.4, 0.499)) is None
-    said = decision(Stop(watch="accuracy", target=0.5), measured(0.4, 0.5))
-    assert said == "accuracy on the test set is 0.5 after round 2, and 0.5 was the target"
-    assert decision(Stop(target=0.5), measured(0.51)) is None
-    assert decision(Stop(target=0.5), measured(0.51, 0.5)) is not None
-
-
-def test_patience_counts_reports_that_were_not_better_by_more_than_the_least() -> None:
-    assert decision(Stop(patience=2), measured(1.0, 1.0, 0.9, 0.95)) is None
-    said = decision(Stop(patience=2), measured(1.0, 1.0, 0.9, 0.95, 0.9))
-    assert said == "loss on the test set 0.9 was not bettered in 2 reports in a row, the last after round 5"
-    assert decision(Stop(patience=1, least=0.1), measured(1.0, 0.8, 0.75)) is not None
-    assert decision(Stop(patience=1, least=0.1), measured(1.0, 0.8, 0.65)) is None
-
-
-def test_rounds_that_were_lost_or_not_measured_decide_nothing() -> None:
-    records = [*measured(1.0, None), replace(measured(2.0)[0], lost=True)]
-    assert decision(Stop(patience=1), records) is None
-    assert decision(Stop(patience=1), [*records, *measured(2.0)]) is not None
 
 
 @given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=12), st.integers(1, 4), st.floats(0, 10))
@@ -204,10 +176,3 @@ def test_what_is_private_and_not_paid_for_cannot_be_watched(folder: Path) -> Non
         check_watched(Stop(patience=1), shared, counted=False)
     check_watched(Stop(), shared, counted=False)
     assert not list(folder.iterdir())
-
-
-def test_a_file_says_it_in_a_section_of_its_own() -> None:
-    tables = {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "stop": {"patience": 3, "watch": "accuracy"}}
-    assert settings_of(tables).stop == Stop(patience=3, watch="accuracy")
-    with pytest.raises(ConfigError, match=r"stop\.patience"):
-        settings_of({**tables, "stop": {"patience": 0}})

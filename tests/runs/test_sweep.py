@@ -2,14 +2,11 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -17,7 +14,7 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
 from incrowd.privacy.account.selection import LAWS, Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.folder import DATABASE, LEDGER, PRIVATE
+from incrowd.runs.folder import LEDGER, PRIVATE
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
@@ -73,19 +70,6 @@ def test_a_grid_is_searched_and_every_run_charged(folder: Path, jobs: int) -> No
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert len(said) == 5
     assert said[-1].startswith("run ")
-
-
-@pytest.mark.slow
-def test_a_run_of_a_search_is_the_run_that_it_would_be_alone(folder: Path) -> None:
-    """Side by side, from shared data, with a schedule that is handed over: the same weights to the last bit."""
-    wanted = search()
-    run(wanted, folder, jobs=2)
-    for number in range(2):
-        alone = Run.create(wanted.config(number, run=number), folder / f"alone-{number}")
-        alone.train()
-        places = (folder / f"search/runs/{number:04d}", folder / f"alone-{number}")
-        ours, theirs = (load_file(place / "model.safetensors") for place in places)
-        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_the_test_examples_are_for_the_chosen_model_alone(folder: Path) -> None:
@@ -161,20 +145,6 @@ def test_a_run_that_was_paid_for_and_is_gone_is_not_trained_again(folder: Path) 
         run(search(), folder)
 
 
-@pytest.mark.parametrize("left", [(LEDGER,), (LEDGER, f"{LEDGER}.witness"), (LEDGER, f"{LEDGER}.witness", DATABASE)])
-def test_a_run_that_was_cut_off_while_it_was_made_is_made_again(folder: Path, left: tuple[str, ...]) -> None:
-    with pytest.raises(Stop):
-        Sweep(search=search(), out=folder / "search", say=stopping(1)).run(jobs=1)
-    Run.create(search().config(1, run=1), folder / "other")
-    with closing(sqlite3.connect(folder / "other" / DATABASE, isolation_level=None)) as connection:
-        connection.execute("DELETE FROM settings")
-    connection.close()
-    (folder / "search/runs/0001").mkdir()
-    for name in left:
-        shutil.copy(folder / "other" / name, folder / "search/runs/0001" / name)
-    assert len(run(search(), folder)["runs"]) == 2
-
-
 def test_a_budget_that_does_not_allow_the_search_leaves_nothing_behind(folder: Path) -> None:
     with pytest.raises(BudgetExceeded):
         run(search(budget=9.0), folder)
@@ -184,20 +154,6 @@ def test_a_budget_that_does_not_allow_the_search_leaves_nothing_behind(folder: P
     assert all(row["epsilon"] < 7 for row in fitted["runs"])
     with Ledger.read(folder / "search" / LEDGER) as ledger:
         assert ledger.budget.epsilon == 9.0
-
-
-def test_a_folder_with_something_else_in_it_is_refused(folder: Path) -> None:
-    (folder / "search").mkdir()
-    (folder / "search" / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match="empty folder"):
-        run(search(), folder)
-
-
-def test_a_search_without_a_place_is_named_after_what_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    places = [Sweep(search=wanted).folder for wanted in (search(), search(), search("server.learning_rate=3"))]
-    assert places[0] == places[1] != places[2]
-    assert places[0].parent == (folder / "out").resolve()
 
 
 def test_a_rehearsal_on_public_examples_charges_nothing(folder: Path) -> None:
@@ -283,38 +239,6 @@ def test_no_run_at_all_may_be_drawn_and_is_paid_for(folder: Path) -> None:
     assert (found["best"], found["runs"]) == (None, [])
     assert found["epsilon_of_search"] == pytest.approx(spent(folder))
     assert spent(folder) > 7
-
-
-@pytest.mark.slow
-def test_two_processes_do_not_search_in_one_folder(folder: Path) -> None:
-    sweep = Sweep(search=search(), out=folder / "search", say=lambda _: again.append(busy(folder)))
-    again: list[str] = []
-    sweep.run(jobs=1)
-    assert all("searches in this folder" in said for said in again)
-
-
-def busy(folder: Path) -> str:
-    """What another process hears that wants to search here."""
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from pathlib import Path; from incrowd import _files\n"
-        "with _files.alone(Path(sys.argv[1]), what='searches in this folder'): pass"
-    )
-    command = [sys.executable, "-c", code, str(folder / "search/search.lock")]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
-
-
-def test_a_device_is_not_shared() -> None:
-    assert Sweep(search=search()).at_a_time(4) == 4
-    assert Sweep(search=search("run.device=cpu,cuda")).at_a_time(4) == 1
-
-
-def test_no_job_at_all_is_refused_before_anything_is_written(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="jobs"):
-        run(search(), folder, jobs=0)
-    assert not (folder / "search").exists()
 
 
 @pytest.mark.slow

@@ -145,13 +145,6 @@ def test_the_files_of_a_table_are_seen_from_its_folder(tmp_path: Path, monkeypat
     assert (stated["folder"], stated["file"]) == (str(inner / "sets"), "a/ward.csv")
 
 
-def test_a_run_goes_on_from_wherever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(write(tmp_path, SIX).parent)
-    Run.create(load("ward.toml"), tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    assert Run.open("run").train()["rounds"] == 2
-
-
 def summary_of(config: Config, folder: Path) -> dict[str, Any]:
     Run.create(config, folder).train()
     found = json.loads((folder / "summary.json").read_text())
@@ -209,13 +202,6 @@ def test_silos_keep_their_names_where_these_are_stated(tmp_path: Path) -> None:
     assert summary["statement"]["text"].startswith("North, st-south may claim:")
     assert {path.name for path in (tmp_path / "run" / "silos").iterdir()} == {"North", "st-south"}
     assert Run.open(tmp_path / "run").train()["epsilon_by_silo"] == summary["epsilon_by_silo"]
-
-
-def test_silos_whose_names_are_not_stated_are_numbered(tmp_path: Path) -> None:
-    run = Run.create(of_silos(tmp_path, "clients = 2"), tmp_path / "run")
-    assert set(run.train()["epsilon_by_silo"]) == {"silo-1", "silo-2"}
-    left = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
-    assert b"North" not in left
 
 
 def test_the_ledger_of_a_silo_does_not_hang_on_its_name(tmp_path: Path) -> None:

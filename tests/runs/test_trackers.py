@@ -8,11 +8,9 @@ import pytest
 
 from incrowd.errors import ConfigError
 from incrowd.runs.run import Run
-from incrowd.runs.trackers import trackers
 from tests.runs.small import seeded, small
 from tests.runs.test_run import stopped
 
-COLUMNS = ["clients_per_second", "clip_norm", "epsilon", "noise_std", "seconds"]
 MLFLOW = """
 import json
 from pathlib import Path
@@ -87,21 +85,7 @@ def test_mlflow_hears_of_a_run_in_earnest_when_it_is_over(folder: Path, monkeypa
     assert told[2][1] == ["accuracy", "clip_norm", "epsilon", "loss", "noise_std"]
 
 
-def test_mlflow_is_told_settings_rounds_and_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = told_to_mlflow(folder, monkeypatch, simulated=True)
-    first = ["start", "dict", "metrics", "metrics", "metrics", "end"]
-    assert [words[0] for words in told] == [*first, "start", "dict", "metrics", "dict", "end"]
-    assert told[0] == ["start", "run"]
-    assert told[2][1:] == [sorted([*COLUMNS, "accuracy", "loss"]), 0]
-    assert [words[1] for words in told if words[0] == "end"] == ["KILLED", "FINISHED"]
-
-
 def test_tensorboard_gets_curves(folder: Path) -> None:
     pytest.importorskip("tensorboard")
     Run.create(seeded('run.trackers=["tensorboard"]'), folder).train()
     assert list((folder / "tensorboard").glob("events.*"))
-
-
-def test_trackers_are_found_by_name(folder: Path) -> None:
-    found = trackers(("jsonl", "csv"), folder, simulated=False)
-    assert [type(one).__name__ for one in found] == ["JsonLines", "Csv"]

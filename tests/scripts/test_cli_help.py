@@ -24,15 +24,6 @@ def test_help_is_replaced_and_words_stay() -> None:
     assert page == PAGE.replace("old help", "new help")
 
 
-def test_a_page_that_is_up_to_date_stays() -> None:
-    assert cli_help.updated(PAGE, {"incrowd plan": "old help"}) == PAGE
-
-
-def test_a_new_command_gets_a_section() -> None:
-    page = cli_help.updated(PAGE, {"incrowd plan": "old help", "incrowd ledger show": "its help"})
-    assert page == PAGE + "\n## `incrowd ledger show`\n\n```text\n$ incrowd ledger show --help\nits help\n```\n"
-
-
 def test_the_help_of_a_removed_command_goes() -> None:
     assert "old help" not in cli_help.updated(PAGE, {})
 
@@ -47,12 +38,3 @@ def test_every_command_is_found_with_its_own_help(helps: dict[str, str]) -> None
     assert {"incrowd", "incrowd plan", "incrowd ledger show", "incrowd ledger verify"} <= set(helps)
     for command, text in helps.items():
         assert f"Usage: {command}" in text, "each help belongs to its command"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", ["40", "200"])
-def test_the_help_is_the_same_on_every_terminal(
-    helps: dict[str, str], width: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    assert cli_help.current_helps() == helps

@@ -46,37 +46,6 @@ def test_adam_is_the_formula_number_by_number() -> None:
         assert found == pytest.approx(weight)
 
 
-def test_linear_decay_ends_one_step_above_zero() -> None:
-    step = ServerOptimizer(learning_rate=2.0, decay="linear")
-    assert [step.rate(number, 4) for number in range(4)] == [2.0, 1.5, 1.0, 0.5]
-    assert [ServerOptimizer(learning_rate=2.0).rate(number, 4) for number in range(4)] == [2.0] * 4
-
-
-def test_the_tail_is_the_last_half() -> None:
-    step = ServerOptimizer(average="tail")
-    assert [step.counts(number, 5) for number in range(5)] == [False, False, True, True, True]
-    assert step.counts(0, 1)
-    assert not any(ServerOptimizer().counts(number, 5) for number in range(5))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("learning_rate", 0),
-        ("momentum", 1),
-        ("momentum", -0.1),
-        ("adaptivity", 0),
-        ("kind", "sdg"),
-        ("decay", "no"),
-        ("average", "all"),
-    ],
-)
-def test_impossible_steps_are_refused(field: str, value: object) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ServerOptimizer(**{field: value})  # type: ignore[arg-type]  # the point of the test
-    assert caught.value.field.removeprefix("server.") == field
-
-
 @pytest.mark.parametrize("kind", ["sgd", "momentum"])
 @pytest.mark.parametrize("decay", ["none", "linear"])
 @pytest.mark.parametrize("average", ["none", "tail"])
