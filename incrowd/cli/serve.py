@@ -1,6 +1,7 @@
 """`incrowd serve`: the draw-and-discard service."""
 
 import stat
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,12 @@ def _option(told: str, kind: str | None = None) -> Any:
     return typer.Option(help=told, metavar=kind)
 
 
+def _nginx(wanted: bool) -> None:
+    if wanted:
+        typer.echo((resources.files("incrowd.service") / "nginx.conf").read_text(encoding="utf-8"), nl=False)
+        raise typer.Exit
+
+
 @app.command()
 def serve(
     specification: Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a JSON or TOML file.")],
@@ -36,8 +43,16 @@ def serve(
     ] = None,
     public: Annotated[Path | None, _option("A public table to measure what was learnt by.", "TABLE.csv")] = None,
     as_json: Json = False,
+    _written: Annotated[
+        bool,
+        typer.Option(
+            "--nginx", is_eager=True, callback=_nginx, help="Only write an nginx.conf: TLS and limits in front of it."
+        ),
+    ] = False,
 ) -> None:
     """Serve a specification: devices draw, learn, and send back. It prints where it listens; SIGTERM ends it.
+
+    It listens on this machine only: nginx lets others in.
 
     Example: incrowd serve mail.json --port 8000 --folder out/mail
     """
@@ -62,7 +77,12 @@ def serve(
         public=public,
     )
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
-    say = (lambda url: print_json({"url": url} | told)) if as_json else (lambda url: typer.echo(f"listens at {url}"))
+    heard = "which only this machine reaches: incrowd serve --nginx writes the way in for others"
+    say = (
+        (lambda url: print_json({"url": url} | told))
+        if as_json
+        else (lambda url: typer.echo(f"listens at {url}, {heard}"))
+    )
     raise typer.Exit(serving.serve(options, listening=say))
 
 

@@ -243,7 +243,7 @@ class RedisStore:
     async def _send(self, *command: str | bytes | int) -> Any:
         """The reply to a command, which is sent once: whether it was done is unknown where there is none."""
         try:
-            return await self._redis.execute_command(*command)
+            return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]  # redis has no types for it
         except ResponseError as error:
             if str(error).startswith("GONE"):
                 raise self._gone(LOST) from error

@@ -71,7 +71,7 @@ class ServiceOptions:
             remedy = "several processes need a pool that they share: --store redis://..."
             raise ConfigError(field="workers", value=self.workers, remedy=remedy)
         if not _loopback(self.host):
-            remedy = "give 127.0.0.1 or ::1: other machines come in through nginx (docs/service.md)"
+            remedy = "give 127.0.0.1 or ::1: other machines come in through nginx (incrowd serve --nginx)"
             raise ConfigError(field="host", value=self.host, remedy=remedy)
 
     @property

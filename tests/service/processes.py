@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -45,13 +46,18 @@ class ServeProcess:
     def ask(self, path: str, *, headers: dict[str, str] | None = None, body: bytes | None = None) -> Reply:
         return exchange(Address.of(self.url), path, most=2**22, deadline_s=20, headers=headers, body=body)
 
-    def contribute(self, drawn: Reply, *, seed: int) -> Reply:
+    def contribute(
+        self, drawn: Reply, *, seed: int, to: Address | None = None, context: ssl.SSLContext | None = None
+    ) -> Reply:
+        """Send back what was drawn, `to` the door of a proxy or to the process itself."""
         scale = self._specification.mechanism.noise_scale
         row = np.frombuffer(drawn.body, "<f4")
         noise = np.random.Generator(np.random.SFC64(seed)).laplace(size=row.size)
         body = (row - float(drawn.headers["incrowd-gamma"]) * scale * noise).astype("<f4").tobytes()
         names = ("incrowd-fingerprint", "incrowd-ticket")
-        return self.ask("/v1/answer", headers={name: drawn.headers[name] for name in names}, body=body)
+        headers = {name: drawn.headers[name] for name in names}
+        to = to or Address.of(self.url)
+        return exchange(to, "/v1/answer", most=2**22, deadline_s=20, context=context, headers=headers, body=body)
 
     def accepted(self) -> int:
         count: int = json.loads(self.ask("/status.json").body)["accepted"]

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,12 @@ def test_a_token_that_others_may_read_or_guess_is_refused(incrowd: Command, tmp_
         assert got.status == 2
         assert told in got.err
         assert content not in got.err
+
+
+def test_the_configuration_of_nginx_is_written(incrowd: Command) -> None:
+    got = incrowd("serve", "--nginx")
+    assert got.status == 0
+    assert got.out == (resources.files("incrowd.service") / "nginx.conf").read_text()
 
 
 def test_a_port_that_is_taken_is_said(incrowd: Command) -> None:
