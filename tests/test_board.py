@@ -16,7 +16,6 @@ from scipy.special import ndtr
 from incrowd.audit.odds import allowed
 from incrowd.privacy.account.gaussian import log_delta
 from tests.service.browser import Browser, browsing
-from tests.service.test_page import CONTRASTS
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "docs/_static/board.js"
@@ -86,40 +85,3 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         f"<!doctype html><html lang=en><head>{head}</head><body>{found[1]}</body></html>"
     )
     return (folder / "board.html").as_uri()
-
-
-@pytest.mark.parametrize("size", [(390, 844), (1280, 900)])
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_is_moved_by_the_keyboard_and_read_aloud(
-    browser: Browser, page: str, size: tuple[int, int], *, dark: bool
-) -> None:
-    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 500}
-    browser.tools("Emulation.setDeviceMetricsOverride", **metrics)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.tools("Emulation.setEmulatedMedia", media="", features=[scheme])
-    browser.go(page)
-    said = "return document.querySelector('[data-say=right]').textContent"
-    assert browser.run(said).startswith("Of 100 guesses whether one person took part at most 89")
-    believed = browser.run("return document.querySelector('[data-say=believed]').textContent")
-    assert "believes 51.7 % at most" in believed  # as the table has it: what is shown is what is reckoned with
-    assert believed.endswith("but for a chance of 1 in 100,000.")
-    browser.run(
-        "const one = document.querySelector('[name=epsilon]'); one.focus(); one.stepDown(40);"
-        "one.dispatchEvent(new Event('input', { bubbles: true }))"
-    )
-    assert "at most 69" in browser.run(said)
-    assert browser.run("return document.querySelectorAll('circle').length") == 100
-    assert browser.run("return document.querySelectorAll('circle.beyond').length") == 19
-    assert browser.run(
-        "return [...document.querySelectorAll('input')].every((one) => one.getAttribute('aria-valuetext'))"
-    )
-    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-    card = "return getComputedStyle(document.getElementById('board')).backgroundColor"
-    browser.run("document.body.dataset.theme = 'light'")
-    light = browser.run(card)
-    browser.run("document.body.dataset.theme = 'dark'")
-    assert browser.run(card) != light  # whatever the system has, the page's own choice counts
-    browser.run("delete document.body.dataset.theme")
-    worst = browser.run(CONTRASTS)[0]
-    assert worst[0] >= 4.5, worst
-    assert browser.complaints() == []

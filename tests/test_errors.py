@@ -15,17 +15,6 @@ def test_everything_raised_on_purpose_has_one_root_and_is_drawn_in_the_tree(erro
     assert error.__doc__
 
 
-def test_the_drawing_shows_each_parent() -> None:
-    above: dict[int, str] = {}
-    for line in (errors.__doc__ or "").splitlines():
-        drawn = line.lstrip(" │├└─")
-        name, depth = drawn.split(" ")[0], (len(line) - len(drawn)) // 4
-        if name in vars(errors):
-            above[depth] = name
-            assert vars(errors)[name].__bases__[0].__name__ == above.get(depth - 1, "Exception")
-    assert above
-
-
 @pytest.mark.parametrize("error", [ConfigError, DataError])
 def test_bad_values_and_bad_data_are_value_errors_too(error: type[Exception]) -> None:
     assert issubclass(error, ValueError)

@@ -110,14 +110,6 @@ def test_what_cannot_be_used_is_refused_and_costs_nothing(given: Any, error: typ
     assert classifier(**CLASSIFIER).fit(x, y, groups=patient).result_.epsilon > 49
 
 
-def test_ranges_may_differ_from_feature_to_feature() -> None:
-    x, y, _ = visits()
-    stretched = x * [1, 10, 100]
-    one = classifier(public=True, random_state=3, ranges=(-4, 4)).fit(x, y)
-    other = classifier(public=True, random_state=3, ranges=((-4, 4), (-40, 40), (-400, 400))).fit(stretched, y)
-    assert np.allclose(one.predict_proba(x), other.predict_proba(stretched), atol=1e-5)
-
-
 def test_groups_are_the_clients() -> None:
     x, y, patient = visits()
     assert classifier(public=True).fit(x, y).result_.summary["clients"] == 300

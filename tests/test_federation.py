@@ -203,69 +203,6 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
     assert [round(epsilon) for epsilon in spent.values()] == [1, 4]
 
 
-FUNCTIONS = """
-import numpy as np
-import torch
-from torch import nn
-import incrowd
-
-def visits(count=240):
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(count, 4)).astype(np.float32)
-    labels = (features[:, 0] > 0).astype(np.int64)
-    owner = np.arange(count) % 20
-    return incrowd.Clients.from_arrays(features, labels, owner=owner, classes=2, test=(features, labels), public=True)
-
-def network(hidden):
-    return nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 2))
-
-def nothing():
-    return None
-
-number = 3
-"""
-SETTINGS = """
-[data]
-function = "{name}:visits"
-[model]
-module = "{name}:network"
-arguments = {{ hidden = 3 }}
-[privacy]
-epsilon = 50.0
-delta = 1e-3
-rounds = 2
-[run]
-plot = false
-"""
-
-
-def write(folder: Path, name: str) -> Path:
-    folder.mkdir()
-    (folder / f"{name}.py").write_text(FUNCTIONS)
-    (folder / "own.toml").write_text(SETTINGS.format(name=name))
-    return folder / "own.toml"
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("model={module='subprocess:run', arguments={args='true'}}", r"it is Python's own: name a function of yours"),
-        ("data={function='os.path:join'}", r"it is Python's own: name a function of yours"),
-        ("model.module='more_functions'", r"model\.module = 'more_functions': write it as package:function"),
-        ("model.module='more_functions:other'", r"cannot be imported from .*: module 'more_functions' has no"),
-        ("model.module='no_such_module:other'", r"cannot be imported from .*: No module named"),
-        ("model.module='more_functions:number'", r"name a function"),
-        ("model.module='more_functions:visits'", r"it failed: TypeError|calling it failed: TypeError"),
-        ("data.function='more_functions:nothing'", r"data\.function = .*it returns NoneType: return incrowd\.Clients"),
-        ("data.arguments={count=-1}", r"calling it failed: "),
-    ],
-)
-def test_functions_that_cannot_be_used_are_named(tmp_path: Path, override: str, message: str) -> None:
-    file = write(tmp_path / "a", "more_functions")
-    with pytest.raises(ConfigError, match=message):
-        incrowd.Federation.from_settings(file, overrides=[override]).start(tmp_path / "run")
-
-
 def test_a_run_that_a_program_began_goes_on_with_that_program_alone(tmp_path: Path) -> None:
     from incrowd.runs.run import Run
 
@@ -306,21 +243,3 @@ def test_a_recipe_refuses_what_is_no_argument() -> None:
     given: dict[str, Any] = {"loss": "logistic"}
     with pytest.raises(ConfigError, match=r"loss = 'logistic': a recipe takes its name, as a part of local"):
         incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), **given)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"local": {"learning_rate": 0.5}},
-        {"local": incrowd.ServerOptimizer(learning_rate=0.5)},
-        {"server": {"learning_rate": 0.5}},
-        {"server": "adam"},
-        {"run": {"seed": 3}},
-        {"stop": 3},
-    ],
-    ids=str,
-)
-def test_a_recipe_refuses_what_is_no_section_rather_than_pass_it_over(given: dict[str, Any]) -> None:
-    budget = incrowd.Private(epsilon=8, delta=1e-3)
-    with pytest.raises(ConfigError, match=f"{next(iter(given))} = .*give incrowd"):
-        incrowd.Federation.by_recipe("general", clients(), privacy=budget, **given)

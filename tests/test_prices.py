@@ -22,13 +22,5 @@ def test_another_process_reads_exactly_what_was_computed(tmp_path: Path, price: 
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_forgotten_is_read_again(tmp_path: Path) -> None:
-    prices = SharedPrices(tmp_path)
-    prices[KEY] = 2.5
-    prices.clear()
-    assert KEY in prices
-    assert prices[KEY] == 2.5
-
-
 def test_they_are_in_use() -> None:
     assert type(accounting._computed) is SharedPrices

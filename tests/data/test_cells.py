@@ -67,20 +67,6 @@ def test_what_is_no_number_as_stated_is_refused(reading: Reading, text: Any, why
         reading.number(text)
 
 
-@given(st.integers(-(10**20), 10**20))
-def test_whole_numbers_survive(number: int) -> None:
-    assert USUAL.number(str(number)) == number
-    grouped = f"{number:,}"
-    assert Reading(thousands=",").number(grouped) == number
-    assert GERMAN.number(grouped.replace(",", ".")) == number
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_survive(number: float) -> None:
-    assert USUAL.number(repr(number)) == number
-    assert Reading(decimal=",").number(repr(number).replace(".", ",")) == number
-
-
 @given(st.text(max_size=8) | st.from_regex(r"[0-9.,eE+-]{1,8}", fullmatch=True))
 def test_a_number_that_is_taken_is_one_that_python_knows(text: str) -> None:
     try:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Clients, Examples, Partition, Split, hold_out
+from incrowd.data import Clients, Examples, Partition, hold_out
 from incrowd.data.rows import example_rows, owner_digests
 from incrowd.errors import DataError
 
@@ -32,52 +32,12 @@ FEATURES = np.ones((3, 2), np.float32)
 LABELS = np.zeros(3, np.int64)
 
 
-@pytest.mark.parametrize(
-    ("features", "labels", "classes", "message"),
-    [
-        (FEATURES.astype(np.float64), LABELS, 2, "features are float64"),
-        (FEATURES[:0], LABELS[:0], 2, r"features have the shape \(0, 2\)"),
-        (FEATURES[:, 0].copy(), LABELS, 2, r"features have the shape \(3,\)"),
-        (FEATURES[:, :0], LABELS, 2, r"features have the shape \(3, 0\)"),
-        (np.asfortranarray(FEATURES), LABELS, 2, "features are not contiguous"),
-        (FEATURES[::-1], LABELS, 2, "features are not contiguous"),
-        (FEATURES, LABELS[:2], 2, r"labels have the shape \(2,\) and features \(3, 2\)"),
-        (FEATURES, LABELS[:, None], 2, r"labels have the shape \(3, 1\)"),
-        (FEATURES, LABELS.astype(np.int32), 2, "labels are int32"),
-        (FEATURES, LABELS, None, "labels are int64 without classes"),
-        (FEATURES, np.array([0, 1, 2]), 2, r"labels\[2\] = 2: with classes = 2 give labels from 0 to 1"),
-        (FEATURES, np.array([0, -1, 1]), 2, r"labels\[1\] = -1"),
-        (FEATURES, np.array([0, 1, np.inf], np.float32), None, r"labels\[2\] = inf"),
-    ],
-)
-def test_unusable_arrays_are_refused(
-    features: np.ndarray, labels: np.ndarray, classes: int | None, message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        Examples(features=features, labels=labels, classes=classes)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_feature_that_is_not_finite_is_named(value: float) -> None:
     features = np.zeros((4, 2, 3), np.float32)
     features[2, 1, 0] = value
     with pytest.raises(DataError, match=rf"features\[2, 1, 0\] = {value}"):
         Examples(features=features, labels=np.zeros(4, np.int64), classes=1)
-
-
-@pytest.mark.parametrize(
-    ("test", "message"),
-    [
-        (pictures(scale=0.5), "scale"),
-        (pictures(offset=0.5), "offset"),
-        (pictures(classes=4), "classes is 3 in train and 4 in test"),
-        (Examples(features=FEATURES, labels=LABELS, classes=3), "shape"),
-        (Examples(features=np.ones((3, 2, 2), np.float32), labels=LABELS, classes=3), "dtype"),
-    ],
-)
-def test_a_split_holds_examples_that_look_alike(test: Examples, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Split(name="pictures", train=pictures(), test=test)
 
 
 def test_holding_out_divides_the_examples() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from incrowd.data import Reading, Text, column_of
 from incrowd.data.grams import hashed
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 
 def seen(text: str, **changed: Any) -> list[float]:
@@ -54,23 +54,6 @@ def test_a_missing_text_is_refused_unless_something_stands_for_it() -> None:
         Text().encoded("", Reading())
     assert set(Text(missing="").encoded("", Reading())) == {0.0}
     assert Text(buckets=9, missing="none", indicator=True).encoded("NA", Reading())[-1] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("spelled", "error"),
-    [
-        ({"kind": "text", "characters": [3, 2]}, r"characters = .*give the least and the most"),
-        ({"kind": "text", "characters": [0, 2]}, r"characters = .*from 1 to 16"),
-        ({"kind": "text", "characters": 3}, r"characters = 3: give two whole numbers"),
-        ({"buckets": 0}, r"buckets = 0"),
-        ({"buckets": True}, r"buckets = True: give a whole number"),
-        ({"buckets": 10**6}, r"buckets = 1000000: .*at most 65536"),
-        ({"kind": "text", "levels": ["a"]}, r"levels = .*a text has no such key"),
-    ],
-)
-def test_what_a_text_cannot_be_is_refused(spelled: dict[str, Any], error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        column_of(spelled)
 
 
 def test_settings_spell_a_text() -> None:

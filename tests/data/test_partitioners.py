@@ -38,19 +38,6 @@ def test_iid_gives_each_example_to_one_client_and_equal_sizes(
     assert partition.sizes.max() - partition.sizes.min() <= 1
 
 
-@pytest.mark.slow
-@given(st.data(), LABELS, SEEDS)
-def test_sorted_shards_without_a_size_give_each_example_to_one_client(
-    data: st.DataObject, labels: NDArray[np.int64], seed: SeededRandomness
-) -> None:
-    each = data.draw(st.integers(1, min(3, len(labels))))
-    clients = data.draw(st.integers(1, len(labels) // each))
-    partition = sorted_shards(labels, clients=clients, shards_per_client=each, randomness=seed)
-    assert partition.clients == clients
-    assert_each_once(partition, len(labels))
-    assert partition.sizes.max() - partition.sizes.min() <= each
-
-
 def test_shards_of_the_paper_hold_two_labels_at_most() -> None:
     # 600 examples, 60 of a class: 40 shards of 15 end with the classes, as 300 does with 6,000.
     partition = sorted_shards(BALANCED, clients=20, per_client=30, randomness=SEED)
@@ -72,31 +59,6 @@ def test_dirichlet_gives_each_example_to_one_client_and_enough_to_each(
     assert partition.clients == clients
     assert_each_once(partition, len(labels))
     assert partition.sizes.min() >= at_least
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.3, 3.0])
-def test_dirichlet_shares_have_the_stated_spread(alpha: float) -> None:
-    """The share of client 0 in a class is Beta(alpha, (K - 1) alpha), whose variance is known."""
-    clients, runs = 5, 400
-    labels = np.repeat(np.arange(5), 2000)
-
-    def variance(used: float) -> float:
-        shares = [
-            np.bincount(
-                labels[dirichlet(labels, clients=clients, alpha=used, randomness=SeededRandomness(seed=s)).client(0)],
-                minlength=5,
-            )
-            / 2000
-            for s in range(runs)
-        ]
-        return float(np.var(np.concatenate(shares)))
-
-    expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
-    tolerance = 5 * expected * np.sqrt(4 / (runs * 5))  # a kurtosis of at most 5
-    assert abs(variance(alpha) - expected) < tolerance
-    assert abs(variance(alpha * 2 / 3) - expected) > tolerance
-    assert abs(variance(alpha * 3 / 2) - expected) > tolerance
 
 
 @given(st.lists(st.sampled_from(["ann", "bob", "cy", "dee", "éva"]), min_size=1, max_size=40))

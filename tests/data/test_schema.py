@@ -88,17 +88,6 @@ def test_a_cell_that_does_not_fit_is_refused(column: Column, cell: Any, why: str
         column.encoded(cell, USUAL)
 
 
-def test_numbers_have_names() -> None:
-    assert Category(levels=("f", "m"), other=True, missing="f", indicator=True).features("sex") == (
-        "sex = f",
-        "sex = m",
-        "sex = other",
-        "sex is missing",
-    )
-    assert Number().features("age") == ("age",)
-    assert Ignored().features("note") == ()
-
-
 @given(st.floats(-50, 50), st.floats(0.01, 100), st.floats(0, 1))
 def test_a_number_is_found_back(low: float, length: float, share: float) -> None:
     high = low + length
@@ -106,14 +95,6 @@ def test_a_number_is_found_back(low: float, length: float, share: float) -> None
     (value,) = Number(range=(low, high)).encoded(number, USUAL)
     assert -1 <= value <= 1
     assert low + (value + 1) / 2 * (high - low) == pytest.approx(number, abs=1e-9)
-
-
-@given(st.dates(*YEARS), st.dates(*YEARS))
-def test_days_keep_their_order(one: date, other: date) -> None:
-    column = Date(dates=YEARS)
-    values = [column.encoded(day.isoformat(), USUAL)[0] for day in (one, other)]
-    assert all(-1 <= value < 1 for value in values)
-    assert (values[0] < values[1]) == (one < other)
 
 
 @pytest.mark.parametrize(

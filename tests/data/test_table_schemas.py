@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from incrowd.data import (
     Clients,
     Columns,
-    Ignored,
-    Number,
     Reading,
     columns_of,
     load_table,
@@ -116,19 +114,6 @@ def test_what_does_not_fit_is_named(tmp_path: Path, change: tuple[str, str], mes
     assert change[0] in ROWS
     with pytest.raises(DataError, match=f"ward.csv.*{message}"):
         load_table(write(tmp_path, ROWS.replace(*change, 1)), columns=WARD)
-
-
-def test_another_delimiter_and_encoding_are_hinted_at(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="its header is one cell with a semicolon in it: state delimiter = ';'"):
-        load_table(write(tmp_path, ROWS.replace(",", ";")), columns=WARD)
-    with pytest.raises(DataError, match=r'not UTF-8 .*save the file as UTF-8, or state encoding = "latin-1"'):
-        load_table(write(tmp_path, ROWS.replace("x, y", "ö").encode("latin-1")), columns=WARD)
-    latin = replace(WARD, reading=Reading(encoding="latin-1"))
-    with pytest.raises(DataError, match="begins with the mark of UTF-8; leave encoding = 'latin-1' out"):
-        load_table(write(tmp_path, "\N{BOM}" + ROWS), columns=latin)
-    windows = replace(WARD, reading=Reading(encoding="cp1252"))
-    with pytest.raises(DataError, match=r"not CP1252 .*state another encoding"):
-        load_table(write(tmp_path, ROWS.replace("x, y", "\x81").encode("latin-1")), columns=windows)
 
 
 def test_a_test_table_is_matched_by_name(tmp_path: Path) -> None:
@@ -245,28 +230,6 @@ def test_features_are_read_without_clients_and_labels(tmp_path: Path) -> None:
     assert read_features(path, WARD).tolist() == [pytest.approx(row) for row in EXPECTED]
     with pytest.raises(DataError, match="has a header and no rows"):
         read_features(write(tmp_path, lines[0]), WARD)
-
-
-def test_numbers_have_names() -> None:
-    assert WARD.resolved(("patient", "died")).numbers() == (
-        "age", "age is missing", "sex = f", "sex = m", "sex = other", "admitted", "smoker",
-    )  # fmt: skip
-    plain = Columns(client="patient", label="y")
-    assert plain.resolved(("patient", "b", "y", "a")).features == ("b", "a")
-    assert replace(plain, features=("a",)).resolved(("patient", "b", "y", "a")).features == ("a",)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"schema": {"user": Number()}}, r"columns\.user = 'Number': it is the client, which nothing is learned from"),
-        ({"schema": {"bought": Number()}}, r"columns\.bought = 'Number': it is the label"),
-        ({"schema": {"age": Ignored()}, "features": ("age",)}, r"columns\.age = 'ignore': features names it"),
-    ],
-)
-def test_columns_that_contradict_each_other_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Columns(client="user", label="bought", **fields)
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 from pathlib import Path
 
-import pytest
-
 from incrowd import Specification
 from incrowd.drawdiscard.csv_table import read_csv_columns
-from incrowd.errors import DataError
 
 ASKED = Specification.from_formula(
     "opened ~ sender + words + length",
@@ -37,19 +34,3 @@ def test_cells_are_what_the_fields_want(tmp_path: Path) -> None:
         "the text": ['a, "b"\nc', "007", None, " 5"],
     }
     assert read_csv_columns(path, ASKED, most=1)["words"] == [12]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no column 'opened'"),
-        ("opened,sender,words\n", "no column 'the text'"),
-        ("the text,opened,opened,sender,words\n", "several columns 'opened'"),
-        (HEADER + "a,1,x,7\n", "row 2: 4 cells under a header of 5"),
-        (HEADER + '"a', "no CSV file in UTF-8"),
-    ],
-)
-def test_a_table_that_does_not_fit_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    path = written(tmp_path, text)
-    with pytest.raises(DataError, match=message):
-        read_csv_columns(path, ASKED)

@@ -59,23 +59,6 @@ def test_the_gradient_is_the_mean_residual_times_the_feature(link: Link) -> None
     np.testing.assert_allclose(model.gradient(weights, features, responses), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
-def test_leading_axes_are_many_models_and_devices_in_one_call(link: Link) -> None:
-    model, _, features, responses = problem(link, examples=6)
-    weights = SeededRandomness(seed=3).stream("models").normals(2 * model.size).reshape(2, model.size)
-    devices, answers = features.reshape(2, 3, 4), responses.reshape(2, 3, -1)
-    together = model.gradient(weights, devices, answers)
-    apart = [model.gradient(weights[i], devices[i], answers[i]) for i in range(2)]
-    np.testing.assert_allclose(together, apart, rtol=1e-12)
-    np.testing.assert_allclose(model.gradient(weights[0], devices, answers)[0], apart[0], rtol=1e-12)
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
-def test_no_examples_give_a_zero_gradient(link: Link) -> None:
-    model, weights, features, responses = problem(link)
-    np.testing.assert_array_equal(model.gradient(weights, features[:0], responses[:0]), np.zeros(model.size))
-
-
 @given(scale=st.floats(1, 1e300), seed=st.integers(0, 99))
 def test_a_poisson_gradient_is_finite_for_all_finite_weights(scale: float, seed: int) -> None:
     model, weights, features, responses = problem(POISSON, seed=seed)

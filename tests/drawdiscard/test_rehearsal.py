@@ -46,11 +46,6 @@ def test_a_table_that_is_easy_is_learnt_and_noise_costs() -> None:
     assert loud["without_noise"] == found["without_noise"]
 
 
-def test_the_same_seed_gives_the_same_report_and_another_one_another() -> None:
-    assert rehearsal().report() == rehearsal().report()
-    assert rehearsal(seed=1).report()["metrics"] != rehearsal().report()["metrics"]
-
-
 def test_weights_are_those_of_a_pool_that_devices_answer() -> None:
     """Without noise: draw, step, merge, one after the other, by the pool of a server."""
     quiet = asked(noise="none", falls_every=50, tail=1.0)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients
-from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace, fill_normal
+from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm, Link
 from incrowd.drawdiscard.pool import Instance, Pool
@@ -23,7 +23,6 @@ from incrowd.drawdiscard.strategies import (
 from incrowd.privacy.mechanism.clipping import clip_rows
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
-from tests.statistics import LAPLACE_MOMENTS, NORMAL_MOMENTS, ks, rejects_wrong_scale, uncorrelated
 
 RANDOM = SeededRandomness(8)
 DEVICES, EXAMPLES, FEATURES, OUTPUTS = 40, 6, 9, 4
@@ -194,19 +193,6 @@ def test_gradients_are_bounded_as_the_mechanism_says(given: dict[str, str], nois
 
 def rows(noise: BlockNoise, count: int) -> Floats:
     return np.stack([noise.row(update) for update in range(count)]).astype(np.float64)
-
-
-def test_laplace_noise_has_its_distribution() -> None:
-    found = rows(BlockNoise(fill_laplace, size=1001, scale=1.0, stream=RANDOM.stream("laplace")), 200)
-    assert rejects_wrong_scale(ks("laplace"), found.ravel())
-    assert rejects_wrong_scale(LAPLACE_MOMENTS, found.ravel())
-    assert uncorrelated(found[:-1].ravel(), found[1:].ravel()) > 1e-9
-    assert np.isfinite(found).all()
-
-
-def test_normal_noise_has_its_distribution() -> None:
-    found = rows(BlockNoise(fill_normal, size=1000, scale=1.0, stream=RANDOM.stream("normal")), 100)
-    assert rejects_wrong_scale(NORMAL_MOMENTS, found.ravel())
 
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])

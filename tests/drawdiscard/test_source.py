@@ -1,10 +1,8 @@
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard.source import InMemoryTable, SqliteTable, rows_of
 from incrowd.errors import ConfigError, DataError
-from tests.drawdiscard.known_weights import COLUMNS, rows
 from tests.statistics import ODD, chi_square
 
 STREAM = SeededRandomness(seed=2).stream
@@ -75,40 +72,6 @@ def test_no_text_but_a_column_s_name_reaches_sql(visits: SqliteTable, name: str)
     for source in (visits, InMemoryTable({"x": [1]})):
         with pytest.raises(ConfigError, match="column"):
             source.sample([name], most=1, stream=STREAM("examples"))
-
-
-def test_threads_may_share_a_table(visits: SqliteTable) -> None:
-    found: list[list[object]] = []
-
-    def read() -> None:
-        for number in range(20):
-            found.append(visits.sample(["x"], most=6, stream=STREAM("examples", number))["x"])  # noqa: PERF401 - as it comes
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 80
-    assert all(sorted(map(str, one)) == list("012345") for one in found)
-
-
-class Frame:
-    """What pandas and polars have in common."""
-
-    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        self._columns = columns
-        self.columns = list(columns)
-
-    def __getitem__(self, name: str) -> Sequence[Any]:
-        return self._columns[name]
-
-
-def test_rows_columns_and_frames_are_the_same_examples() -> None:
-    found = rows(5)
-    columns = {name: [row[name] for row in found] for name in COLUMNS}
-    for data in (found, columns, Frame(columns), {name: np.array(values) for name, values in columns.items()}):
-        assert rows_of(data).read(list(COLUMNS)) == columns
 
 
 def test_nothing_is_lost_in_silence() -> None:

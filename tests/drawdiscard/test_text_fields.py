@@ -1,12 +1,9 @@
 """Fields that look at text and lists."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from incrowd import Device, Specification
 from incrowd.drawdiscard import Policy
@@ -74,13 +71,6 @@ def test_a_list_is_text_with_a_separator_or_a_list() -> None:
     assert field.columns("x") == ("x=a", "x=b", "x=7")
 
 
-def test_a_list_in_buckets_counts_each_item_once() -> None:
-    field = ListField(buckets=64, most=2, separator=" ")
-    features = field.encode(["red red  blue green"])[0]
-    assert set(np.flatnonzero(features)) == {bucket("red", 64), bucket("blue", 64)}
-    assert features.sum() == 2
-
-
 def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
     field = TextField(buckets=512, longest=2, most=2)
     features = field.encode(["Red, red RED hat!"])[0]
@@ -88,22 +78,6 @@ def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
     for ngram, count in {"red": 3, "hat": 1, "red red": 2, "red hat": 1}.items():
         expected[bucket(ngram, 512)] += count
     assert features.tolist() == (np.minimum(expected, 2) / 2).tolist()
-
-
-def test_words_at_their_place() -> None:
-    words, text = ("log", "in"), ["login", "in a log", "Log", None, 5, "in"]
-    found = {
-        where: WordsField(words=words, where=where).encode(text)[:, :].tolist()
-        for where in ("anywhere", "start", "end", "whole")
-    }
-    none = [0.0, 0.0]
-    assert found["anywhere"] == [[1, 1], [1, 1], [1, 0], none, none, [0, 1]]
-    assert found["start"] == [[1, 0], [0, 1], [1, 0], none, none, [0, 1]]
-    assert found["end"] == [[0, 1], [1, 0], [1, 0], none, none, [0, 1]]
-    assert found["whole"] == [none, none, [1, 0], none, none, [0, 1]]
-    assert WordsField(words=words, any=True).encode(text)[:, 0].tolist() == [1, 1, 1, 0, 0, 1]
-    assert WordsField(words=("Log",), lower=False).encode(["Log", "log"])[:, 0].tolist() == [1, 0]
-    assert WordsField(words=words).columns("x") == ("x=log", "x=in")
 
 
 def test_the_owner_hears_what_does_not_fit() -> None:
@@ -122,39 +96,6 @@ def test_the_owner_hears_what_does_not_fit() -> None:
         "is no text and no list",
     ]
     assert misfits(ListField(buckets=3), [["a", 7], (), "a,b"]) == [None, None, None]
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys"),
-    [
-        (HashedField, {"buckets": 0}),
-        (HashedField, {"buckets": 2_000_000}),
-        (ListField, {}),
-        (ListField, {"levels": ("a",), "buckets": 3}),
-        (ListField, {"levels": ("a", "a")}),
-        (ListField, {"levels": ("a",), "separator": ""}),
-        (ListField, {"levels": ("a",), "most": 0}),
-        (TextField, {"buckets": 3, "shortest": 2}),
-        (TextField, {"buckets": 3, "units": "letters"}),
-        (TextField, {"buckets": 3, "part": "password"}),
-        (TextField, {"buckets": 3, "column": ""}),
-        (WordsField, {"words": ()}),
-        (WordsField, {"words": ("a", "a")}),
-        (WordsField, {"words": ("a", "")}),
-        (WordsField, {"words": ("Log",)}),
-        (CountField, {}),
-        (CountField, {"most": 1, "steps": (1,)}),
-        (CountField, {"steps": (2, 2)}),
-        (CountField, {"most": 1, "each": True}),
-        (CountField, {"characters": "ab", "steps": (1,), "each": True}),
-        (CountField, {"characters": "ab", "most": 2, "each": True, "run": True}),
-        (CountField, {"characters": "aa", "most": 1}),
-        (CountField, {"characters": "A", "most": 1}),
-    ],
-)
-def test_impossible_fields_are_refused(kind: Any, keys: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        kind(**keys)
 
 
 ASKED = Specification.from_formula(

@@ -1,8 +1,6 @@
 """The page in a browser, opened from a disk: nothing loaded, nothing complained of, for everybody to read."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,8 +82,7 @@ def look(browser: Browser, url: str, *, size: tuple[int, int] = DESK, dark: bool
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("size", [PHONE, DESK])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESK, False)])
 def test_it_is_readable_at_every_size_in_light_and_dark(
     browser: Browser, places: dict[str, str], name: str, size: tuple[int, int], dark: bool
 ) -> None:
@@ -172,35 +169,3 @@ def test_a_printed_page_is_as_wide_as_its_paper(browser: Browser, places: dict[s
     look(browser, places[name], size=(688, 972), media="print")
     browser.run("dispatchEvent(new Event('beforeprint')); return 0")
     assert browser.run("return document.documentElement.scrollWidth") <= 688
-
-
-def test_without_scripts_everything_is_there(browser: Browser, places: dict[str, str]) -> None:
-    browser.tools("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        look(browser, places["several"])
-        source = browser.command("/source")
-        assert 'class="line s0 d0"' in source
-        assert "right by chance" in source
-    finally:
-        browser.tools("Emulation.setScriptExecutionDisabled", value=False)
-
-
-def test_a_table_that_goes_on_to_the_side_has_a_shadow_there(browser: Browser, places: dict[str, str]) -> None:
-    look(browser, places["several"], size=PHONE)
-    cut, plain = browser.run("""
-      const wide = [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1);
-      return [wide.length, wide.filter((one) => !getComputedStyle(one).backgroundImage.includes("radial")).length];
-    """)
-    assert cut > 0
-    assert plain == 0
-
-
-@pytest.mark.slow
-def test_the_page_of_a_long_run_is_drawn_at_once(browser: Browser, made: Made, tmp_path: Path) -> None:
-    shown = read(made("simulated"))
-    rows = [{**shown.rounds[-1], "round": at, "epsilon": 8 * (at + 1) / 10_000} for at in range(10_000)]
-    place = tmp_path / "long.html"
-    place.write_text(page([replace(shown, rounds=rows)]), encoding="utf-8")
-    look(browser, place.as_uri())
-    assert browser.run("return document.querySelectorAll('*').length") < 4_000
-    assert browser.complaints() == []

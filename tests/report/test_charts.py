@@ -12,7 +12,7 @@ from incrowd.privacy.statement import guess
 from incrowd.report.charts import HEIGHT, WIDTH, ChartAxis, GuideLine, Series, line_chart
 from incrowd.report.pictures import NamedBar, bars, guesses
 from incrowd.report.promise import missed
-from incrowd.report.scales import Scale, even_ticks, log_ticks, picked, thinned
+from incrowd.report.scales import thinned
 
 FINITE = st.floats(-1e9, 1e9)
 AXIS = ChartAxis(label="rounds", spelt=str)
@@ -35,23 +35,6 @@ def test_every_curve_is_inside_of_its_chart(points: list[tuple[float, float]], l
     assert "inf" not in drawn
 
 
-def test_a_long_name_of_a_bar_is_there_in_full_above_it() -> None:
-    long = "two tables told apart by the average that is published, before the answer and 20 answers later"
-    drawn = bars([NamedBar(name=long, value=1.0, said="1"), NamedBar(name="short", value=2.0, said="2")], name="bars")
-    said = re.findall(r'y="([\d.]+)" class="tick">([^<]*)<', drawn)
-    assert " ".join(text for _, text in said) == f"{long} short"
-    assert [float(y) for y, _ in said] == sorted({float(y) for y, _ in said})
-    height = float(re.search(r'viewBox="0 0 \d+ ([\d.]+)"', drawn)[1])  # type: ignore[index]  # there is one
-    assert all(float(y) < height for y, _ in said)
-
-
-def test_what_a_line_is_stands_over_the_curves() -> None:
-    lines = [GuideLine(label="budget 2", y=2.0, strong=True), GuideLine(label="ends", x=1.0)]
-    drawn = line_chart([Series(name="a", points=[(0.0, 0.0), (2.0, 4.0)])], x=AXIS, y=AXIS, lines=lines)
-    curve = drawn.index('class="line')
-    assert drawn.index('class="reference') < curve < drawn.index("budget 2") < drawn.index(">ends<")
-
-
 @given(st.lists(FINITE, min_size=1, max_size=3000), st.integers(2, 300))
 def test_thinning_loses_no_extreme(values: list[float], columns: int) -> None:
     points = [(float(place), value) for place, value in enumerate(values)]
@@ -61,35 +44,6 @@ def test_thinning_loses_no_extreme(values: list[float], columns: int) -> None:
     assert kept == sorted(kept)
     assert {min(values), max(values)} <= {value for _, value in kept}
     assert (kept[0], kept[-1]) == (points[0], points[-1])
-
-
-@given(st.integers(1, 5000), st.integers(2, 100))
-def test_rows_of_a_table_are_evenly_spread(count: int, most: int) -> None:
-    places = picked(count, most)
-    assert len(places) <= most
-    assert (places[0], places[-1]) == (0, count - 1)
-    assert places == sorted(set(places))
-
-
-@given(FINITE, st.floats(1e-6, 1e9))
-def test_ticks_are_within_the_limits_and_few(low: float, width: float) -> None:
-    high = low + width
-    if high > low and width > 1e-9 * abs(low):
-        ticks = even_ticks(low, high)
-        assert len(ticks) <= 8
-        assert all(low - 1e-6 * width <= one <= high + 1e-6 * width for one in ticks)
-
-
-@given(st.floats(1e-9, 1e6), st.floats(1.001, 1e9))
-def test_ticks_of_a_logarithmic_axis_are_within_the_limits(low: float, factor: float) -> None:
-    ticks = log_ticks(low, low * factor)
-    assert 1 <= len(ticks) <= 9
-    assert all(low * (1 - 1e-6) <= one <= low * factor * (1 + 1e-6) for one in ticks)
-
-
-def test_a_scale_of_one_value_is_widened() -> None:
-    assert 0 < Scale(low=3.0, high=3.0, start=0.0, end=10.0)(3.0) < 10
-    assert Scale(low=0.0, high=0.0, start=0.0, end=10.0, log=True)(0.0) == 0.0
 
 
 @given(st.integers(-5, 105))

@@ -11,7 +11,7 @@ from incrowd.errors import ConfigError
 from incrowd.report.live import MOST_WATCHING
 from incrowd.report.watching import watch
 from tests.report.conftest import Made
-from tests.report.test_browser import DESK, FAULTS, PHONE, look
+from tests.report.test_browser import FAULTS, PHONE, look
 from tests.report.watched import Watching, another_round, begun, finish, watching
 from tests.service.browser import Browser, browsing
 from tests.service.test_page import CONTRASTS
@@ -145,16 +145,12 @@ def test_beyond_this_machine_there_is_always_a_token(made: Made) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [PHONE, DESK])
-@pytest.mark.parametrize("dark", [False, True])
-def test_two_runs_go_on_while_their_page_is_open(
-    browser: Browser, made: Made, tmp_path: Path, size: tuple[int, int], *, dark: bool
-) -> None:
+def test_two_runs_go_on_while_their_page_is_open(browser: Browser, made: Made, tmp_path: Path) -> None:
     runs = [begun(made("simulated"), tmp_path / name) for name in ("first", "second")]
     browser.go("about:blank")  # an earlier page goes on asking for its server
     browser.complaints()
     with watching(str(tmp_path)) as served:
-        look(browser, served.url, size=size, dark=dark)
+        look(browser, served.url, size=PHONE, dark=True)
         assert told(browser, "live") == "Live"
         browser.run("document.querySelector('#rounds details').open = true; scrollTo(0, 300)")
         before = browser.run("return document.querySelectorAll('#rounds tr').length")

@@ -25,18 +25,6 @@ def test_arrays_come_back_to_the_last_bit(kind: str, data: st.DataObject) -> Non
     assert back["of a view"].tobytes() == array.T.tobytes()
 
 
-def test_the_newest_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
-    assert checkpoints.latest() is None
-    for rounds in (0, 1, 2, 10):
-        checkpoints.save(rounds, {"rounds": np.array([rounds])})
-        assert checkpoints.rounds()[-1] == rounds
-    assert checkpoints.rounds() == [2, 10]
-    latest = checkpoints.latest()
-    assert latest is not None
-    assert latest["rounds"].tolist() == [10]
-
-
 def test_what_was_cut_off_is_not_taken_for_a_state_and_goes_away(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"a": np.zeros(3)})

@@ -255,29 +255,6 @@ def test_numbers_need_a_bound_and_have_no_classes(folder: Path) -> None:
     assert 0 < found["loss"] < 2
 
 
-def test_several_yes_or_no_have_one_accuracy(folder: Path) -> None:
-    labels = (np.random.default_rng(1).random((60, 4)) < 0.5).astype(np.float32)
-    whole = federation(labels, 4, loss="logistic")
-    whole.train(folder / "run", progress=False)
-    found = whole.evaluate(folder / "run", epsilon=1000.0)
-    assert 0.2 < found["accuracy"] < 0.9
-
-
-def test_silos_are_told_what_they_have_instead(folder: Path) -> None:
-    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(np.int64)
-    clients = incrowd.Clients.from_partitions({"a": (x[:20], y[:20]), "b": (x[20:], y[20:])}, classes=2, public=True)
-    silos = incrowd.Federation(
-        nn.Linear(3, 2),
-        clients.named(),
-        privacy=incrowd.PrivateRecords(epsilon=8.0, delta=1e-3, rounds=1),
-        run=incrowd.SiloRunOptions(randomness="seeded", seed=3, plot=False),
-    )
-    silos.train(folder / "run", progress=False)
-    with pytest.raises(ConfigError, match=r"privacy\.report_std"):
-        silos.evaluate(folder / "run", epsilon=1.0)
-
-
 def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) -> None:
     rows = [f"u{place % 9},{place % 7},{place % 2}" for place in range(90)]
     (folder / "table.csv").write_text("\n".join(["who,x,y", *rows]) + "\n")

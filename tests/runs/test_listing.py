@@ -2,13 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.cli import main
 from incrowd.runs.listing import listed
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
 from incrowd.runs.sweep import Sweep
-from tests.command import command
 from tests.runs.small import SEEDED, SMALL, seeded, small
 from tests.runs.test_run import stopped
 from tests.runs.test_silo_run import small as silos
@@ -37,19 +35,3 @@ def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
     assert 0 < rows[1]["epsilon"] < 8
     assert [rows[place]["epsilon"] for place in (2, 3, 4)] == [0.0, spent["epsilon"], found["epsilon_of_search"]]
     assert {row["data"] for row in rows[:5]} == {"digits"}
-
-
-def test_the_commands(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert callable(main)
-    incrowd = command(monkeypatch, capsys)
-    monkeypatch.chdir(folder)
-    Path("out").mkdir()
-    assert "no run below out" in incrowd("list").out
-    Run.create(small(), folder / "out/mine").train()
-    (row,) = incrowd("list", "--json").object()["runs"]
-    assert (row["run"], row["state"]) == ("out/mine", "over")
-    assert "mine" in incrowd("list", "out").out
-    found = incrowd("export", "out/mine", "given", "--json").object()
-    assert found["files"] == sorted(path.name for path in Path("given").iterdir())
-    assert "model.safetensors" in incrowd("export", "out/mine", "again").out
-    assert incrowd("export", "out/mine", "again").status == 2

@@ -37,7 +37,7 @@ def facts(name: str = "general", **changed: Any) -> Outline:
     return Outline(**usual | FORMS.get(name, {}) | changed)
 
 
-@pytest.mark.parametrize("clients", [1, 30, 100, 1000, MANY, 20_000])
+@pytest.mark.parametrize("clients", [1, 100, MANY])
 @pytest.mark.parametrize("epsilon", [0.3, 8.0])
 @pytest.mark.parametrize("own_model", [False, True])
 @pytest.mark.parametrize("name", RECIPES)
@@ -63,17 +63,6 @@ def test_what_settings_state_stays(name: str) -> None:
     for section, values in stated.items():
         assert made[section].items() >= values.items()
     assert settings_of(made).privacy.rounds == 3
-
-
-def test_stated_features_or_a_model_go_without_the_recipes_keys_for_others() -> None:
-    made = completed(
-        {**PROMISE, "features": {"name": "strokes"}, "model": {"kind": "mlp", "hidden": [5]}},
-        named("general"),
-        facts(own_model=True),
-    )
-    assert made["features"] == {"name": "strokes"}
-    assert made["model"] == {"kind": "mlp", "hidden": [5]}
-    settings_of(made)
 
 
 @pytest.mark.parametrize(
@@ -270,11 +259,6 @@ def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
     assert made(note=note)["features"]["name"] == "unit"
     with pytest.raises(ConfigError, match="examples are no texts"):
         made(note=note, age={"range": [0, 100]})
-
-
-def test_an_unknown_recipe_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images, handwriting, tables, text"):
-        with_recipe(PROMISE, "best")
 
 
 def test_records_have_no_recipe() -> None:

@@ -1,10 +1,8 @@
-import csv
-from io import StringIO
 from typing import Any
 
 import pytest
 
-from incrowd.runs.search_report import Row, best_of, ranked, table
+from incrowd.runs.search_report import Row, best_of, ranked
 
 
 def row(accuracy: float | None, loss: float | None, **settings: Any) -> Row:
@@ -35,12 +33,3 @@ def test_the_best_is_found(rows: list[Row], best: int | None) -> None:
     assert best_of(rows) == best
     if best is not None:
         assert ranked(rows)[0] is rows[best]
-
-
-def test_the_table_is_csv_with_the_best_first() -> None:
-    rows = [row(0.5, 1.0, rate=1.0, clip="{'kind': 'a, b'}"), row(0.75, 0.5, rate=2.0, clip="c")]
-    found = list(csv.DictReader(StringIO(table(rows, ("rate", "clip")))))
-    assert [line["rate"] for line in found] == ["2.0", "1.0"]
-    assert found[1]["clip"] == "{'kind': 'a, b'}"
-    assert found[0] | {"rate": "2.0", "accuracy": "0.75", "loss": "0.5", "epsilon": "1.0", "rounds": "2"} == found[0]
-    assert table([], ("rate",)).count("\n") == 1

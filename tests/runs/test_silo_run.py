@@ -12,17 +12,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch, LedgerRolledBack
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.client_work import ClientWork
 from incrowd.runs.database import Database
 from incrowd.runs.folder import Summary
 from incrowd.runs.progress import progress
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse, settings_of, tables
+from incrowd.runs.settings import parse, tables
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_work import SiloWork
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -337,22 +335,3 @@ def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
     assert type(federation.engines[0]).__name__ == "OpacusRecords"
     algorithm = federation.algorithm((lambda *_: None,) * 2, None, label="")  # type: ignore[arg-type]  # never asked
     assert algorithm.weights == [float(plan.records) for plan in federation.plans]
-
-
-def test_the_unit_decides_which_run_it_is(folder: Path) -> None:
-    of_records = Run.create(settings_of(tables(overrides=SMALL)), folder / "records")
-    assert isinstance(of_records.work, SiloWork)
-    assert isinstance(Run.open(folder / "records").work, SiloWork)
-    clients = (*SMALL[:3], "local={batch_size=32}", "privacy={epsilon=8, delta=1e-5, rounds=1}", *SMALL[5:])
-    assert isinstance(Run.create(settings_of(tables(overrides=clients)), folder / "clients").work, ClientWork)
-    assert isinstance(Run.open(folder / "clients").work, ClientWork)
-    with pytest.raises(ConfigError, match=r"privacy\.unit = 'person': choose from client or record"):
-        Run.create(settings_of(tables(overrides=["privacy.unit=person"])), folder / "persons")
-    with pytest.raises(ConfigError, match=r"privacy\.unit = 'record'"):
-        parse(tables(overrides=SMALL))
-    with pytest.raises(ConfigError, match="there is no run"):
-        Run.open(folder / "nowhere")
-    (folder / "half").mkdir()
-    Database(folder / "half/run.sqlite").close()
-    with pytest.raises(DataError, match="cut off while it was made"):
-        Run.open(folder / "half")

@@ -1,7 +1,6 @@
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.errors import ConfigError
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Choice, SearchRange, axis, drawn, grid
 
@@ -24,24 +23,6 @@ from incrowd.runs.space import Axis, Choice, SearchRange, axis, drawn, grid
 )
 def test_axes_are_read(text: str, expected: Axis) -> None:
     assert axis(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("local.epochs", "grid"),
-        ("=1,2", "grid"),
-        ("local.epochs=", "local.epochs"),
-        ("local.epochs=1,,2", "local.epochs"),
-        ("local.epochs=1,2,1", "local.epochs"),
-        ("local.epochs=5..1", "local.epochs"),
-        ("server.momentum=0..1:log", "server.momentum"),
-    ],
-)
-def test_what_is_no_axis_is_refused_by_name(text: str, field: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        axis(text)
-    assert refused.value.field == field
 
 
 def test_a_grid_has_every_combination() -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from incrowd._random import SeededRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+from incrowd.errors import BudgetExceeded, DataError, IncrowdError, LedgerError
 from incrowd.privacy.account.selection import LAWS, Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.folder import LEDGER, PRIVATE
@@ -90,15 +89,6 @@ def test_without_a_validation_set_the_test_examples_decide_and_that_is_said(fold
     assert found["validation_set"].startswith("297 examples")
     assert found["best"]["test_accuracy"] is None
     assert any("flattering" in caveat for caveat in found["statement"]["caveats"])
-
-
-def test_a_search_that_is_over_says_its_result_again(folder: Path) -> None:
-    first = run(search(), folder)
-    times = {path: path.stat().st_mtime_ns for path in (folder / "search").rglob("*")}
-    assert run(search(), folder) == first
-    assert {path: path.stat().st_mtime_ns for path in (folder / "search").rglob("*")} == times
-    with pytest.raises(ConfigError, match="another search"):
-        run(search("server.learning_rate=2,3"), folder)
 
 
 class Stop(Exception):
@@ -239,24 +229,6 @@ def test_no_run_at_all_may_be_drawn_and_is_paid_for(folder: Path) -> None:
     assert (found["best"], found["runs"]) == (None, [])
     assert found["epsilon_of_search"] == pytest.approx(spent(folder))
     assert spent(folder) > 7
-
-
-@pytest.mark.slow
-def test_a_table_without_test_examples_cannot_be_searched(folder: Path) -> None:
-    (folder / "shop.csv").write_text("user,age,bought\nbob,31,yes\nann,44,no\ncat,51,yes\n")
-    file = folder / "shop.toml"
-    file.write_text(
-        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\n'
-        'classes = ["no", "yes"]\n'
-        "[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n"
-    )
-    wanted = Search(source=file, axes=[axis("local.learning_rate=0.1,1")])
-    with pytest.raises(ConfigError, match="test_file"):
-        run(wanted, folder)
-    (folder / "test.csv").write_text("user,age,bought\neve,20,no\nfay,60,yes\n")
-    found = run(replace(wanted, overrides=("data.test_file=test.csv",)), folder)
-    assert found["best"]["test_accuracy"] is None
-    assert found["validation_set"].startswith("2 examples")
 
 
 def test_an_edited_ledger_stops_the_search(folder: Path) -> None:

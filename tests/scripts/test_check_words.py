@@ -43,11 +43,3 @@ def problems_of(line: str, root: Path, *, folder: str = "incrowd") -> list[str]:
 def test_a_forbidden_word_is_named_with_its_place(line: str, tmp_path: Path) -> None:
     (problem,) = problems_of(line, tmp_path)
     assert problem.startswith(f"incrowd/thing.py:2: {line.strip()!r}: ")
-
-
-def test_tests_may_seed_the_global_generators_to_show_that_it_changes_nothing(tmp_path: Path) -> None:
-    assert problems_of("np.random.seed(0)", tmp_path, folder="tests") == []
-
-
-def test_tests_may_not_leave_work_for_later_either(tmp_path: Path) -> None:
-    assert len(problems_of(f"{HASH} TO" + "DO", tmp_path, folder="tests")) == 1
