@@ -1,4 +1,4 @@
-"""What it is worth to ask how frequent classes are, and how strongly to speak: made-up rows, most of one class.
+"""What it is worth to ask how frequent classes are: made-up rows, most of one class.
 
     python benchmarks/class_shares.py                       100 clients, epsilon 8, three seeds
     python benchmarks/class_shares.py --numbers 400 --noise 4 9999 --epsilon 1
@@ -6,8 +6,8 @@
 
 Rows of twelve numbers are classed by a noisy sum of them: the `noise` is in units of what they say. They are dealt at
 random, or `sorted`, so that clients have rows of one class, nearly. The recipe `general` learns as it advises, without
-asking how strongly to speak (`local.calibration`), without asking how frequent classes are (`local.class_shares`), and
-without label shares; beside them is who always says the most frequent class.
+asking how frequent classes are (`local.class_shares`), and without label shares; beside them is the accuracy of a model
+that always says the most frequent class.
 """
 
 import argparse
@@ -27,7 +27,6 @@ from incrowd.data import Examples, Partition
 SHARES = {"5/90/5": (0.05, 0.9, 0.05), "90/10": (0.9, 0.1), "80/10/10": (0.8, 0.1, 0.1), "equal": (0.25,) * 4}
 LOCALS = {
     "asked": None,
-    "not how strongly": Local(calibration=None),
     "not asked": Local(class_shares=None),
     "no label shares": Local(label_shares=None),
 }

@@ -167,7 +167,7 @@ def _round(
     """A round with canaries in it, and what the real clients sent, added up slowly by the auditor."""
     private, engine = algorithm.private, algorithm.engine
     opened = private.round(state.round, carry=state.carry)
-    trainer = EngineTrainer(engine, state.start, randomness=private.randomness)
+    trainer = EngineTrainer(engine, state.weights, randomness=private.randomness)
 
     def real(cohort: Integers) -> Integers:
         return engine.present(cohort[cohort >= game.canaries])

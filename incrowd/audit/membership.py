@@ -115,7 +115,7 @@ def _trained(work: ClientWork, plan: Promise, inside: NDArray[np.bool_], randomn
 
     for number in range(plan.rounds):
         opened = private.round(number, carry=state.carry)
-        opened.ask(EngineTrainer(work.engine, state.start, randomness=randomness), present=present)
+        opened.ask(EngineTrainer(work.engine, state.weights, randomness=randomness), present=present)
         release = opened.release()
         state = state.after(release, server=work.config.server, rounds=plan.rounds, carry=opened.after)
     return state.published

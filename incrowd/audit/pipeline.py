@@ -6,7 +6,7 @@ and the weights shows, however the fast paths add up.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm
@@ -72,7 +72,7 @@ def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
     looked = []
     for number in range(rounds):
         opened = private.round(number, carry=state.carry)
-        trainer = EngineTrainer(algorithm.engine, state.start, randomness=private.randomness)
+        trainer = EngineTrainer(algorithm.engine, state.weights, randomness=private.randomness)
         cohort = algorithm.engine.present(private.cohort(number))
         opened.ask(trainer, present=algorithm.engine.present)
         release = opened.release()
@@ -155,22 +155,17 @@ def _moved(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
 
 
 def _independent(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
-    """What a client contributes, alone and among others, bit for bit: to what an opening finds, when it learns, and to
-    what is asked for at the end.
-    """
+    """What a client contributes, alone and among others, bit for bit: to class shares, and when it learns."""
     engine, randomness = work.engine, SeededRandomness(seed=seed)
     clients = engine.present(np.arange(min(work.data.present, 4 * _ALONE))).tolist()
-    training = 0 if engine.opening is None else engine.opening.rounds  # the first that trains somebody
+    training = 0 if engine.class_shares is None else 1  # the first round that trains clients
     changed = set[int]()
-    states = [one.state for one in looked[: training + 1]]
-    if looked[-1].state.closes is not None:
-        states.append(replace(looked[-1].after, round=looked[-1].state.closes))
-    for state in states:
+    for state in [one.state for one in looked[: training + 1]]:
         among: dict[int, Floats] = {}
-        for chunk in engine.train(state.start, clients, randomness=randomness, round=state.round):
+        for chunk in engine.train(state.weights, clients, randomness=randomness, round=state.round):
             among.update(zip(chunk.clients, chunk.rows(), strict=True))
         for client in clients[:_ALONE]:
-            for chunk in engine.train(state.start, [client], randomness=randomness, round=state.round):
+            for chunk in engine.train(state.weights, [client], randomness=randomness, round=state.round):
                 if not np.array_equal(chunk.rows()[0], among[client], equal_nan=True):
                     changed.add(client)
     return Check(

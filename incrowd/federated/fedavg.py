@@ -17,11 +17,8 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
-from incrowd.learning.calibration import Strength
-from incrowd.learning.centre import Centre
+from incrowd.learning.class_shares import LONG, ClassShares
 from incrowd.learning.cohort import EngineTrainer
-from incrowd.learning.opening import Opening
-from incrowd.learning.telling import LONG
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
@@ -34,9 +31,8 @@ from incrowd.settings.server import ServerOptimizer
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
 
-    With an `opening` the weights are those of prepared examples, and what it found comes after them in the same vector,
-    which is what clients start a round with. The first rounds are its own: the server's rates and averages count from
-    the next. So is the round `closes`, where there is one, which is the last.
+    Clients start a round with `weights`. With `class_shares` these come after the weights of the model in the same
+    vector, and the first round asks for them: the server's rates and averages count from the next.
 
     All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
     the server alone and only until the last round is over.
@@ -50,28 +46,7 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
-    opening: Opening | None = None
-    closes: int | None = None
-
-    @property
-    def start(self) -> Floats:
-        """What clients start the round with: in the one that closes it is the model that would be published."""
-        asked = self._asked
-        return self.weights if asked is None else asked.asking(self._learnt)
-
-    @property
-    def _asked(self) -> Strength | None:
-        """What the round that closes asks for; None in any other."""
-        return self.opening.calibration if self.opening is not None and self.round == self.closes else None
-
-    @property
-    def _learnt(self) -> Floats:
-        """The tail's mean where one is kept, otherwise the latest weights; what an opening found comes after them."""
-        found = self.weights.copy()
-        if self.tail_rounds:
-            learnt = found.size if self.opening is None else self.opening.weights
-            found[:learnt] = self.tail[:learnt] / self.tail_rounds
-        return found
+    class_shares: ClassShares | None = None
 
     @property
     def secret(self) -> NoiseState | None:
@@ -80,11 +55,9 @@ class State:
 
     @property
     def published(self) -> Floats:
-        """The weights to publish, of a model that takes examples as they are: the tail's mean where one is kept,
-        otherwise the latest.
-        """
-        found = self._learnt
-        return found if self.opening is None else self.opening.published(found)
+        """The weights to publish: the tail's mean where one is kept, otherwise the latest."""
+        found = self.tail / self.tail_rounds if self.tail_rounds else self.weights.copy()
+        return found if self.class_shares is None else found[: self.class_shares.weights]
 
     @classmethod
     def first(
@@ -93,38 +66,31 @@ class State:
         *,
         server: ServerOptimizer,
         carry: Carry,
-        opening: Opening | None = None,
-        rounds: int | None = None,
+        class_shares: ClassShares | None = None,
     ) -> "State":
-        """The state before the first round, out of so many, from these weights."""
-        memory = server.start(weights.size)
-        start = weights if opening is None else opening.start(weights)
-        tail = np.zeros_like(start)
-        closes = rounds - 1 if rounds is not None and opening is not None and opening.closing else None
+        """The state before the first round, from these weights."""
+        start = weights if class_shares is None else class_shares.start(weights)
         return cls(
             round=0,
             weights=start,
-            memory=memory,
-            tail=tail,
+            memory=server.start(weights.size),
+            tail=np.zeros_like(start),
             tail_rounds=0,
             carry=carry,
-            opening=opening,
-            closes=closes,
+            class_shares=class_shares,
         )
 
     def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, that released this."""
-        if self._asked is not None:
-            weights, tail = self._asked.found(self._learnt, *_in_bounds(release)), np.zeros_like(self.tail)
-            return replace(self, round=self.round + 1, weights=weights, tail=tail, tail_rounds=0, carry=carry)
-        if self.opening is None or self.round >= self.opening.rounds:
+        if self.class_shares is None or self.round > 0:
             return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
-        start = self.opening.learnt(self.weights, self.round, *_in_bounds(release))
+        mean, noise_std = release.mean / release.clip_norm, release.noise_std / release.cohort / release.clip_norm
+        start = self.class_shares.learnt(self.weights, mean, noise_std)
         return replace(self, round=self.round + 1, weights=start, carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
-        number, of = server_round(self.round, rounds, opening=self.opening)
+        number, of = server_round(self.round, rounds, class_shares=self.class_shares)
         direction, memory = server.direction(mean, self.memory)
         weights = self.weights.copy()
         weights[: direction.size] += server.rate(number, of) * direction
@@ -259,8 +225,8 @@ class FedAvg:
             raise ConfigError(field="diagnose", value=True, remedy=remedy)
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
-        if engine.opening is not None:
-            _check_opening(engine.opening, private)
+        if engine.class_shares is not None:
+            _check_class_shares(private)
         private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
         self.engine = engine
         self.private = private
@@ -274,26 +240,26 @@ class FedAvg:
         """The state before the first round, from the model's `initial` weights."""
         first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        opening, rounds = self.engine.opening, self.private.plan.rounds
-        return State.first(weights, server=self.server, carry=self.private.start(), opening=opening, rounds=rounds)
+        asked = self.engine.class_shares
+        return State.first(weights, server=self.server, carry=self.private.start(), class_shares=asked)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
         watch = Watch(self.private.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
-        open_round.ask(self._trainer(state.start, watch), present=partial(self._present, number=state.round))
+        open_round.ask(self._trainer(state.weights, watch), present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
         rounds = self.private.plan.rounds
         after = state.after(release, server=self.server, rounds=rounds, carry=open_round.after)
-        number, of = server_round(state.round, rounds, opening=state.opening)
+        number, of = server_round(state.round, rounds, class_shares=state.class_shares)
         simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
             clip_norm=release.clip_norm,
             noise_std=release.noise_std,
-            learning_rate=self.server.rate(number, of) if 0 <= number < of else 0.0,
+            learning_rate=self.server.rate(number, of) if number >= 0 else 0.0,
             seconds=time.perf_counter() - begin if simulated else None,
             seconds_of_training=trained - begin if simulated else None,
             observed=release.observed,
@@ -321,35 +287,24 @@ class FedAvg:
         return self.engine.present(cohort[stays])
 
 
-def server_round(round: int, rounds: int, *, opening: Opening | None) -> tuple[int, int]:
-    """A round and how many there are as the server counts them: without those in which nobody learns, of numbers below
-    0 or above all others.
-    """
-    before, after = (0, 0) if opening is None else (opening.rounds, opening.closing)
-    return round - before, rounds - before - after
+def server_round(round: int, rounds: int, *, class_shares: ClassShares | None) -> tuple[int, int]:
+    """A round and how many there are as the server counts them: the round that asks for class shares is number -1."""
+    asked = int(class_shares is not None)
+    return round - asked, rounds - asked
 
 
-def _in_bounds(release: Release) -> tuple[Floats, float]:
-    """The mean of a release and how far its noise is, in units of the bound."""
-    return release.mean / release.clip_norm, release.noise_std / release.cohort / release.clip_norm
-
-
-def _check_opening(opening: Opening, private: PrivateRun) -> None:
+def _check_class_shares(private: PrivateRun) -> None:
     """Refuse plans in which a mean would not come out as it went in, or no round would be left to learn."""
-    clip, before = private.start().clip, opening.rounds + opening.closing
+    clip = private.start().clip
     remedies = {
         "clip": (not isinstance(clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
         "clip_norm": (isinstance(clip, FixedClip) and clip.clip_norm > LONG, f"give {LONG:.0f} at most"),
         "noise": (private.start().noise is not None, "take independent noise"),
-        "rounds": (private.plan.rounds <= before, f"plan at least {before + 1}, of which one is for it"),
+        "rounds": (private.plan.rounds < 2, "plan at least 2, of which one is for it"),
     }
-    asked = opening.sought if opening.calibration is None else (*opening.sought, opening.calibration)
-    for one in asked:
-        without = isinstance(one, Centre | Strength) and not one.constant > 0
-        own = {"constant": (without, "let the features have a constant, which is not centred")}
-        for field, (refused, remedy) in {**remedies, **own}.items():
-            if refused:
-                raise ConfigError(field=one.field, value=field, remedy=f"{remedy}, or leave it out")
+    for field, (refused, remedy) in remedies.items():
+        if refused:
+            raise ConfigError(field="local.class_shares", value=field, remedy=f"{remedy}, or leave it out")
 
 
 def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:

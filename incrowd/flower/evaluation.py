@@ -125,7 +125,7 @@ def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
         "of": hashlib.sha256(evaluation.weights.astype("<f4").tobytes()).hexdigest(),
         "name": evaluation.label,
     }
-    # What was published takes examples as they are.
+    # A published model has no class shares after its weights.
     settings = {name: value for name, value in trained.settings.items() if name != "beside"} | {"evaluate": measured}
     offer = replace(trained, plan=plan, size=scoring.size, settings=settings)
     RoundTask.stated(offer, 0, plan.start(offer.size).clip)

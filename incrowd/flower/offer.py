@@ -27,7 +27,7 @@ class Offer:
 
     A contribution has a number for each weight. Where the settings have a section `evaluate`, it is a score: then the
     section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). `beside` is how many
-    numbers a request has beside the weights: what rounds before those of training found. Real `parties` are named
+    numbers a request has after the weights: the class shares that the first round asked for. Real `parties` are named
     in the order of their numbers as clients; simulated ones have no names.
 
     Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.
@@ -62,7 +62,7 @@ class Offer:
 
     @property
     def weights(self) -> int:
-        """How many weights a request has; and what is beside them."""
+        """How many numbers a request has: weights, and class shares after them."""
         if self.scoring is None:
             return self.size + self._beside
         found: int = self.settings["evaluate"].get("weights")
@@ -71,7 +71,7 @@ class Offer:
 
     @property
     def _beside(self) -> int:
-        """How many numbers there are of what was found before."""
+        """How many class shares come after the weights."""
         found: int = self.settings.get("beside", 0)
         _validate.natural(beside=found)
         return found

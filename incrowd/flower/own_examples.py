@@ -27,7 +27,7 @@ from incrowd.learning.losses import LOSSES
 from incrowd.learning.records import Records
 from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.declared import check_declared
-from incrowd.runs.build import feature_map_of, loss_of, model_of, section, tensors_of
+from incrowd.runs.build import feature_map_of, loss_of, model_of, section
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, NoFeatures
 from incrowd.runs.data_config import Parties
 from incrowd.runs.functions import call
@@ -114,8 +114,7 @@ class OwnExamples:
         if offer.settings.get("module") != module_of(model):
             raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
         _check_labels(seen.examples, model, its_loss)
-        tensors = tensors_of(seen, sections.features)
-        return _Built(tensors=tensors, classes=seen.examples.classes, model=model, loss=its_loss)
+        return _Built(tensors=ClientTensors.of(seen), classes=seen.examples.classes, model=model, loss=its_loss)
 
     def _check(self, sections: CommonSections, loss: str | None) -> None:
         """By what is stated alone."""

@@ -20,7 +20,8 @@ from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
 from incrowd.learning.cohort import EngineTrainer
-from incrowd.runs.build import processors, tensors_of
+from incrowd.learning.store import ClientTensors
+from incrowd.runs.build import processors
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
@@ -72,7 +73,7 @@ class Simulation:
         # What cannot be trained elsewhere is refused before Ray is started.
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
         server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-        stock = Stock.of(work.engine, tensors_of(work.data, work.config.features), offer, work.randomness)
+        stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
         number = self.blocks or self._workers
 
         def main(line: ActorLine) -> Summary:

@@ -1,17 +1,18 @@
 """How often each class is among everyone's labels, which is asked for once, and paid for.
 
-What a client learns with `Local.label_shares` is how classes differ, whatever it has of each. Nobody would tell the
-model which of them are frequent: where nine of ten labels are the same, it would be wrong most of the time. So where
-`Local.class_shares` says it, a round asks each client for the shares of the classes among its labels. The mean of what
-they say is noised and charged as any other, and from then on a client's own shares are seen against everyone's: a
-client whose labels are as all are adds nothing to its logits, and learns which classes are frequent as it would alone.
+With `Local.label_shares` a client learns how classes differ, whatever it has of each. The model would not know which of
+them are frequent: where nine of ten labels are the same, it would be wrong most of the time. So with
+`Local.class_shares` the first round trains no client: each tells the shares of the classes among its labels. The mean
+is noised and charged as any other release, and goes to the clients after the weights, in the same vector. From then on
+a client's own shares are compared with everyone's: a client whose labels are as all are adds nothing to its logits, and
+learns which classes are frequent as it would alone.
 
 Classes are taken to be equally frequent unless the answers say clearly that they are not.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,61 +20,60 @@ from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.label_shares import everyones_offset, shares_of
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.label_shares import shares_of
 from incrowd.learning.losses import LOGISTIC, Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.paths.path import TrainingPath, TrainingTask
-from incrowd.learning.store import ClientTensors
-from incrowd.learning.telling import Telling
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.settings.local import Local
 
 CLEARLY = 2.0
 """Shares are taken for unequal if they differ more than noise alone would, by so many of its standard deviations."""
 
+LONG = 2.0**20
+"""Shares are sent longer than any bound, so that every clip makes them as long as its bound."""
+
+_AT_ONCE = 64  # clients
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassShares:
     """By how much everyone's shares of so many classes are above equal ones; with `several`, of so many labels of yes
-    and no each, by how much the share of yes is above a half.
-
-    Where weights are learnt apart from how frequent classes are, and only the model that is published knows it, they go
-    with a `constant` of all examples and the clients' `smoothing` of their shares.
-
-    Guarantee: at one set of weights a client sees its examples alike, whether it is apart or not.
+    and no each, by how much the share of yes is above a half. They come after the `weights` of the model.
     """
 
-    field: ClassVar[str] = "local.class_shares"
-
+    weights: int
     classes: int
     several: bool
-    constant: float | None = None
-    smoothing: float = 0.0
 
     @classmethod
-    def of(cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss, outputs: OutputShape) -> "ClassShares":
-        """That of a model of these data. Edge cases: settings without label shares, a single class, and a model with no
-        more weights than there are classes are refused.
+    def of(
+        cls, model: Model, local: Local, *, labels: Tensor, loss: Loss, outputs: OutputShape
+    ) -> "ClassShares | None":
+        """Those that these settings ask for, or None. Edge cases: settings without label shares, a single class, and a
+        model with no more weights than there are classes are refused.
         """
+        if local.class_shares is None:
+            return None
         if local.label_shares is None:
             remedy = "it is what local.label_shares are seen against: give those, too, or leave it out"
-            raise ConfigError(field=cls.field, value=local.class_shares, remedy=remedy)
+            raise ConfigError(field="local.class_shares", value=local.class_shares, remedy=remedy)
         several = loss is LOGISTIC
-        classes = math.prod(data.labels.shape[1:]) if several else outputs[-1]
+        classes = math.prod(labels.shape[1:]) if several else outputs[-1]
         if (classes < 2 and not several) or model.size <= classes:
             remedy = "it is for several classes, and models of more weights than those: leave it out"
-            raise ConfigError(field=cls.field, value=classes, remedy=remedy)
-        if local.calibration is None:
-            return cls(classes=classes, several=several)
-        return cls(classes=classes, several=several, constant=data.constant, smoothing=local.label_shares)
+            raise ConfigError(field="local.class_shares", value=classes, remedy=remedy)
+        return cls(weights=model.size, classes=classes, several=several)
 
     @property
     def size(self) -> int:
-        """A number a class."""
-        return self.classes
+        """How many numbers a round starts with: the weights, and a number a class."""
+        return self.weights + self.classes
 
     @property
     def longest(self) -> float:
-        """How long what a client says can be: it has one class alone."""
+        """How long the answer of a client can be: it has one class alone."""
         return math.sqrt(self.classes) / 2 if self.several else math.sqrt(1 - 1 / self.classes)
 
     @property
@@ -81,14 +81,18 @@ class ClassShares:
         """The share of each class if all are equally frequent."""
         return 0.5 if self.several else 1 / self.classes
 
-    def path(self, task: TrainingTask) -> TrainingPath:
-        """What clients contribute to it."""
-        return OwnShares(task, asked=self)
+    def start(self, weights: Floats) -> Floats:
+        """The vector that the first round starts with: the weights, and no shares yet."""
+        return np.concatenate([weights, np.zeros(self.classes)])
 
-    def learnt(self, mean: Floats, noise_std: float) -> Floats:
-        """What everyone's shares are above equal ones: the released mean of everyone's answers, of this noise, both in
-        units of the bound. Where it is clearly more than noise the noise is bent towards zero (Stein 1956).
+    def learnt(self, start: Floats, mean: Floats, noise_std: float) -> Floats:
+        """The same weights with everyone's shares: the released mean and its noise are in units of the bound. Where the
+        mean is clearly more than noise the noise is bent towards zero (Stein 1956).
         """
+        return np.concatenate([start[: self.weights], self.found(mean, noise_std)])
+
+    def found(self, mean: Floats, noise_std: float) -> Floats:
+        """What everyone's shares are above equal ones; see `learnt`."""
         above, noise = self.longest * mean[: self.classes], self.longest * noise_std
         free = self.classes
         if not self.several:
@@ -100,39 +104,49 @@ class ClassShares:
         found: Floats = (shares if self.several else shares / shares.sum()) - self.equal
         return found
 
-    def everyones(self, found: Tensor) -> Tensor:
-        """What is known, as what it adds to the outputs of a model that learns apart from it."""
-        return everyones_offset(found, self.smoothing, several=self.several)
+    def divided(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and shares, from one vector of both."""
+        if start.shape != (self.size,):
+            remedy = f"give one vector of {self.size} numbers, weights and class shares"
+            raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
+        return start[: self.weights], start[self.weights :]
 
-    def published(self, weights: Floats, found: Floats) -> Floats:
-        """The weights as they are, if they have learnt which classes are frequent; else the constant says it."""
-        if self.constant is None:
-            return weights
-        known: Floats = self.everyones(torch.from_numpy(found)).numpy()
-        matrix = weights.reshape(self.classes, -1).copy()
-        matrix[:, -1] += known / self.constant
-        return matrix.ravel()
-
-    def prepared(self, data: ClientTensors, found: Tensor) -> ClientTensors:
-        """The same examples, of which is known how frequent classes are, unless that is learnt apart."""
-        return replace(data, above_equal=found) if self.constant is None else data
+    def path(self, task: TrainingTask) -> TrainingPath:
+        """What clients contribute to the shares."""
+        return OwnShares(task, asked=self)
 
 
-class OwnShares(Telling):
-    """What clients tell of the shares of everyone: by how much their own are above equal ones, in units of the longest
-    that this can be.
+class OwnShares(TrainingPath):
+    """The answers of clients: by how much their own shares are above equal ones, in units of the longest that this can
+    be, times `LONG`. The last number makes all contributions equally long: a clip shortens all of them alike, so that
+    the mean of what is sent is that of the shares.
 
-    Edge cases: a client without labels that count says that its classes are equally frequent.
+    Edge cases: a client without labels that count says that its classes are equally frequent; shares that are no
+    numbers make the whole contribution none.
     """
 
     def __init__(self, task: TrainingTask, *, asked: ClassShares) -> None:
-        super().__init__(task)
+        self.task = task
         self.asked = asked
+        self.takes = task.everyone
+        self.at_once = task.execution.chunk or _AT_ONCE
 
-    def told(self, client: int, weights: Tensor) -> Tensor:
-        """See `Telling.told`."""
-        del weights
-        asked = self.asked
-        shares = shares_of(self.task.data.labels[self.own(client)], asked.classes, several=asked.several)
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `TrainingPath.train`."""
+        rows = weights.new_zeros(len(clients), self.task.model.size)
+        for row, one in zip(rows, clients, strict=True):
+            told = self.told(one.client)
+            length = float(torch.linalg.vector_norm(told))
+            if length > 1:
+                told, length = told / length, 1.0
+            row[: len(told)] = LONG * told
+            row[-1] = LONG * math.sqrt(1 - length**2) if length <= 1 else math.nan
+        return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
+
+    def told(self, client: int) -> Tensor:
+        """The answer of this client, by its own labels alone, float64."""
+        data, asked = self.task.data, self.asked
+        own = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
+        shares = shares_of(data.labels[own], asked.classes, several=asked.several)
         nothing = not asked.several and not shares.any()
         return shares if nothing else (shares - asked.equal) / asked.longest

@@ -13,13 +13,13 @@ from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
+from incrowd.learning.class_shares import ClassShares
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
 from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
-from incrowd.learning.opening import Opening
 from incrowd.learning.paths import PATHS
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.paths.ways import FirstWay
@@ -85,7 +85,7 @@ class CohortEngine:
         self._makes = paths
         self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
-        self.opening = Opening.of(model, self._data, local, loss=self.loss, outputs=outputs)
+        self.class_shares = ClassShares.of(model, local, labels=self._data.labels, loss=self.loss, outputs=outputs)
         self._part: tuple[bytes, CohortEngine] | None = None
 
     @property
@@ -109,8 +109,8 @@ class CohortEngine:
 
     @property
     def start_size(self) -> int:
-        """How many numbers a round starts with: the weights, and what is found before they are learnt."""
-        return self.model.size if self.opening is None else self.opening.size
+        """How many numbers a round starts with: the weights, and the class shares if they are asked for."""
+        return self.model.size if self.class_shares is None else self.class_shares.size
 
     @property
     def chunk(self) -> int:
@@ -123,13 +123,9 @@ class CohortEngine:
         Guarantee: of the clients' own examples only shapes and types are read.
         """
         execution = replace(self.execution, threads=1, compile="never")
-        nobody = self._data.made_up(_MADE_UP) if self.opening is None else self.opening.made_up(self._data)
-        made_up = CohortEngine(self.model, nobody, self.local, execution, loss=self.loss)
-        starts = [weights] * (1 if self.opening is None else self.opening.rounds + 1)
-        if self.opening is not None and self.opening.calibration is not None:
-            starts.append(self.opening.calibration.asking(torch.as_tensor(weights).double().numpy(force=True)))
-        for number, start in enumerate(starts):
-            for _ in made_up.train(start, [0], randomness=SeededRandomness(seed=0), round=number):
+        made_up = CohortEngine(self.model, self._data.made_up(_MADE_UP), self.local, execution, loss=self.loss)
+        for number in range(1 if self.class_shares is None else 2):
+            for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=number):
                 pass
 
     def train(
@@ -138,11 +134,11 @@ class CohortEngine:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
         Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
-        thread. With an `opening` the weights and what it finds are one vector (`Opening.start`), and its rounds train
-        nobody: they ask for what it is made of.
+        thread. With class shares these come after the weights in one vector (`ClassShares.start`), and the first round
+        asks for them and trains no client.
         """
-        if self.opening is not None:
-            engine, own = self._of_round(self.opening, weights, round)
+        if self.class_shares is not None:
+            engine, own = self._of_round(self.class_shares, weights, round)
             yield from engine.train(own, clients, randomness=randomness, round=round)
             return
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
@@ -167,8 +163,8 @@ class CohortEngine:
 
         Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
-        if self.opening is not None:
-            engine, own = self._of_round(self.opening, weights, round)
+        if self.class_shares is not None:
+            engine, own = self._of_round(self.class_shares, weights, round)
             return engine.train_and_sum(own, clients, shortening, randomness=randomness, round=round)
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
@@ -177,18 +173,15 @@ class CohortEngine:
                 return summed(chunks, shortening, size=self.model.size)
             return pool.summed(start, groups, shortening, here=self._train_group)
 
-    def _of_round(self, opening: Opening, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
-        """What trains in a round that starts so, and its weights. It is kept for rounds that start alike."""
-        weights, beside = opening.divided(torch.as_tensor(start).to(torch.float32))
-        before = min(round, opening.rounds)
-        key = bytes([before]) + beside.numpy(force=True).tobytes()
+    def _of_round(self, asked: ClassShares, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
+        """The engine of a round that starts so, and its weights. It is kept for rounds that start alike."""
+        weights, found = asked.divided(torch.as_tensor(start).to(torch.float32))
+        key = bytes([round > 0]) + found.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
-            self._part = None  # or there would be three copies of the examples for a while
-            nothing = dict.fromkeys((*self.local.sought, *self.local.closing))
-            local = self.local.replaced(**nothing, centre_length=1.0)
-            asked = opening.asked_now(beside, before)
-            paths = self._makes if asked is None else (asked,)
-            data = opening.prepared(self._data, beside, before=before)
+            self._part = None  # before the next one takes its memory
+            data = self._data if round == 0 else replace(self._data, above_equal=found.to(self._data.device))
+            paths = (asked.path,) if round == 0 else self._makes
+            local = self.local.replaced(class_shares=None)
             self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
         return self._part[1], weights
 

@@ -51,14 +51,10 @@ def logit_offset(
     classes = math.prod(labels.shape[1:]) if several else outputs[-1]
     own = _offset(shares_of(labels, classes, several=several), smoothing, several=several)
     if above_equal is not None:
-        own = own - everyones_offset(above_equal.to(own), smoothing, several=several)
+        equal = torch.full_like(own, 0.5 if several else 1 / classes)
+        everyones = _offset(equal + above_equal.to(own), smoothing, several=several)
+        own = own - (everyones - _offset(equal, smoothing, several=several))
     return own.float()
-
-
-def everyones_offset(above_equal: Tensor, smoothing: float, *, several: bool) -> Tensor:
-    """The same of everyone's shares, which are by so much `above_equal` ones, less that of equal ones."""
-    equal = torch.full_like(above_equal, 0.5 if several else 1 / len(above_equal))
-    return _offset(equal + above_equal, smoothing, several=several) - _offset(equal, smoothing, several=several)
 
 
 def _offset(shares: Tensor, smoothing: float, *, several: bool) -> Tensor:

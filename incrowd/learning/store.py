@@ -1,7 +1,7 @@
 """The clients' examples as the engine wants them: shared tensors, and the batches of a few clients together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import DataError
 from incrowd.learning.batches import Batches
-from incrowd.learning.inputs import are_numbers, check_inputs, meant
+from incrowd.learning.inputs import are_numbers, check_inputs
 from incrowd.learning.rare import Rare, moderate, rare_features
 
 if TYPE_CHECKING:
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kinds:
-    """Of features of two kinds: the first so many come from what is `known` beforehand, the others but for the constant
-    do not.
-    """
-
-    known: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,8 +40,6 @@ class ClientTensors:
     scale: float = 1.0
     offset: float = 0.0
     declared: int | None = None
-    constant: float = 0.0
-    kinds: Kinds | None = None
     above_equal: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -105,15 +94,6 @@ class ClientTensors:
         """The indices of one client's examples."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def rows(self) -> Tensor:
-        """Features as they are meant, a row an example. Edge cases: several inputs are a `DataError`."""
-        features: Tensor = single(meant(self.features, scale=self.scale, offset=self.offset))
-        return features.view(len(features), -1)
-
-    def of_rows(self, rows: Tensor) -> "ClientTensors":
-        """The same with these features, as they are meant."""
-        return replace(self, features=rows, scale=1.0, offset=0.0)
-
     def made_up(self, examples: int) -> "ClientTensors":
         """One client with so many examples like these, all zeros: of these only shapes and types are read."""
 
@@ -127,8 +107,6 @@ class ClientTensors:
             indices=np.arange(examples),
             scale=self.scale,
             offset=self.offset,
-            constant=self.constant,
-            kinds=self.kinds,
             above_equal=self.above_equal,
         )
 
@@ -142,8 +120,6 @@ class ClientTensors:
             scale=self.scale,
             offset=self.offset,
             declared=self.declared,
-            constant=self.constant,
-            kinds=self.kinds,
             above_equal=self.above_equal,
         )
 

@@ -59,14 +59,12 @@ from incrowd.learning.features import (
     transform_federated,
 )
 from incrowd.learning.features.pictures import A_PICTURE
-from incrowd.learning.store import ClientTensors, Kinds
 from incrowd.learning.trial import tried_for_classes, tried_with_tokens
 from incrowd.privacy.ledger.state import state_folder
 from incrowd.runs.config import (
     CnnSection,
     CommonSections,
     Config,
-    FeaturesSection,
     FunctionModel,
     GivenModel,
     MlpSection,
@@ -203,20 +201,6 @@ def featured_examples(
         return transform(feature_map_of(wanted, examples.shape, columns), examples, alone=alone)
 
 
-def tensors_of(data: Clients, features: FeaturesSection) -> ClientTensors:
-    """The clients' examples with these features, and what settings say of them."""
-    constant = 0.0 if isinstance(features, NoFeatures) else features.constant
-    return replace(ClientTensors.of(data), constant=constant, kinds=_kinds(features, data))
-
-
-def _kinds(features: FeaturesSection, data: Clients) -> Kinds | None:
-    """What is known of pictures and what are their pixels, in these examples, where pixels come apart."""
-    if not isinstance(features, PictureFeatures) or not (features.apart and features.pixels and features.constant):
-        return None  # whose examples may be several inputs
-    pixels = (data.examples.shape[0] - 1 - features.known) // 2  # they come twice
-    return Kinds(known=features.known + pixels)
-
-
 def featured(config: CommonSections, data: Clients) -> Clients:
     """The same clients with features in place of their examples: each client's own work, which costs no privacy."""
     wanted = config.features
@@ -295,7 +279,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         dimensions=wanted.dimensions,
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
-        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
+        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
         drawn=AsDrawings(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
         cache=_learnt_from_made_up(wanted),
     )

@@ -13,14 +13,14 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.federated.fedavg import Trainers
-from incrowd.learning import CohortEngine, Execution, Loss, Model
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, constant, followed, growing, preceded, weighted
+from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded, weighted
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (
@@ -35,7 +35,6 @@ from incrowd.runs.build import (
     processors,
     randomness,
     section,
-    tensors_of,
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.config import Config
@@ -201,11 +200,8 @@ class ClientSession:
         return after, self._record(report)
 
     def report(self, state: State) -> Summary:
-        """What clients chose together, where they were heard: a client says nothing else."""
-        if state.opening is None:
-            return {}
-        said = {"seen_as": state.opening.chosen(state.weights), "strength": state.opening.strength(state.weights)}
-        return {key: value for key, value in said.items() if value is not None}
+        """Nothing: clients report nothing of themselves."""
+        return {}
 
     def claims(self) -> Statement:
         """What may be claimed. Of a plan that ended early, what it costs is what was charged."""
@@ -287,7 +283,7 @@ def assemble(
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
     execution = _execution(config, chunk, plan)
-    engine = CohortEngine(model, tensors_of(data, config.features), config.local, execution, loss=loss)
+    engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
@@ -354,21 +350,13 @@ def _cohort(config: Config, clients: int) -> float:
 
 
 def _schedule(config: Config, cohort: float) -> Schedule:
-    """Those of training, among the rounds that only ask for something, of which each has its share of all."""
-    sought, closing, rounds = config.local.sought, config.local.closing, config.privacy.rounds
-    asked = [*sought, *closing]
-    if asked and rounds <= len(asked):
-        first = f"the first for local.{' and local.'.join(sought)}"
-        at_last = "".join(f", the last for local.{name}" for name in closing)
-        raise ConfigError(field="rounds", value=rounds, remedy=f"plan at least {len(asked) + 1}: {first}{at_last}")
-    schedule = _training_schedule(config, cohort, rounds=rounds - len(asked))
-    shares = list(sought.values())
-    for last_share in closing.values():
-        schedule = followed(schedule, share=last_share / (1 - sum(shares)))
-    while shares:
-        last = shares.pop()
-        schedule = preceded(schedule, share=last / (1 - sum(shares)))
-    return schedule
+    """The schedule of training, after the round that asks for class shares, if there is one."""
+    share, rounds = config.local.class_shares, config.privacy.rounds
+    if share is None:
+        return _training_schedule(config, cohort, rounds=rounds)
+    if rounds < 2:
+        raise ConfigError(field="rounds", value=rounds, remedy="plan at least 2: the first for local.class_shares")
+    return preceded(_training_schedule(config, cohort, rounds=rounds - 1), share=share)
 
 
 def _training_schedule(config: Config, cohort: float, *, rounds: int) -> Schedule:

@@ -67,9 +67,8 @@ class PictureFeatures(Section):
     neighbouring pixels no more alike than any others, is seen as its pixels, in at most `pixels` features of its own.
     `mirrored` pictures mean the same in a mirror; without it those in colours do, which are taken for photographs.
     `raw` is the share of a picture that its pixels have there, a share of the square of its length: 0.01, in colours
-    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`. With `apart` the
-    pixels of every example come once more, for a `local.choice`. A grey picture is looked at as a drawing, too, for
-    a share of `drawn`, along `drawn_dimensions` that tell random drawings apart.
+    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`. A grey picture is looked
+    at as a drawing, too, for a share of `drawn`, along `drawn_dimensions` that tell random drawings apart.
     """
 
     name: Literal["pictures"] = "pictures"
@@ -79,7 +78,6 @@ class PictureFeatures(Section):
     pixels: int = 1024
     raw: float | None = None
     moved: float = 0.3
-    apart: bool = False
     drawn: float = 0.0
     drawn_dimensions: int = 128
     constant: float = 0.1

@@ -71,7 +71,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
     "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "stopped_early", "noise_multiplier", "simulated",
-    "seen_as", "strength", "verdict",
+    "verdict",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 
@@ -108,12 +108,11 @@ SHOWN = {
              "features", "federation", "function", "holdout_clients", "identity", "label", "missing_texts", "name",
              "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma", "test_clients",
              "thousands", "type", "validation"),
-    "features": ("apart", "bins", "buckets", "centred", "constant", "corners", "deskew", "dimensions", "drawn",
+    "features": ("bins", "buckets", "centred", "constant", "corners", "deskew", "dimensions", "drawn",
                  "drawn_dimensions", "longest", "mirrored", "moved", "name", "padding", "pixels", "raw", "reads",
                  "stride", "stroke_width", "whitening"),
-    "local": ("batch_size", "batches", "calibration", "centre", "centre_length", "choice", "class_shares", "engine",
-              "epochs", "label_shares", "learning_rate", "loss", "momentum", "physical_batch", "proximal", "shuffle",
-              "weight_decay"),
+    "local": ("batch_size", "batches", "class_shares", "engine", "epochs", "label_shares", "learning_rate", "loss",
+              "momentum", "physical_batch", "proximal", "shuffle", "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "module"),
     "privacy": ("accountant", "allocation", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta",
                 "epsilon", "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace",

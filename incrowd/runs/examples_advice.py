@@ -75,8 +75,6 @@ def _of_pictures(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
     if not isinstance(wanted, PictureFeatures) or not isinstance(values, np.ndarray):
         return
     energies = np.square(values if wanted.constant == 0 else values[:, :-1], dtype=np.float64)
-    if wanted.apart:  # what comes once more says nothing here
-        energies = energies[:, : wanted.known + (energies.shape[1] - wanted.known) // 2]
     least = 1 - max(wanted.raw or 0.0, wanted.moved)  # of a picture that was moved far
     none = float((energies[:, : wanted.known].sum(1) < least * energies.sum(1) / 2).mean())
     if none >= NO_PICTURES:

@@ -28,7 +28,6 @@ from incrowd.learning.features.table_rows import bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
-from incrowd.runs.asking import ask_calibration, ask_centre, ask_choice, ask_class_shares
 from incrowd.runs.build import NOTHING, Given, federated_data
 from incrowd.runs.config import Config, LinearSection
 from incrowd.runs.settings import settings_of
@@ -53,6 +52,12 @@ CONSTANT = 0.1
 SHARES, SHARES_OF_TWO = 0.03, 0.3
 """What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
 
+ERROR_OF_SHARES = 0.03
+"""The noise of the share of a class among all labels; if that is not too dear."""
+
+LEAST_OF_SHARES, MOST_OF_SHARES = 0.001, 0.03
+"""The share of the sum of 1 / noise^2 over all rounds that those shares are worth."""
+
 SHARES_OF_TEXTS = 0.3
 """The same of texts, whose labels are rarely as uneven as shards are."""
 
@@ -73,9 +78,7 @@ less noise the server's own steps come to the same; under more it is all noise.
 """
 
 RAW_OF_SEVERAL = 0.2
-"""The share of a picture's pixels where it has several labels, of which nobody can say whether pictures tell them: see
-`incrowd.learning.choice.SHARE_OF_PIXELS`.
-"""
+"""The share of a picture's pixels where it has several labels, which features of pictures may not tell apart."""
 
 FINE, SUMS_OF_FINE = 3072, 4096
 """Of pictures of more numbers than these, so many sums of pixels are told in place of a thousand, which drown a pattern
@@ -188,15 +191,10 @@ def images(facts: Outline) -> Tables:
         how["local"] |= SEVERAL_STEPS
     if facts.signal >= STRONG:
         how["privacy"]["rounds"] = 60
-    if WEAK <= facts.signal < CLEAR:
-        ask_centre(how)
     if math.prod(facts.shape) > FINE:
         features["pixels"] = SUMS_OF_FINE
     if facts.several:
         features["raw"] = RAW_OF_SEVERAL
-    elif facts.signal >= WEAK and facts.classes is not None:
-        ask_choice(how, facts.signal)
-        features["apart"] = True
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -415,9 +413,7 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     if not facts.own_model:
         _check_fits(recipe.name, facts, features="name" in settings.get("features", {}))
     advised = recipe.settings(facts)
-    _open(advised, settings, facts)
-    if settings.get("local", {}).get("choice") is not None and advised.get("features", {}).get("name") == "pictures":
-        advised["features"]["apart"] = True  # which a choice is between
+    _ask_class_shares(advised, settings, facts)
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(section, {}):
             advised.pop(section, None)
@@ -453,33 +449,17 @@ def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
         raise ConfigError(field="recipe", value=name, remedy=remedy)
 
 
-def _open(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:
-    """Begin and end with the rounds that go with what settings state, and leave one at least for training."""
+def _ask_class_shares(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:
+    """Begin with a round that asks how frequent classes are (`incrowd.learning.class_shares`), where settings fit.
+
+    The *signal* says how far the sum over all clients stands above the noise of a single release
+    (`incrowd.privacy.plan.signal`): under more noise the question needs a larger share to be answered.
+    """
     local, privacy = settings.get("local", {}), settings.get("privacy", {})
-    if "label_shares" in advised["local"] and local.get("label_shares", ...) is not None:
-        ask_class_shares(advised, facts.signal)
-        if facts.signal < CLEAR and not facts.own_model:
-            ask_calibration(advised, facts.signal)
     clip = privacy.get("clip", {}).get("kind", "normalised")
     usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
-    own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
-    left = privacy.get("rounds", math.inf) - 1
-    linear = usual and not own
-    for name, fits in (("class_shares", usual), ("choice", linear), ("centre", linear), ("calibration", linear)):
-        if name not in advised["local"]:
-            continue
-        needed = name != "calibration" or {**advised["local"], **local}.get("class_shares") is not None
-        if fits and needed and local.get(name, ...) is not None and left > 0:
-            left -= 1
-        else:
-            _without(advised, name)
-
-
-def _without(advised: Tables, name: str) -> None:
-    """Leave out a round that is advised, with its settings."""
-    del advised["local"][name]
-    advised["privacy"]["rounds"] -= 1
-    if name == "centre":
-        advised["local"].pop("centre_length", None)
-    if name == "choice":
-        advised["features"].pop("apart", None)
+    asks = local.get("class_shares", ...) is not None and local.get("label_shares", ...) is not None
+    if "label_shares" in advised["local"] and usual and asks and privacy.get("rounds", math.inf) > 1:
+        share = min(MOST_OF_SHARES, max(LEAST_OF_SHARES, (ERROR_OF_SHARES * facts.signal) ** -2))
+        advised["local"]["class_shares"] = float(f"{share:.2g}")
+        advised["privacy"]["rounds"] += 1

@@ -114,8 +114,7 @@ class Bench:
         """A row in which single records are protected from each other: each is a client of its own, in every round.
 
         That is gradient descent on all records, each gradient at a certain length at most (DP-GD). A record has one
-        label, whose share tells nothing, and nothing to tell apart from, so that label shares and the choice between
-        pictures and their pixels are left out.
+        label, whose share tells nothing, so that label shares are left out.
         """
         self.say(f"{self.split.name}, {recipe}, records, epsilon {epsilon:g}")
         count = len(self.split.train)
@@ -130,7 +129,7 @@ class Bench:
                 recipe,
                 self.held_by(alone),
                 privacy=Private.model_validate(promise),
-                local=Local(label_shares=None, choice=None),
+                local=Local(label_shares=None),
                 server=server,
                 run=seeded(seed),
             )
@@ -210,7 +209,7 @@ class Bench:
                 dimensions=wanted.dimensions,
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
-                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
+                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
                 drawn=AsDrawings(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
                 cache=self.cache,
             )

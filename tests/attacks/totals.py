@@ -1,16 +1,19 @@
-"""What a server gets of a round, less its noise."""
+"""The total of a round that a server gets, less its noise."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from incrowd import Budget
 from incrowd._random import Floats
 from incrowd.learning import CohortEngine
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
-from tests.federated.test_centre import BUDGET, plan_with
 from tests.learning.cohorts import RANDOMNESS
 
 
@@ -18,8 +21,9 @@ def total(engine: CohortEngine, start: torch.Tensor, number: int, there: Sequenc
     """The released total of the round of this number, of those who are there: its noise is the same for the same seed,
     so that two of them differ by what clients sent.
     """
-    plan = plan_with()
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    budget, clients = Budget(epsilon=30.0, delta=1e-3), engine.clients
+    plan = PlanConfig(clients=clients, schedule=constant(rounds=5, cohort=clients), sampling=Everyone).calibrate(budget)
+    ledger = Ledger.in_memory(budget=budget, relation=plan.relation)
     private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=engine.model.size)
     trainer = EngineTrainer(engine, start, randomness=RANDOMNESS)
     for earlier in range(number):

@@ -13,10 +13,10 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream, SystemStream
+from incrowd.learning.class_shares import OwnShares
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.engine import CohortEngine
-from incrowd.learning.telling import Telling
 from incrowd.learning.total import Total
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -178,11 +178,11 @@ def training_in_company() -> Any:
     return changed(CohortEngine, "train", make)
 
 
-def votes_in_company() -> Any:
-    """What a client says for a choice depends on how many are asked with it."""
+def shares_in_company() -> Any:
+    """The answer of a client to class shares depends on how many are asked with it."""
 
     def make(real: Callable[..., list[Contributions]]) -> Callable[..., list[Contributions]]:
-        def train(self: Telling, weights: Any, clients: Any) -> list[Contributions]:
+        def train(self: OwnShares, weights: Any, clients: Any) -> list[Contributions]:
             found = real(self, weights, clients)
             return [
                 Contributions(one.clients, [FlatDelta(torch.from_numpy(one.rows() + len(clients)))]) for one in found
@@ -190,7 +190,7 @@ def votes_in_company() -> Any:
 
         return train
 
-    return changed(Telling, "train", make)
+    return changed(OwnShares, "train", make)
 
 
 def engine_adds_twice() -> Any:

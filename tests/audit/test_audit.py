@@ -15,7 +15,7 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.runs.build import NOTHING
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.settings import load
-from tests.audit.broken import engine_adds_twice, training_in_company, votes_in_company
+from tests.audit.broken import engine_adds_twice, shares_in_company, training_in_company
 
 SMALL = ["data.clients=20", "privacy.rounds=3", "privacy.epsilon=4"]
 EFFORT = Effort(repeats=4)
@@ -58,15 +58,10 @@ def test_a_broken_engine_is_caught(work: ClientWork, breakage: object, witness: 
 
 
 @pytest.mark.slow
-def test_a_broken_vote_is_caught_before_anybody_is_trained() -> None:
-    choosing = [
-        "features={name='pictures', dimensions=16, apart=true}",
-        "local={choice=0.2}",
-        "model={kind='linear', bias=false}",
-    ]
-    work = assemble(load(overrides=[*SMALL, *choosing]), given=NOTHING)
+def test_broken_class_shares_are_caught_before_anybody_is_trained() -> None:
+    work = assemble(load(overrides=[*SMALL, "local={label_shares=0.1, class_shares=0.2}"]), given=NOTHING)
     assert audit_work(work, effort=EFFORT).violations == ()
-    with votes_in_company():
+    with shares_in_company():
         found = audit_work(work, effort=EFFORT)
     assert any("what a client learns among others" in violation for violation in found.violations), found.violations
 

@@ -1,6 +1,7 @@
 """A federation most of whose labels are alike: what it learns when it has asked how frequent classes are."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,11 @@ from incrowd.federated import FedAvg, State
 from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import QuantileClip
-from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning
-from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
+from incrowd.privacy.plan.promise import NoisePlace, Promise
+from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant, preceded
 from incrowd.privacy.release import PrivateRun
 from tests.learning.test_class_shares import LOCAL, PLAIN
@@ -44,15 +47,23 @@ def people(*, sort: bool) -> ClientTensors:
     )
 
 
-def plan_with(*, asked: bool = True, rounds: int = ROUNDS) -> Plan:
-    schedule = constant(rounds=rounds, cohort=CLIENTS)
+def plan_with(
+    *,
+    asked: bool = True,
+    rounds: int = ROUNDS,
+    clip: Clip | MedianClip | None = None,
+    sampling: Sampling = Everyone,
+    place: NoisePlace = "central",
+) -> Plan:
+    schedule = constant(rounds=rounds, cohort=CLIENTS if sampling is Everyone else CLIENTS / 2)
     schedule = preceded(schedule, share=0.03) if asked else schedule
+    config = PlanConfig(clients=CLIENTS, schedule=schedule, sampling=sampling, place=place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
-        return PlanConfig(clients=CLIENTS, schedule=schedule, sampling=Everyone).calibrate(BUDGET)
+        return replace(config, clip=clip or config.clip).calibrate(BUDGET)
 
 
-def made(data: ClientTensors, plan: Plan, local: Local, ledger: Ledger | None = None) -> FedAvg:
+def made(data: ClientTensors, plan: Promise, local: Local, ledger: Ledger | None = None) -> FedAvg:
     ledger = ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     private = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(2), size=MODEL.size)
     return FedAvg(engine=CohortEngine(MODEL, data, local), private=private, server=SERVER, init_scale=0.0)
@@ -91,9 +102,42 @@ def test_where_classes_are_equally_frequent_nothing_is_found() -> None:
     assert not state.weights[MODEL.size :].any()
 
 
-@pytest.mark.parametrize("stop", range(0, ROUNDS + 2, 3))
-def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(stop: int) -> None:
-    data, plan = people(sort=True), plan_with()
+@pytest.mark.parametrize("clip", [NormalisedClip(clip_norm=0.1), FixedClip(clip_norm=4.0)])
+def test_the_bound_changes_nothing_of_the_shares(clip: Clip) -> None:
+    data, plan = people(sort=False), plan_with(clip=clip)
+    state = run(made(data, plan, LOCAL), until=1)
+    truth = np.bincount(data.labels.numpy(), minlength=3) / len(data.labels) - 1 / 3
+    assert np.abs(state.weights[MODEL.size :] - truth).max() < 5 * plan.round(0).noise_multiplier / CLIENTS
+    assert not state.weights[: MODEL.size].any()
+
+
+def test_the_servers_rounds_count_from_the_next_and_shares_stay() -> None:
+    algorithm = made(people(sort=False), plan_with(), LOCAL)
+    first, report = algorithm.apply(algorithm.init())
+    state, rates = first, [report.learning_rate]
+    while state.round <= ROUNDS:
+        state, report = algorithm.apply(state)
+        rates.append(report.learning_rate)
+    assert rates == [0.0, *(SERVER.rate(number, ROUNDS) for number in range(ROUNDS))]
+    assert state.tail_rounds == sum(SERVER.counts(number, ROUNDS) for number in range(ROUNDS))
+    assert np.array_equal(state.weights[MODEL.size :], first.weights[MODEL.size :])
+    assert state.published.size == MODEL.size
+    assert algorithm.private.next_round == ROUNDS + 1
+    assert algorithm.private.statement().epsilon <= BUDGET.epsilon
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "everyone": plan_with,
+    "poisson": lambda: plan_with(sampling=Poisson),
+    "local": lambda: plan_with(place="local"),
+    "fixed": lambda: plan_with(clip=FixedClip(clip_norm=0.3)),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("stop", [0, 1, ROUNDS // 2, ROUNDS + 1])
+def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(name: str, stop: int) -> None:
+    data, plan = people(sort=True), PLANS[name]()
     whole = run(made(data, plan, LOCAL), until=plan.rounds)
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     arrays = run(made(data, plan, LOCAL, ledger), until=stop).to_arrays()
@@ -103,12 +147,17 @@ def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(stop: int) -> N
     assert np.array_equal(again.published, whole.published)
 
 
-def test_plans_that_it_does_not_fit_are_refused() -> None:
-    adaptive = PlanConfig(clients=CLIENTS, schedule=constant(rounds=4, cohort=CLIENTS), sampling=Everyone)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        plan = replace(adaptive, clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)).calibrate(BUDGET)
-    with pytest.raises(ConfigError, match=r"local\.class_shares = 'clip'"):
+REFUSED: dict[str, Callable[[], Promise]] = {
+    "clip": lambda: plan_with(clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)),
+    "clip of the median": lambda: plan_with(clip=MedianClip()),
+    "clip_norm": lambda: plan_with(clip=FixedClip(clip_norm=2.0**21)),
+    "noise": lambda: CorrelatedPlan(clients=CLIENTS, rounds=4, groups=2, budget=BUDGET),
+    "rounds": lambda: plan_with(asked=False, rounds=1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_plans_that_it_does_not_fit_are_refused(name: str) -> None:
+    plan = REFUSED[name]()
+    with pytest.raises(ConfigError, match=rf"local\.class_shares = '{name.split(maxsplit=1)[0]}'"):
         made(people(sort=False), plan, LOCAL)
-    with pytest.raises(ConfigError, match=r"local\.class_shares = 'rounds'"):
-        made(people(sort=False), plan_with(asked=False, rounds=1), LOCAL)

@@ -15,7 +15,6 @@ from incrowd.flower.join import Member, new_member
 from incrowd.flower.keys import read_enrolment
 from incrowd.flower.node import attending
 from incrowd.flower.party_file import PARTY_FILE, PartyFile
-from incrowd.learning.calibration import STRENGTHS
 from tests.command import command
 from tests.flower.deployment import wait_for
 from tests.flower.members import ALLOW, Hospitals, MemberLine, party_text
@@ -138,32 +137,6 @@ def test_arrays_of_a_function_of_ones_own_are_offered_by_their_form(hospitals: H
     with pytest.raises(DataError, match="this party has examples"):
         hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals, out="other"))
     line.close()
-
-
-@pytest.mark.slow
-def test_a_choice_is_between_pictures_and_pixels_of_the_partys_own(hospitals: Hospitals) -> None:
-    """Three parties whose classes are levels of brightness, which pixels tell and no picture does."""
-    folder = hospitals.folder
-    (folder / "own_arrays.py").write_text(
-        "import numpy as np\ndef load(seed):\n    g = np.random.default_rng(seed)\n"
-        "    rows = np.random.default_rng(0).normal(size=(3, 8, 1))\n    labels = np.arange(60) % 3\n"
-        "    x = 0.5 + 0.03 * rows[labels] + 0.1 * g.normal(size=(60, 8, 8))\n"
-        "    return x.astype(np.float32), labels\n"
-    )
-    for number, name in enumerate(hospitals.names):
-        own = f'function = "own_arrays:load"\nfolder = ".."\nclasses = 3\narguments = {{seed = {number}}}\n'
-        text = party_text(name, data=own, columns="").replace("[data.columns]\n", "")
-        (folder / name / PARTY_FILE).write_text(text)
-    data = '[data]\nname = "parties"\nfederation = "arrays"\nenrolled = "enrolled"\nshape = [8, 8]\nclasses = 3\n'
-    seen = '[features]\nname = "pictures"\ndimensions = 16\napart = true\n[model]\nbias = false\n'
-    local = "[local]\nlabel_shares = 0.1\nclass_shares = 0.1\nchoice = 0.4\ncentre = 0.1\ncalibration = 0.1\n"
-    rest = '[privacy]\nepsilon = 99.0\ndelta = 1e-5\nrounds = 5\n[run]\nplot = false\nrandomness = "seeded"\nseed = 1\n'
-    (folder / "there.toml").write_text(data + seen + local + rest)
-    line = MemberLine(hospitals)
-    found = hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals))
-    line.close()
-    assert (found["rounds"], found["seen_as"]) == (5, "pixels")
-    assert found["strength"] in STRENGTHS
 
 
 def test_the_commands_of_a_party(

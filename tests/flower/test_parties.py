@@ -18,7 +18,6 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import Budget
-from incrowd.runs.build import tensors_of
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.run import Run
 from tests.flower.nodes import PlainLine, VirtualClock
@@ -34,22 +33,13 @@ KINDS = {
     "quantile": ("privacy.clip={kind='quantile',clip_norm=0.1,bit_noise=4}", "privacy.epsilon=50"),
     "local": ("privacy.place=local", "privacy.sampling=everyone"),
     "correlated": ("privacy.noise=correlated", "privacy.groups=3"),
-    "centre": ("local.centre=0.2", "features={name='unit',constant=0.3}", "model.bias=false", "privacy.epsilon=50"),
-    "choice": (
-        "local.choice=0.2",
-        "local.centre=0.2",
-        "features={name='pictures',dimensions=16,apart=true}",
-        "model.bias=false",
-        "privacy.epsilon=50",
-    ),
+    "class shares": ("local.label_shares=0.1", "local.class_shares=0.2", "privacy.epsilon=50"),
 }
-SLOW = {"choice"}
-"""Whose features are learnt from made-up pictures first."""
 
 
 def own(work: ClientWork, number: int) -> ClientTensors:
     """A copy of one client's examples: nothing else of the data comes with it."""
-    tensors = tensors_of(work.data, work.config.features)
+    tensors = ClientTensors.of(work.data)
     rows = torch.from_numpy(np.asarray(tensors.examples(number)).astype(np.int64))
     assert isinstance(tensors.features, torch.Tensor)
     return ClientTensors(
@@ -59,8 +49,6 @@ def own(work: ClientWork, number: int) -> ClientTensors:
         indices=np.arange(len(rows)),
         scale=tensors.scale,
         offset=tensors.offset,
-        constant=tensors.constant,
-        kinds=tensors.kinds,
     )
 
 
@@ -81,7 +69,7 @@ def party(folder: Path, work: ClientWork, number: int, **allowed: Any) -> Party:
     )
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_three_parties_release_the_model_of_one_machine(kind: str, tmp_path: Path) -> None:
     settings = seeded("data.clients=3", *KINDS[kind])
     here, there = (Run.create(settings, tmp_path / name) for name in ("here", "there"))

@@ -15,7 +15,6 @@ from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, ClientTensors, CohortEngine, Execution, Loss, Model, linear, mlp
 from incrowd.learning.class_shares import ClassShares
 from incrowd.learning.label_shares import logit_offset
-from incrowd.learning.opening import Opening
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, clients, trained, with_labels
 
@@ -23,7 +22,7 @@ PLAIN = Local(learning_rate=0.3, batch_size=10, label_shares=0.1)
 LOCAL = PLAIN.replaced(class_shares=0.1)
 MODEL = linear(FEATURES, CLASSES)
 WHO = range(len(SIZES))
-ASKED = ClassShares(classes=CLASSES, several=False)
+ASKED = ClassShares(weights=MODEL.size, classes=CLASSES, several=False)
 
 
 def uneven(seed: int = 3) -> ClientTensors:
@@ -81,6 +80,12 @@ def test_of_labels_of_yes_and_no_each_says_its_shares_of_yes() -> None:
         assert row[0] / 2 == pytest.approx(float(labels_of(one, client).mean()) - 0.5, abs=1e-6)
 
 
+def test_shares_that_are_too_long_are_cut_to_the_bound() -> None:
+    odd = with_labels(clients(), torch.full((sum(SIZES), 3), 5.0))
+    for row in said(odd, linear(FEATURES, 3), loss=LOGISTIC).values():
+        assert np.linalg.norm(row[:3]) == pytest.approx(1, abs=1e-6)
+
+
 class PerPlace(nn.Module):
     """A class for each place of a sequence."""
 
@@ -114,26 +119,26 @@ def test_what_is_said_is_as_long_for_everyone(data: ClientTensors, clip: Normali
         assert np.linalg.norm(shortened) == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("asked", [ASKED, ClassShares(classes=CLASSES, several=True)], ids=["classes", "several"])
+@pytest.mark.parametrize("asked", [ASKED, replace(ASKED, several=True)], ids=["classes", "several"])
 def test_noise_alone_is_seldom_taken_for_unequal_shares(asked: ClassShares) -> None:
     noise, trials = np.random.default_rng(5), 2000
-    found = [asked.learnt(noise.normal(0, 0.05, 40), 0.05) for _ in range(trials)]
+    found = [asked.found(noise.normal(0, 0.05, 40), 0.05) for _ in range(trials)]
     assert np.mean([one.any() for one in found]) < 0.06  # two standard deviations of a sum of few squares
     clear = np.zeros(40)
     clear[:CLASSES] = [0.6, -0.15, -0.15, -0.15, -0.15]
-    assert all(asked.learnt(clear + noise.normal(0, 0.05, 40), 0.05).any() for _ in range(trials))  # the control
+    assert all(asked.found(clear + noise.normal(0, 0.05, 40), 0.05).any() for _ in range(trials))  # the control
 
 
 def test_what_is_found_are_shares_and_nearly_right() -> None:
     noise = np.random.default_rng(6)
     truth = np.array([0.7, 0.1, 0.1, 0.07, 0.03])
     mean = np.concatenate([(truth - 0.2) / ASKED.longest, np.zeros(9)])
-    found = np.array([ASKED.learnt(mean + noise.normal(0, 0.05, 14), 0.05) for _ in range(500)]) + 0.2
+    found = np.array([ASKED.found(mean + noise.normal(0, 0.05, 14), 0.05) for _ in range(500)]) + 0.2
     assert found.min() >= 0
     assert found.sum(1) == pytest.approx(np.ones(500))
     assert np.sqrt(np.square(found - truth).sum(1)).mean() < 0.12
     assert found.mean(0) == pytest.approx(truth, abs=0.02)
-    exact = ASKED.learnt(mean, 1e-9)
+    exact = ASKED.found(mean, 1e-9)
     assert exact == pytest.approx(truth - 0.2, abs=1e-6)
 
 
@@ -185,20 +190,6 @@ def test_nobody_else_changes_what_a_client_sends(data: ClientTensors, round: int
         assert np.array_equal(trained(engine, begun, [client], round=round)[client], together[client])
 
 
-def test_it_comes_before_a_choice_and_a_centre_and_changes_no_weights(data: ClientTensors) -> None:
-    found = Opening.of(MODEL, data, LOCAL, loss=CROSS_ENTROPY, outputs=(CLASSES,))
-    assert found is not None
-    assert (found.rounds, found.size) == (1, MODEL.size + CLASSES)
-    mean, weights = np.zeros(MODEL.size), MODEL.initial(RANDOMNESS).double().numpy()
-    mean[0] = 0.8
-    learnt = found.learnt(found.start(weights), 0, mean, 0.01)
-    assert learnt[MODEL.size] > 0.5
-    assert np.array_equal(found.published(learnt), weights)
-    several = Local(learning_rate=1.0, centre=0.1, choice=0.2, class_shares=0.3)
-    assert several.sought == {"class_shares": 0.3, "choice": 0.2, "centre": 0.1}
-    assert list(several.sought) == ["class_shares", "choice", "centre"]
-
-
 def test_a_rehearsal_asks_and_reads_nobody(data: ClientTensors) -> None:
     hidden = replace(data, features=torch.full_like(data.features.float(), torch.nan), scale=1.0)
     engine = CohortEngine(MODEL, hidden, LOCAL)
@@ -210,8 +201,6 @@ def test_what_it_does_not_fit_is_refused(data: ClientTensors) -> None:
         ConfigError, match=r"local\.class_shares = 0\.1: it is what local\.label_shares are seen against"
     ):
         CohortEngine(MODEL, data, Local(learning_rate=1.0, class_shares=0.1))
-    with pytest.raises(ConfigError, match=r"local\.class_shares = 0\.5: with local\.choice and local\.centre nothing"):
-        Local(learning_rate=1.0, label_shares=0.1, class_shares=0.5, choice=0.3, centre=0.2)
     with pytest.raises(ConfigError, match=r"local\.class_shares = 1: it is for several classes"):
         CohortEngine(linear(FEATURES, 1), with_labels(data, data.labels * 0), LOCAL)
     one = clients((4,))

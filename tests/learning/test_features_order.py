@@ -124,13 +124,6 @@ def test_of_every_picture_pixels_have_a_share() -> None:
     assert np.square(more[2:]).sum() == pytest.approx(0.3, abs=1e-3)
 
 
-def test_apart_pixels_come_once_more() -> None:
-    pictures = np.concatenate([smooth(28, 28), shuffled(smooth(28, 28))])
-    plain, apart = (of((28, 28), raw=0.04, apart=apart)(pictures) for apart in (False, True))
-    assert np.array_equal(apart[:, : plain.shape[1]], plain)
-    assert np.allclose(apart[:, plain.shape[1] :], UnitNorm(centred=True)(pictures), atol=1e-5)
-
-
 @pytest.mark.parametrize("share", ["moved", "raw"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_shares_are_between_nothing_and_all(share: str, value: float) -> None:
@@ -195,9 +188,8 @@ def test_the_name_says_what_it_depends_on() -> None:
     names |= {
         of((8, 8), pixels=5, moved=0.2).name,
         of((8, 8), pixels=5, raw=0.2).name,
-        of((8, 8), pixels=5, apart=True).name,
     }
-    assert len(names) == 7
+    assert len(names) == 6
     assert KNOWN.name in of((8, 8)).name
 
 

@@ -176,30 +176,14 @@ def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
     assert left(weighted) < 0.97 * left(even)
 
 
-SHARES: tuple[dict[str, float], ...] = (
-    {"class_shares": 0.05},
-    {"choice": 0.1},
-    {"centre": 0.2},
-    {"choice": 0.1, "centre": 0.2},
-    {"class_shares": 0.05, "choice": 0.1, "centre": 0.2},
-    {"class_shares": 0.05, "calibration": 0.1},
-    {"class_shares": 0.05, "choice": 0.1, "centre": 0.2, "calibration": 0.15},
-)
-
-
-@pytest.mark.parametrize("shares", SHARES, ids="+".join)
-def test_rounds_before_training_have_their_shares_of_what_all_are_told(shares: dict[str, float]) -> None:
-    closing = [share for name, share in shares.items() if name == "calibration"]
-    config = seeded("privacy.rounds=9", *(f"local.{name}={share}" for name, share in shares.items()))
-    found = _schedule(config, 12)
+def test_the_round_for_class_shares_has_its_share_of_what_all_rounds_are_told() -> None:
+    found = _schedule(seeded("privacy.rounds=9", "local.class_shares=0.05"), 12)
     said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
     assert found.rounds == 9
-    first, training = len(shares) - len(closing), said[len(shares) - len(closing) : 9 - len(closing)]
-    assert [told / sum(said) for told in said[:first] + said[9 - len(closing) :]] == pytest.approx([*shares.values()])
-    assert len(set(training)) == 1
-    for few in range(1, len(shares) + 1):
-        with pytest.raises(ConfigError, match=f"plan at least {len(shares) + 1}: the first for local"):
-            _schedule(seeded(f"privacy.rounds={few}", *(f"local.{name}=0.1" for name in shares)), 12)
+    assert said[0] / sum(said) == pytest.approx(0.05)
+    assert len(set(said[1:])) == 1
+    with pytest.raises(ConfigError, match=r"plan at least 2: the first for local\.class_shares"):
+        _schedule(seeded("privacy.rounds=1", "local.class_shares=0.1"), 12)
 
 
 @pytest.mark.slow

@@ -8,12 +8,10 @@ import pytest
 
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
-from incrowd.runs.asking import LEAST_CHOICE, MOST_CHOICE
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.recipes import (
-    CLEAR,
     DRAWN,
     MANY,
     RECIPES,
@@ -120,61 +118,10 @@ def test_grey_pictures_are_looked_at_as_drawings_too() -> None:
     assert "drawn" not in pictures(shape=(3, 32, 32), **MANY_MORE)
 
 
-def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard() -> None:
-    def made(stated: dict[str, Any] | None = None, **known: Any) -> dict[str, Any]:
-        settings = {**PROMISE, **(stated or {})}
-        return completed(settings, named("images"), facts(**{"shape": (28, 28), "budget": USUAL, **known}))
-
-    asked, colours = made(), made(shape=(3, 32, 32))
-    assert asked["features"]["apart"]
-    assert colours["features"]["apart"]
-    assert asked["privacy"]["rounds"] == 34  # the others ask for a centre, how frequent classes are, and at the end
-    # The noise of the mean vote is a twentieth of all clients, if that is not too dear, or nearly for nothing.
-    assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
-    assert made(budget=Budget(epsilon=2.0, delta=1e-3))["local"]["choice"] == MOST_CHOICE
-    assert made(clients=10_000, budget=BUDGET)["local"]["choice"] == LEAST_CHOICE
-    few: dict[str, Any] = {"budget": Budget(epsilon=1.0, delta=1e-3)}
-    for known in (few, {"classes": None}, {"several": True}):
-        without = made(**known)
-        assert "choice" not in without["local"], known
-        assert "apart" not in without["features"], known
-    several = made(several=True)
-    assert [made(shape=shape)["features"].get("pixels") for shape in ((3, 32, 32), (56, 56), (3, 64, 64))] == [
-        None,
-        4096,
-        4096,
-    ]
-    assert (several["features"]["raw"], "raw" in asked["features"]) == (0.2, False)  # of these nobody is asked
-    for settings in (asked, colours, several, made(**few)):
-        settings_of(settings)
-
-
-STATED: dict[str, tuple[dict[str, Any], bool, bool]] = {
-    "no choice": ({"local": {"choice": None}}, False, True),
-    "a choice of its own": ({"local": {"choice": 0.1}}, True, True),
-    "no centre": ({"local": {"centre": None}}, True, False),
-    "others": ({"features": {"name": "unit"}}, False, False),
-    "a bias": ({"model": {"bias": True}}, False, False),
-    "no shares": ({"local": {"label_shares": None}, "privacy": {**PROMISE["privacy"], "rounds": 3}}, True, True),
-    "four rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 4}}, True, True),
-    "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True, False),
-    "two rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 2}}, False, False),
-    "one round": ({"privacy": {**PROMISE["privacy"], "rounds": 1}}, False, False),
-}
-
-
-@pytest.mark.parametrize("name", STATED)
-def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
-    stated, choice, centre = STATED[name]
-    made = completed({**PROMISE, **stated}, named("images"), facts(shape=(28, 28), budget=USUAL))
-    assert (made["local"].get("choice") is not None, made["local"].get("centre") is not None) == (choice, centre)
-    assert ("centre_length" in made["local"]) == centre
-    assert ("apart" in made["features"]) == choice
-    last = made["local"].get("calibration") is not None
-    assert last == (name not in {"others", "a bias", "no shares"} and "rounds" not in stated.get("privacy", {}))
-    rounds = stated.get("privacy", {}).get("rounds", 31 + choice + centre + last)
-    assert made["privacy"]["rounds"] == rounds
-    settings_of(made)
+def test_pictures_of_many_pixels_and_of_several_labels_have_more_of_their_own_pixels() -> None:
+    seen = [pictures(shape=shape).get("pixels") for shape in ((3, 32, 32), (56, 56), (3, 64, 64))]
+    assert seen == [None, 4096, 4096]
+    assert [pictures(several=several).get("raw") for several in (True, False)] == [0.2, None]
 
 
 SHARED: dict[str, tuple[dict[str, Any], bool]] = {
@@ -196,51 +143,16 @@ def test_wherever_clients_have_label_shares_it_is_asked_how_frequent_classes_are
     stated, asked = SHARED[name]
     made = completed({**PROMISE, **stated}, named(recipe), facts(shape=(28, 28)))
     assert (made["local"].get("class_shares") is not None) == asked
+    assert made["privacy"]["rounds"] == stated.get("privacy", {}).get("rounds", 30 + asked)
     if name == "nothing":
         settings_of(made)
         usual = completed(PROMISE, named(recipe), facts(shape=(28, 28), budget=USUAL))["local"]["class_shares"]
         assert usual == pytest.approx((0.03 * facts(budget=USUAL).signal) ** -2, rel=0.03)
 
 
-CALIBRATED: dict[str, tuple[dict[str, Any], bool]] = {
-    "nothing": ({}, True),
-    "a share of its own": ({"local": {"calibration": 0.2}}, True),
-    "none": ({"local": {"calibration": None}}, False),
-    "no class shares": ({"local": {"class_shares": None}}, False),
-    "features of its own": ({"features": {"name": "none"}}, False),
-    "an adaptive clip": ({"privacy": {**PROMISE["privacy"], "clip": {"kind": "quantile"}}}, False),
-    "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True),
-    "two rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 2}}, False),
-}
-
-
-@pytest.mark.parametrize("recipe", ["general", "tables"])
-@pytest.mark.parametrize("name", CALIBRATED)
-def test_where_noise_is_heard_clients_say_at_the_end_how_strongly_to_speak(name: str, recipe: str) -> None:
-    stated, asked = CALIBRATED[name]
-    made = completed({**PROMISE, **stated}, named(recipe), facts(budget=USUAL))
-    assert (made["local"].get("calibration") is not None) == asked
-    if name == "nothing":
-        settings_of(made)
-        assert made["local"]["calibration"] == pytest.approx((0.1 * facts(budget=USUAL).signal) ** -2, rel=0.03)
-    clear = facts(clients=1000, budget=Budget(epsilon=8.0, delta=1e-5))
-    assert clear.signal >= CLEAR
-    assert "calibration" not in completed(PROMISE, named(recipe), clear)["local"]
-    own = facts(budget=USUAL, own_model=True)
-    assert "calibration" not in completed(PROMISE, named(recipe), own)["local"]
-
-
 def test_labels_that_are_numbers_have_no_classes_to_ask_for() -> None:
     made = completed(PROMISE, named("general"), facts(classes=None))
     assert "class_shares" not in made["local"]
-
-
-def test_a_choice_that_is_stated_where_noise_rules_has_two_kinds_to_choose_from() -> None:
-    weak, stated = facts(shape=(28, 28), budget=Budget(epsilon=1.0, delta=1e-3)), {"local": {"choice": 0.05}}
-    assert completed({**PROMISE, **stated}, named("images"), weak)["features"]["apart"]
-    assert "apart" not in completed(PROMISE, named("images"), weak)["features"]
-    general = completed({**PROMISE, **stated}, named("general"), weak)  # which is refused, with the remedy
-    assert "apart" not in general["features"]
 
 
 def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:

@@ -118,23 +118,6 @@ def test_under_the_systems_randomness_a_round_that_was_charged_and_not_kept_is_l
     check_ledger(folder)
 
 
-@pytest.mark.slow
-def test_where_the_round_of_a_choice_is_lost_nothing_is_said_of_it(folder: Path) -> None:
-    """In earnest, and as a control where nothing is lost."""
-    features = "features={name='pictures', dimensions=16, apart=true}"
-    options = (features, "local.choice=0.2", "model={kind='linear', bias=false, init_scale=0.0}")
-    whole = Run.create(small(*options), folder / "whole").train()
-    assert whole["seen_as"] in ("pictures", "pixels", "both")
-    assert whole["rounds_lost"] == 0
-    Run.create(small(*options), folder / "killed")
-    place = Place("privacy/ledger/ledger.py", "charge", "return", 1)
-    assert status_of(start(lambda: killed_in(place, Run.open(folder / "killed").train))) == KILLED
-    summary = Run.open(folder / "killed").train()
-    assert (summary["rounds"], summary["rounds_lost"]) == (ROUNDS - 1, 1)
-    assert "seen_as" not in summary
-    check_ledger(folder / "killed")
-
-
 @pytest.mark.parametrize("simulated", [True, False])
 def test_with_rare_checkpoints_more_is_repeated_or_lost(folder: Path, whole: Path, simulated: bool) -> None:
     begun(folder, simulated=simulated, options=("run.checkpoint_every=4",))

@@ -33,8 +33,7 @@ class PicturesOrPixels:
 
     A thing on a blank ground is looked at in the middle, so where it lay would be lost. Of an example whose thing lay
     far from there, pixels have `moved` of the square of its length, of one that lay nearer less, and of every picture
-    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly. With `apart` the pixels
-    of every example come once more after all that, at length one: for a choice between both.
+    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly.
 
     Guarantee: each example decides for itself, so one cannot change how others are seen. Where no example is in
     disorder or moved and `raw` is 0, a linear model of both is that of the base's features alone.
@@ -48,7 +47,6 @@ class PicturesOrPixels:
     pixels: int = 1024
     moved: float = MOVED
     raw: float = 0.0
-    apart: bool = False
 
     def __post_init__(self) -> None:
         _validate.count(pixels=self.pixels)
@@ -58,8 +56,7 @@ class PicturesOrPixels:
     @property
     def name(self) -> str:
         """See `FeatureMap.name`."""
-        shares = f"{self.moved}, {self.raw}{', apart' * self.apart}"
-        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {shares})"
+        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {self.moved}, {self.raw})"
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -68,8 +65,7 @@ class PicturesOrPixels:
         seen = as_tensor(self.base(values))
         flat = pictures.flatten(1)
         pixels = unit(self._summed(less_mean(flat)))
-        parts = [seen * share, pixels * (1 - share.square()).sqrt(), *([pixels] if self.apart else [])]
-        both: Values = torch.cat(parts, dim=1).numpy()
+        both: Values = torch.cat([seen * share, pixels * (1 - share.square()).sqrt()], dim=1).numpy()
         return both
 
     def _share(self, pictures: Tensor) -> Tensor:
@@ -100,13 +96,12 @@ class OwnPixels:
 
     What is no picture has at most `most` features of its own (`PicturesOrPixels`); if that is 0, there are none: all is
     taken for pictures. A picture has `raw` of the square of its length there, 0.01, in colours 0.03, and up to `moved`,
-    0.3, where its thing was moved. With `apart` pixels come once more, by themselves.
+    0.3, where its thing was moved.
     """
 
     most: int = 1024
     raw: float | None = None
     moved: float = MOVED
-    apart: bool = False
 
     def __post_init__(self) -> None:
         _validate.natural(pixels=self.most)
@@ -125,7 +120,6 @@ class OwnPixels:
             pixels=self.most,
             raw=usual if self.raw is None else self.raw,
             moved=self.moved,
-            apart=self.apart,
         )
 
 

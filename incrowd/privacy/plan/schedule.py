@@ -130,12 +130,6 @@ def preceded(schedule: Schedule, *, share: float) -> Schedule:
     return Schedule((Step(rounds=1, cohort=schedule.at(0).cohort, noise_multiplier=noise), *schedule.steps))
 
 
-def followed(schedule: Schedule, *, share: float) -> Schedule:
-    """The schedule before a round of its own, with the last cohort, that gets such a share; see `preceded`."""
-    turned = preceded(Schedule(schedule.steps[::-1]), share=share)
-    return Schedule(turned.steps[::-1])
-
-
 def listed(*, cohorts: Sequence[float], noise: Iterable[float] | None = None) -> Schedule:
     """One cohort and one (relative) noise multiplier a round; the noise is constant when it is not given."""
     levels = [1.0] * len(cohorts) if noise is None else list(noise)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.schedule import Schedule, Step, constant, followed, growing, listed, preceded, weighted
+from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, preceded, weighted
 
 
 def test_constant_is_one_step() -> None:
@@ -111,17 +111,6 @@ def test_a_round_before_all_others_has_its_share_of_what_is_said(schedule: Sched
     assert said[0] / sum(said) == pytest.approx(share)
     assert [found.at(number + 1) for number in range(schedule.rounds)] == [
         replace(schedule.at(number), rounds=found.at(number + 1).rounds) for number in range(schedule.rounds)
-    ]
-
-
-def test_a_round_after_all_others_has_its_share_too() -> None:
-    schedule = growing(rounds=9, first_cohort=5, last_cohort=50)
-    found = followed(schedule, share=0.1)
-    said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
-    assert (found.rounds, found.at(9).cohort) == (10, 50)
-    assert said[-1] / sum(said) == pytest.approx(0.1)
-    assert [found.at(number).noise_multiplier for number in range(9)] == [
-        schedule.at(number).noise_multiplier for number in range(9)
     ]
 
 
