@@ -7,6 +7,7 @@ The tree::
     ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
     ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
     ├── ServiceFailed          a service cannot be reached, or does not answer as one; what was paid for waits
+    ├── RoundUnanswered        nobody answers a server's round, so its noise alone is not released
     ├── RehearsalFailed        made-up records do not go the whole way, so nothing was charged for real ones
     ├── BudgetExceeded         the budget does not allow the next release; nothing was released
     │   └── NotToday           a day's limit does not allow it; the next day may
@@ -55,6 +56,10 @@ class ServiceFailed(IncrowdError):
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class RoundUnanswered(IncrowdError):
+    """Nobody answered a server's round. Noise alone is not released; no further round is charged."""
 
 
 class RehearsalFailed(IncrowdError):

@@ -7,6 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from incrowd import _validate
+from incrowd.errors import RoundUnanswered
+
+UNANSWERED = 3
+"""Silent rounds in a row that end a run whose cohorts are a part of its parties; where all are asked, one does."""
 
 _EARNED = 10  # rounds with an answer in time that make up for one without
 
@@ -37,6 +41,7 @@ class Attendance:
         self._asked: dict[int, float] = {}
         self._regular: set[int] = set()
         self._complete: float | None = None
+        self._unanswered = 0
 
     @property
     def late(self) -> Collection[str]:
@@ -65,6 +70,21 @@ class Attendance:
         """Something came in answer to a message, which may be of a round before."""
         if message in self._late:
             self._heard.add(self._late[message])
+
+    def check_answered(self, number: int, *, answers: int, refusals: int, everyone: bool) -> None:
+        """Count the contributions to a round whose cohort was not empty.
+
+        Guarantee: no run goes on whose rounds nobody answers (`RoundUnanswered`): it ends with the first that some
+        refuse, or that `everyone` was asked in, and otherwise with the third in a row. Who was drawn is not told.
+        """
+        self._unanswered = 0 if answers else self._unanswered + 1
+        if self._unanswered >= (1 if everyone or refusals else UNANSWERED):
+            how = "everybody who was asked and said something refused it" if refusals else "nobody answered"
+            raise RoundUnanswered(
+                f"round {number + 1}: {how}, so the run ends here, for noise alone is not released: see to the parties "
+                "and their reasons, and give the same command again; a server that was put back from a copy begins a "
+                "new run"
+            )
 
     def end(self, messages: Mapping[str, int], found: Collection[int]) -> None:
         """The round is over: who answered in time, of those whom these messages were for."""

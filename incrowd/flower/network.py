@@ -65,8 +65,9 @@ class Network:
     denominator is the plan's.
 
     Edge cases: a node that does not answer in time, or refuses, counts as zero, too; why it refuses is `told`, without
-    its name, for who was drawn is nobody's business. Real parties refuse a server that does not know
-    what it asked them: one that may be started again gives a `history` that is on disk.
+    its name, for who was drawn is nobody's business. A round that nobody answers ends the run (`RoundUnanswered`),
+    before it is charged unless noise is local: see `Attendance.check_answered`. Real parties refuse a server that does
+    not know what it asked them: one that may be started again gives a `history` that is on disk.
     """
 
     line: Line
@@ -104,6 +105,10 @@ class Network:
                 return None  # it is the party's own answer, so there is no point in asking again
 
         found = ask(self.line, frames, longest=longest, read=read, patience=self.patience, attendance=self.attendance)
+        if clients:
+            answers = sum(answer is not None for answer in found.values())
+            everyone = len(clients) == self.offer.plan.round(round).sampler.clients
+            self.attendance.check_answered(round, answers=answers, refusals=len(found) - answers, everyone=everyone)
         steps, unclipped, dropped = np.zeros(self.offer.size, np.int64), 0, 0
         for number, answer in found.items():
             if answer is None:

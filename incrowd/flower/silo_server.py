@@ -24,6 +24,7 @@ from incrowd.settings.descent import Descent
 
 T = TypeVar("T")
 
+_REFUSALS = ("refused", "daily limit")
 _BESIDE = 2**17
 """Bytes of an answer beside its numbers, at most."""
 
@@ -43,7 +44,8 @@ class SiloServer:
 
     Guarantee: of a silo's answer counts what it signed for this round of this offer, once. What it signed and its plan
     cannot give is `refused`, by name: numbers that are not finite, too long an update, other noise than planned. Who
-    does not take part, or answer in time, has `no answer`; the round goes on without it.
+    does not take part, or answer in time, has `no answer`; the round goes on without it. A round in which no silo
+    answers, or all refuse, ends the run before the server charges it (`RoundUnanswered`).
 
     Edge cases: a node of another name than its place has is a `ConfigError`.
     """
@@ -68,6 +70,8 @@ class SiloServer:
             return self._answer(place, node, number, frame, start=start)
 
         found = self._asked(number, weights, {}, longest=8 * self.offer.size + _BESIDE, read=read)
+        answers = sum(each is not None and each.absence not in _REFUSALS for each in found.values())
+        self.attendance.check_answered(number, answers=answers, refusals=len(found) - answers, everyone=True)
         absent = [Answer(silo=name, round=number, epsilon=0.0, absence="no answer") for name in self.offer.parties]
         return [found.get(place) or nobody for place, nobody in enumerate(absent)]
 

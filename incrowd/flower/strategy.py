@@ -20,6 +20,7 @@ from flwr.supercore import log
 from incrowd._random import Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, RehearsalFailed
 from incrowd.flower.arrays import NamedArrays
+from incrowd.flower.attendance import Attendance
 from incrowd.flower.wrapped import difference, question, stepped
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
 from incrowd.privacy.mechanism.clipping import QuantileClip
@@ -64,6 +65,7 @@ def private(
 class _AskedNodes:
     """A round that nodes were asked about; who is in it is private."""
 
+    number: int
     round: PrivateRound = field(repr=False)
     arrays: NamedArrays = field(repr=False)
     question: RecordDict = field(repr=False)
@@ -79,10 +81,10 @@ class PrivateStrategy(Strategy):
     Guarantee: each round asks the clients that the plan draws, clips how far each moved, adds up on the public grid,
     charges the ledger, adds the plan's noise, and divides by the plan's denominator. A node counts once a round; what
     is not finite, not of the model's names and shapes, too long, an error, or of a node that was not asked counts as
-    zero. Numbers of examples, metrics and errors that nodes report are not used, passed on or logged. The wrapped
-    strategy sees the question and the released mean, and no node. `start` ends with the plan's last round, in whatever
-    life of the program that is. Everything else is refused before anything is charged, and the strategy is tried, as a
-    copy, on arrays that do not move.
+    zero, and a round in which nothing counts ends the run (`RoundUnanswered`). Numbers of examples, metrics and errors
+    that nodes report are not used, passed on or logged. The wrapped strategy sees the question and the released mean,
+    and no node. `start` ends with the plan's last round, in whatever life of the program that is. Everything else is
+    refused before anything is charged, and the strategy is tried, as a copy, on arrays that do not move.
 
     Edge cases: evaluation at nodes is not paid for, so nobody is asked unless `evaluation="public"` says that what is
     evaluated on is public. Where more nodes are connected than the plan has clients, the round is refused; where fewer
@@ -119,6 +121,7 @@ class PrivateStrategy(Strategy):
         self._run: PrivateRun | None = None
         self._carry: Carry | None = None
         self._asked: _AskedNodes | None = None
+        self._attendance = Attendance()
 
     def __repr__(self) -> str:
         return f"PrivateStrategy({type(self.strategy).__name__}, {self.plan!r})"
@@ -153,7 +156,7 @@ class PrivateStrategy(Strategy):
         nodes, cohort = self._nodes(grid), set(run.cohort(number).tolist())
         drawn = {node: client for client, node in enumerate(nodes) if client in cohort}
         opened = run.round(number, carry=self._carry)
-        self._asked = _AskedNodes(round=opened, arrays=base, question=asked, clients=drawn)
+        self._asked = _AskedNodes(number=number, round=opened, arrays=base, question=asked, clients=drawn)
         return [Message(asked, node, kind) for node in drawn]
 
     def aggregate_train(
@@ -163,11 +166,15 @@ class PrivateStrategy(Strategy):
         asked, self._asked = self._asked, None
         if asked is None:
             raise ConfigError(field="round", value=server_round, remedy="ask nodes first: configure_train")
+        drawn = len(asked.clients)
         for reply in replies:
             node = reply.metadata.src_node_id
             moved = difference(asked.arrays, reply) if node in asked.clients else None
             if moved is not None:
                 asked.round.add(moved, clients=[asked.clients.pop(node)])
+        if drawn:
+            answers, everyone = drawn - len(asked.clients), drawn == self._clients
+            self._attendance.check_answered(asked.number, answers=answers, refusals=0, everyone=everyone)
         release = asked.round.release()
         self._carry = asked.round.after
         log(INFO, "Round %s of the plan's %s is paid for and released", release.round + 1, self.plan.rounds)
