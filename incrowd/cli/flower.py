@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from incrowd._log import log_to_stderr
 from incrowd.cli._options import (
     DataFolder,
     Json,
     LedgerOption,
+    LogJson,
     Overrides,
     SettingsFile,
     WitnessOption,
@@ -20,7 +22,7 @@ from incrowd.cli._options import (
 )
 from incrowd.cli._print import print_facts, print_json
 from incrowd.cli.train import finish
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower._needed import need_flower
 
 app = typer.Typer(
@@ -117,6 +119,33 @@ def keys(
 
 
 @app.command()
+def proxy(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for nginx's configuration and logs.")],
+    keys: Annotated[Path, typer.Option(metavar="DIR", help="The server's keys: `incrowd flower keys`.")],
+    enrolled: Annotated[Path, typer.Option(metavar="DIR", help="The folder with the NAME.pub of each party.")],
+    listen: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; 0.0.0.0:9092 without it.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port of `incrowd flower serve` on loopback.")] = 9091,
+    as_json: Json = False,
+) -> None:
+    """Write nginx's configuration for the port that parties reach: mutual TLS, limits, and Flower's Fleet API alone.
+
+    Write it again when a party comes or goes, and let nginx reload it.
+
+    Example: incrowd flower proxy proxy --keys keys --enrolled enrolled
+    """
+    need_flower()
+    from incrowd.flower.proxy import command, enrolled_in, write_proxy
+
+    parties = enrolled_in(enrolled)
+    written = write_proxy(folder, keys, parties, listen=listen or ["0.0.0.0:9092"], port=port)
+    start = " ".join(command(folder))
+    facts = {"configuration": str(written), "parties": len(parties), "start": start, "reload": f"{start} -s reload"}
+    print_json(facts) if as_json else print_facts(facts)
+
+
+@app.command()
 def serve(
     config: SettingsFile,
     keys: Annotated[Path, typer.Option(metavar="DIR", help="The server's keys: `incrowd flower keys`.")],
@@ -124,18 +153,19 @@ def serve(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder for the run, new or of one that stopped.")
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "0.0.0.0",  # noqa: S104  # the front's
-    port: Annotated[int, typer.Option(help="The port to listen at.")] = 9092,
+    port: Annotated[int, typer.Option(help="The port to listen at, on loopback.")] = 9091,
     least: Annotated[int | None, typer.Option(help="Begin with so many parties; with all of them without it.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a round waits for its parties.")] = 600.0,
     try_out: Annotated[bool, typer.Option("--try", help="Ask the parties whether they would, and stop there.")] = False,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
+    log_json: LogJson = False,
     as_json: Json = False,
 ) -> None:
     """Train one private federation with real parties, who hold the data and are asked over the network.
 
-    The same command goes on with a run that was stopped or killed. Its settings say data.name = "parties".
+    It listens on loopback alone: parties elsewhere come through nginx, see `incrowd flower proxy`. The same command
+    goes on with a run that was stopped (SIGTERM: exit status 0) or killed. Its settings say data.name = "parties".
 
     Example: incrowd flower serve federation.toml --keys server --out out/hearts
     """
@@ -143,10 +173,12 @@ def serve(
     need_flower()
     from incrowd.federation import Federation
     from incrowd.flower.rounds import Patience
-    from incrowd.flower.serve import PartyServer
+    from incrowd.flower.serve import PartyServer, as_event, to_stderr
     from incrowd.runs.run import free_folder
 
-    server = PartyServer(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
+    log_to_stderr(as_json=log_json)
+    say = as_event if log_json else to_stderr
+    server = PartyServer(keys=keys, port=port, least=least, patience=Patience(timeout=timeout), say=say)
     federation = Federation.from_settings(config, overrides=[*(override or []), *ledger_overrides(ledger, witness)])
     server.check(federation)
     if try_out:
@@ -154,8 +186,16 @@ def serve(
         print_json({"parties": found}) if as_json else print_facts(found)
         raise typer.Exit(0 if set(found.values()) == {"yes"} else 1)
     run = federation.run_in(free_folder(Path("out")) if out is None else out)
-    signal.signal(signal.SIGTERM, _interrupt)
-    finish(run, as_json, train=server.train, again="the same command")
+    stop = _TerminationFlag()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        finish(run, as_json, train=server.train, again="the same command")
+    except typer.Exit as ended:
+        raise typer.Exit(0 if stop.told else ended.exit_code) from None
+    except (IncrowdError, OSError) as error:
+        if log_json:
+            as_event(f"failed: {error}")
+        raise
 
 
 @app.command()
@@ -188,6 +228,7 @@ def pause(
 def join(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder: `incrowd party new`.")],
     idle_poll: Annotated[float, typer.Option(help="Seconds between looks while nothing comes.")] = 1.0,
+    log_json: LogJson = False,
     as_json: Json = False,
 ) -> None:
     """Take part as a party, on its own ledger and under its owner's rules, until it is stopped.
@@ -199,13 +240,10 @@ def join(
     """
     need_training()
     need_flower()
-    import logging
-
     from incrowd.flower.given import given
     from incrowd.flower.join import Member
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    logging.getLogger("incrowd").setLevel(logging.INFO)
+    log_to_stderr(as_json=log_json)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -214,5 +252,11 @@ def join(
         print_json(given(folder, begun=False))
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _TerminationFlag:
+    """Stops what runs as an interruption does, and remembers that it was told to."""
+
+    told = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.told = True
+        raise KeyboardInterrupt

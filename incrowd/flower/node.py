@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from incrowd import _files
+from incrowd._log import note
 from incrowd._private import make_ours, read_ours
 from incrowd._validate import count, positive
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
-from incrowd.flower.keys import node_key
 
 _POLL = 0.1
 _LONGEST_WAIT = 5.0
@@ -58,7 +58,7 @@ class Connection:
     """Where a party's server is, and what it is known by."""
 
     address: str
-    """HOST:PORT of the server's front."""
+    """HOST:PORT of the server, or of the proxy before it."""
     authority: Path
     """The `ca.crt` that came from the server: no other server is spoken to."""
     folder: Path
@@ -145,15 +145,15 @@ def attending(folder: Path) -> Iterator[None]:
 
 
 def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
-    key, authority = node_key(connection.folder), connection.authority.read_bytes()
     answers = Answers(connection.folder / "answers")
-    line = PartyLine(connection.address, authority, key, connection.longest_question)
+    authority = connection.authority.read_bytes()
+    line = PartyLine(connection.address, authority, connection.folder, connection.longest_question)
     wait = connection.poll
     try:
         while not stop.is_set():
             try:
                 with _Life(line, connection.folder / "node.number") as life:
-                    _log.info("connected")
+                    note(_log, "connected")
                     wait = look = connection.poll
                     while not stop.is_set() and life.known:
                         question = line.pull()
@@ -164,7 +164,7 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
                             _answer(line, question, handler, answers)
                             look = connection.poll
             except LineBroken as broken:
-                _log.warning("not connected: %s", broken)
+                note(_log, "not connected", level=logging.WARNING, why=str(broken))
             wait = min(2 * wait, _LONGEST_WAIT)
             stop.wait(wait)
     finally:
@@ -180,7 +180,7 @@ def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes],
         except Refusal as refusal:
             answer = refusal.content
         except _FAILURES as error:
-            _log.error("a question was not answered: %s", type(error).__name__)
+            note(_log, "question not answered", level=logging.ERROR, kind=type(error).__name__)
             return
     line.answer(question, answer)
 

@@ -1,0 +1,49 @@
+"""What a process that stays says while it runs: words on standard error, or one JSON object a line.
+
+An event has a name, which stays the same from version to version, and fields.
+"""
+
+import datetime
+import json
+import logging
+import sys
+from typing import Any
+
+_FIELDS = "incrowd_fields"
+
+
+def note(logger: logging.Logger, event: str, *, level: int = logging.INFO, **fields: Any) -> None:
+    """Log an event of this name. Its fields are public: no contribution, no address beside what it sent."""
+    logger.log(level, event, extra={_FIELDS: fields})
+
+
+def log_to_stderr(*, as_json: bool) -> None:
+    """Let events of incrowd, and warnings of all libraries, be written to standard error from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLog() if as_json else _PlainLog())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("incrowd").setLevel(logging.INFO)
+
+
+class _JsonLog(logging.Formatter):
+    """One JSON object a line: time, level, event, and the event's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        own = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()}
+        return json.dumps({**getattr(record, _FIELDS, {}), **own}, default=str)
+
+
+class _PlainLog(logging.Formatter):
+    """The time, the event and its fields, for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        fields = "; ".join(f"{name}: {value}" for name, value in getattr(record, _FIELDS, {}).items())
+        return " ".join(f"{_time(record)} {record.getMessage()} {fields}".split())
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
