@@ -31,7 +31,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from harness import processes
 from harness.results import markdown
 from incrowd import IncrowdError
-from incrowd.flower.front import Limits
 from incrowd.flower.keys import (
     AUTHORITY,
     Enrolment,
@@ -45,9 +44,8 @@ from incrowd.flower.rounds import Patience, ask
 from incrowd.flower.superlink import Serving, SuperLink
 from incrowd.flower.wire import Expected, PartyAnswer, Place, Request, decoded, longest_answer, read_answer
 
-ROOMY = Limits(connections=4096, connections_per_address=4096)  # all parties have one address here
 PROCESSES, IDLE, MOST = 4, 5.0, 10**8
-PARTS = ("superlink", "front", "server", "party")
+PARTS = ("superlink", "server", "party")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ class Found:
     def row(self) -> dict[str, object]:
         """For people."""
         message = {part: f"{1e3 * self.processor_a_message[part]:.1f}" for part in PARTS}
-        look = sum(self.processor_a_look[part] for part in ("superlink", "front"))
+        look = self.processor_a_look["superlink"]
         memory = {f"{part} MB": f"{self.most_memory[part] / 1e6:.0f}" for part in PARTS}
         head = {"weights": self.weights, "parties": self.parties, "s/round": f"{self.seconds_a_round:.2f}"}
         return (
@@ -102,7 +100,7 @@ def measure(sizes: Sequence[int], parties: int, *, poll: float, rounds: int) -> 
         new_authority(place / "server")
         new_server_certificate(place / "server", ["127.0.0.1"])
         enrolled = [new_party(place / name, name) for name in (f"party-{number:04}" for number in range(parties))]
-        serving = Serving(place / "server", "127.0.0.1", _free_port(), limits=ROOMY)
+        serving = Serving(place / "server", _free_port())
         key = Ed25519PrivateKey.generate()
         with (
             SuperLink(place / "serving", enrolled, serving) as link,
@@ -173,7 +171,7 @@ class Server:
         """The processes, by the part that they take."""
         link = self.link.processes
         superlink = sorted(processes.family(link["superlink"]))
-        return {"superlink": superlink, "front": [link["front"]], "server": [os.getpid()], "party": [*self.waiting]}
+        return {"superlink": superlink, "server": [os.getpid()], "party": [*self.waiting]}
 
 
 @contextmanager

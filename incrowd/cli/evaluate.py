@@ -25,8 +25,7 @@ def evaluate(
         Path | None,
         typer.Option(metavar="DIR", help="Of a run that was served: the server's keys; the parties are asked."),
     ] = None,
-    host: Annotated[str, typer.Option(help="With keys: the address to listen at.")] = "0.0.0.0",  # noqa: S104  # the front's
-    port: Annotated[int, typer.Option(help="With keys: the port to listen at.")] = 9092,
+    port: Annotated[int, typer.Option(help="With keys: the port to listen at, on loopback.")] = 9091,
     least: Annotated[int | None, typer.Option(help="With keys: ask when so many parties are there.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -53,7 +52,7 @@ def evaluate(
         from incrowd.flower.evaluation import evaluate_served
         from incrowd.flower.serve import PartyServer
 
-        found = evaluate_served(PartyServer(keys=keys, host=host, port=port, least=least), run, wanted)
+        found = evaluate_served(PartyServer(keys=keys, port=port, least=least), run, wanted)
     say(found["doubtful"], sys.stderr)
     if as_json:
         print_json(found)

@@ -36,7 +36,7 @@
 | `serve`        | a run whose clients, or silos, are real parties: `incrowd flower serve`             |
 | `superlink`    | the server's side of a deployment: a SuperLink that is started and watched          |
 | `questions`    | what the server waits for, through all lives of a SuperLink and of parties          |
-| `front`        | the only thing on the network: it lets enrolled parties through, and that is all    |
+| `proxy`        | nginx before it: the configuration that lets enrolled parties through, and no more  |
 | `node`         | a party's process: it stays, and answers questions                                  |
 | `fleet`        | all that is known here of Flower's inside, but for what `actors` knows              |
 | `child`        | processes that end when the one that started them does                              |

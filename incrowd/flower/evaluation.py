@@ -15,7 +15,7 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import Patience, ask
 from incrowd.flower.serve import PartyServer
-from incrowd.flower.wire import Place, longest_answer, read_refusal, unsealed
+from incrowd.flower.wire import Place, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.client_work import ClientWork
@@ -59,8 +59,8 @@ def evaluate_served(server: PartyServer, run: Run, wanted: EvaluationConfig) -> 
 
     Edge cases: as `evaluate_over`.
     """
-    offer = offer_to_train(_work(run))
-    with server.link(_parties(run), longest=max(_LONGEST_REPLY, longest_answer(offer.size))) as link:
+    _work(run)
+    with server.link(_parties(run)) as link:
         return evaluate_over(server, link, run, wanted)
 
 

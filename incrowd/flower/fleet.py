@@ -17,10 +17,10 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SUPERLINK_NODE_ID
@@ -73,6 +73,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import DecodeError
 
 from incrowd.errors import DataError, IncrowdError
+from incrowd.flower.keys import NODE, NODE_KEY, node_key
 
 BEAT = 10.0
 """Seconds between two signs of life: a third of what Flower expects."""
@@ -174,11 +175,12 @@ def unpack(record: RecordDict, longest: int) -> bytes:
 class PartyLine:
     """A party's side of the Fleet API. It never asks for the app of a run, and so can never load it."""
 
-    def __init__(self, address: str, authority: bytes, key: ec.EllipticCurvePrivateKey, longest: int) -> None:
+    def __init__(self, address: str, authority: bytes, folder: Path, longest: int) -> None:
+        key = node_key(folder)
         self._key = key.public_key()
         self._longest = longest
         signing = NodeAuthHttpInterceptor(key, self._key)
-        self._client = _client(FleetHttpClient, address, authority, "SuperNode", signing, proxies=True)
+        self._client = _client(FleetHttpClient, address, authority, "SuperNode", signing, party=folder)
         self._node = Node()
 
     def activate(self, previous: int | None) -> int:
@@ -422,19 +424,22 @@ def _client(
     authority: bytes,
     component: str,
     *more: ProtobufClientInterceptor,
-    proxies: bool = False,
+    party: Path | None = None,
 ) -> _Client:
-    """A client of Flower's that trusts this authority alone, and tries once.
+    """A client of Flower's that trusts this authority alone, and tries once. A `party` shows its certificate, and may
+    be behind a proxy.
 
     Flower's own way to try again ends the whole process with SIGINT where it is not let in.
     """
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trust.minimum_version = ssl.TLSVersion.TLSv1_2
     trust.load_verify_locations(cadata=authority.decode("ascii"))
+    if party is not None:
+        trust.load_cert_chain(party / NODE, party / NODE_KEY)
     interceptors = [RuntimeVersionHttpInterceptor(component_name=component), *more]
     client = kind(f"https://{address}", interceptors=interceptors, verify=trust, timeout=_TIME_LIMIT)
     client._client.close()  # it follows where it is sent, and goes to loopback through a proxy
-    client._client = httpx.Client(verify=trust, timeout=_TIME_LIMIT, trust_env=proxies)
+    client._client = httpx.Client(verify=trust, timeout=_TIME_LIMIT, trust_env=party is not None)
     return client
 
 

@@ -1,8 +1,9 @@
 """Keys and certificates: who the server is to the parties, and who a party is to the server.
 
 A folder of the server holds an authority of its own and the server's certificate; a folder of a party holds the key
-that its connection is known by (P-384, what Flower asks for) and the one that signs its answers (Ed25519). Private keys
-never leave the folder that they were made in: what travels is `ca.crt` to the parties and `NAME.pub` to the server.
+that its connection is known by (P-384, what Flower asks for), a certificate that this key signed itself, and the key
+that signs its answers (Ed25519). Private keys never leave the folder that they were made in: `ca.crt` travels to the
+parties, and `NAME.pub` to the server.
 """
 
 import base64
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -28,37 +29,43 @@ from incrowd.errors import ConfigError, DataError
 
 AUTHORITY_KEY, AUTHORITY = "ca.key", "ca.crt"
 SERVER_KEY, SERVER = "server.key", "server.crt"
-NODE_KEY, ANSWER_KEY = "node.key", "answers.key"
+NODE_KEY, NODE, ANSWER_KEY = "node.key", "node.crt", "answers.key"
+LOOPBACK = "127.0.0.1"
 
 _PARTY = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _CLOCKS_DIFFER = datetime.timedelta(minutes=10)
 _LONGEST_ENROLMENT = 4096
+_PARTY_SUBJECT = "incrowd party"
+_PARTY_DAYS = 3650
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What a server knows a party by: its name and its two public keys, each a line in OpenSSH form.
+    """What a server knows a party by: its name, its two public keys, each a line in OpenSSH form, and the certificate
+    that its connection shows.
 
-    Guarantee: whoever has one has a name and two keys that can be used: P-384 and Ed25519.
+    Guarantee: it has a name, two keys that can be used (P-384 and Ed25519), and a certificate of the first.
 
-    Edge cases: another kind of key, another curve, or a name that is not small letters, digits and hyphens is a
-    `ConfigError`.
+    Edge cases: another kind of key, another curve, another key's certificate, or a name that is not small letters,
+    digits and hyphens is a `ConfigError`.
     """
 
     name: str
     node_key: bytes
     answer_key: bytes
+    certificate: bytes
 
     def __post_init__(self) -> None:
         check_party(self.name)
         self.node_pem()
         self.verifier()
+        self._check_certificate()
 
     @property
     def fingerprint(self) -> str:
         """What the two sides read to each other, over another way than the file came by."""
-        parts = (self.name.encode(), self.node_key, self.answer_key)
+        parts = (self.name.encode(), self.node_key, self.answer_key, self.certificate)
         return "SHA256:" + base64.b64encode(hashlib.sha256(b"\n".join(parts)).digest()).decode().rstrip("=")
 
     def node_pem(self) -> bytes:
@@ -75,24 +82,39 @@ class Enrolment:
             raise ConfigError(field="answer_key", value=self.answer_key, remedy="give an Ed25519 key in OpenSSH form")
         return key
 
+    def shown(self) -> x509.Certificate:
+        """The certificate that its connection shows."""
+        return x509.load_der_x509_certificate(base64.b64decode(self.certificate.partition(b" ")[2], validate=True))
+
     def text(self) -> str:
         """The file that travels to the server."""
-        return f"{self.node_key.decode()} {self.name}\n{self.answer_key.decode()} {self.name}\n"
+        return "".join(f"{line.decode()} {self.name}\n" for line in (self.node_key, self.answer_key, self.certificate))
+
+    def _check_certificate(self) -> None:
+        """A certificate of the party's own key, which that key has signed, and which names nobody."""
+        try:
+            found = self.shown()
+            found.verify_directly_issued_by(found)
+            own = found.public_key() == _public(self.node_key) and found.subject == _name(_PARTY_SUBJECT)
+        except (ValueError, TypeError, InvalidSignature):
+            own = False
+        if not own:
+            remedy = "give the certificate that its node key signed: `incrowd party new` makes it"
+            raise ConfigError(field="certificate", value=self.certificate, remedy=remedy)
 
 
 def read_enrolment(path: Path) -> Enrolment:
     """The enrolment in a file that a party sent; one that is not such a file is a `DataError` that says so."""
     content = path.read_bytes()[: _LONGEST_ENROLMENT + 1]
     lines = content.split(b"\n")
-    words = [line.split(b" ") for line in lines[:2]]
+    words = [line.split(b" ") for line in lines[:3]]
     names = {word[2] for word in words if len(word) == 3}
-    if len(content) > _LONGEST_ENROLMENT or lines[2:] != [b""] or [len(word) for word in words] != [3, 3]:
-        raise DataError(f"{path} is not an enrolment: it is to have two lines, each a kind, a key and a name")
+    if len(content) > _LONGEST_ENROLMENT or lines[3:] != [b""] or [len(word) for word in words] != [3, 3, 3]:
+        raise DataError(f"{path} is not an enrolment: it is to have three lines, each a kind, a key and a name")
     if len(names) != 1:
-        raise DataError(f"{path} is not an enrolment: its two keys bear different names")
+        raise DataError(f"{path} is not an enrolment: its lines bear different names")
     try:
-        keys = [b" ".join(word[:2]) for word in words]
-        return Enrolment(names.pop().decode("ascii", "replace"), keys[0], keys[1])
+        return Enrolment(names.pop().decode("ascii", "replace"), *(b" ".join(word[:2]) for word in words))
     except ConfigError as error:
         raise DataError(f"{path} is not an enrolment: {error}") from error
 
@@ -105,7 +127,7 @@ def check_party(name: str) -> None:
 
 
 def new_party(folder: Path, name: str) -> Enrolment:
-    """Make a party's two keys, and the file `NAME.pub` that it sends to the server.
+    """Make a party's two keys, its certificate, and the file `NAME.pub` that it sends to the server.
 
     Guarantee: private keys are in files that only this user can read, in a folder that only this user can change; a
     key that is there is never replaced (`ConfigError`).
@@ -115,9 +137,12 @@ def new_party(folder: Path, name: str) -> Enrolment:
     places = (folder / NODE_KEY, folder / ANSWER_KEY, folder / f"{name}.pub")
     _refuse_to_replace(*places)
     node, answers = ec.generate_private_key(ec.SECP384R1()), ed25519.Ed25519PrivateKey.generate()
-    enrolment = Enrolment(name, _openssh_public(node.public_key()), _openssh_public(answers.public_key()))
-    _files.write(places[0], _private(node, forms.PrivateFormat.OpenSSH))
+    shown = _party_certificate(node)
+    line = b"x509 " + base64.b64encode(shown.public_bytes(forms.Encoding.DER))
+    enrolment = Enrolment(name, _openssh_public(node.public_key()), _openssh_public(answers.public_key()), line)
+    _files.write(places[0], _private(node, forms.PrivateFormat.PKCS8))
     _files.write(places[1], _private(answers, forms.PrivateFormat.OpenSSH))
+    _files.write(folder / NODE, shown.public_bytes(forms.Encoding.PEM))
     _files.write(places[2], enrolment.text())
     return enrolment
 
@@ -156,7 +181,7 @@ def new_authority(folder: Path, *, days: int = 3650) -> None:
 
 
 def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 365, renew: bool = False) -> None:
-    """Sign a certificate for a server that parties reach under these names or addresses.
+    """Sign a certificate for a server that parties reach under these names or addresses, and on loopback.
 
     Guarantee: as of `new_party`. With `renew`, the certificate alone is made again, for the same key.
 
@@ -164,8 +189,8 @@ def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 36
     each a `ConfigError`.
     """
     count(days=days)
-    alternatives = [_host(host) for host in hosts]
-    if not alternatives:
+    alternatives = [_host(host) for host in dict.fromkeys([*hosts, LOOPBACK, "localhost"])]
+    if not hosts:
         raise ConfigError(field="hosts", value=hosts, remedy="give the name or address that parties reach it under")
     authority = x509.load_pem_x509_certificate(read_ours(folder / AUTHORITY))
     signer = _load(folder / AUTHORITY_KEY)
@@ -175,10 +200,8 @@ def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 36
         raise ConfigError(field="days", value=days, remedy=f"give at most the {left} that the authority has left")
     key = _server_key(folder, renew=renew)
     builder = _builder(_name(hosts[0][:64]), authority.subject, key.public_key(), signer.public_key(), days)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(authority=False), critical=True)
+    builder = _leaf(builder, ExtendedKeyUsageOID.SERVER_AUTH)
     builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     _files.write(folder / SERVER, builder.sign(signer, hashes.SHA384()).public_bytes(forms.Encoding.PEM))
 
 
@@ -212,9 +235,22 @@ def _server_key(folder: Path, *, renew: bool) -> ec.EllipticCurvePrivateKey:
             raise DataError(f"{folder / SERVER_KEY} holds no key of the server")
         return key
     _refuse_to_replace(folder / SERVER_KEY, folder / SERVER)
-    key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())  # whose handshakes cost a server a third of those of P-384
     _files.write(folder / SERVER_KEY, _private(key, forms.PrivateFormat.PKCS8))
     return key
+
+
+def _party_certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """A certificate that a party's key signs itself; a server shows its subject to strangers, so it names nobody."""
+    name = _name(_PARTY_SUBJECT)
+    builder = _builder(name, name, key.public_key(), key.public_key(), _PARTY_DAYS)
+    return _leaf(builder, ExtendedKeyUsageOID.CLIENT_AUTH).sign(key, hashes.SHA384())
+
+
+def _leaf(builder: x509.CertificateBuilder, purpose: x509.ObjectIdentifier) -> x509.CertificateBuilder:
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(authority=False), critical=True)
+    return builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
 
 
 def _builder(

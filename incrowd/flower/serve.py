@@ -1,5 +1,6 @@
 """A run whose clients are real parties, asked over a SuperLink: who is there, who takes part, and the rounds."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,21 +8,21 @@ from functools import partial
 from pathlib import Path
 
 from incrowd import _validate
+from incrowd._log import note
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federation import Federation
-from incrowd.flower.front import Limits
 from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.invitation import question_key
-from incrowd.flower.meeting import LONGEST_REPLY, EnrolledLine, Meeting, Say, enrolments
+from incrowd.flower.keys import LOOPBACK
+from incrowd.flower.meeting import EnrolledLine, Meeting, Say, enrolments
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_work import served, silo_offer
-from incrowd.flower.superlink import Serving, SuperLink
-from incrowd.flower.wire import longest_answer
+from incrowd.flower.superlink import PORT, Serving, SuperLink
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.release import Trainer
 from incrowd.runs.client_work import ClientWork, assemble
@@ -38,16 +39,25 @@ PAUSED = "paused"
 """A file in a run's folder: no round begins as long as it is there."""
 
 _LOOK = 0.5
+_log = logging.getLogger(__name__)
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """Say it in words."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
+def as_event(line: str) -> None:
+    """Say it as an event of the log."""
+    note(_log, "server", says=line)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartyServer:
-    """A server of real parties: its keys (`incrowd flower keys`), where it listens, and how long it waits.
+    """A server of real parties: its keys (`incrowd flower keys`), its port on loopback, and how long it waits.
+
+    Parties on other machines come through nginx: see `incrowd.flower.proxy`.
 
     Before the first round all parties have accepted the offer, or at least `least` of them; a run that goes on begins
     with whoever is there.
@@ -60,12 +70,10 @@ class PartyServer:
     """
 
     keys: Path
-    host: str = "0.0.0.0"  # noqa: S104  # the front is what the network is to reach
-    port: int = 9092
+    port: int = PORT
     least: int | None = None
     patience: Patience = field(default_factory=Patience)
-    limits: Limits = field(default_factory=Limits)
-    say: Say = _to_stderr
+    say: Say = to_stderr
 
     def __post_init__(self) -> None:
         if self.least is not None:
@@ -80,7 +88,7 @@ class PartyServer:
         work, data = run.work, _of_parties(run.config)
         if isinstance(work, ClientWork):  # what cannot be trained elsewhere is refused before anything listens
             run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
-        with self.link(data, longest=longest_answer(_offer(work).size)) as link:
+        with self.link(data) as link:
             return self.train_over(link, run, watchers)
 
     def train_over(self, link: EnrolledLine, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
@@ -101,7 +109,7 @@ class PartyServer:
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
-        with self.link(_of_parties(federation.settings), longest=LONGEST_REPLY) as link:
+        with self.link(_of_parties(federation.settings)) as link:
             return self.try_over(link, federation)
 
     def try_over(self, link: EnrolledLine, federation: Federation) -> dict[str, str]:
@@ -116,10 +124,12 @@ class PartyServer:
         found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
         return {name: {None: "no answer", "": "yes"}.get(found.get(name), str(found.get(name))) for name in link.nodes}
 
-    def link(self, data: Parties, *, longest: int) -> SuperLink:
-        """The way to the enrolled parties, whose answers have at most so many bytes."""
-        serving = Serving(self.keys, self.host, self.port, limits=self.limits.fitting(longest))
-        return SuperLink(self.keys / "serving", enrolments(data), serving)
+    def link(self, data: Parties) -> SuperLink:
+        """The way to the enrolled parties."""
+        self.say(
+            f"listening on {LOOPBACK}:{self.port} alone: parties elsewhere come through nginx (incrowd flower proxy)"
+        )
+        return SuperLink(self.keys / "serving", enrolments(data), Serving(self.keys, self.port))
 
     def _meeting(self, link: EnrolledLine, data: Parties, offer: Offer | SiloOffer) -> Meeting:
         return Meeting(

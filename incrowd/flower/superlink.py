@@ -1,7 +1,8 @@
 """A SuperLink of Flower's that is ours: started, watched, started again and stopped by the process that serves.
 
 It listens on loopback alone, holds everything in memory, and runs nothing that is uploaded: this process takes the task
-of each run itself, with a secret that is made anew with each SuperLink. Parties reach it through the front.
+of each run itself, with a secret that is made anew with each SuperLink. Parties elsewhere reach it through nginx, for
+Flower's SuperLink asks for a key at one of its three interfaces alone: see `incrowd.flower.proxy`.
 """
 
 import logging
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Condition, Event, Thread
@@ -19,25 +20,23 @@ from types import TracebackType
 from typing import Self
 
 from incrowd import _files
+from incrowd._log import note
 from incrowd._private import make_ours
 from incrowd._validate import count, positive
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.flower import QUIET, front
+from incrowd.flower import QUIET
 from incrowd.flower.child import Child
 from incrowd.flower.fleet import BEAT, LineBroken, ServerLine
-from incrowd.flower.keys import (
-    AUTHORITY,
-    SERVER,
-    SERVER_KEY,
-    Enrolment,
-    check_certificate,
-    new_authority,
-    new_server_certificate,
-)
+from incrowd.flower.keys import AUTHORITY, LOOPBACK, SERVER, SERVER_KEY, Enrolment, check_certificate
 from incrowd.flower.questions import Questions
 
+PORT = 9091
+"""Where a server listens on loopback; 9092 is where parties reach the proxy before it."""
+
+SECRET_FILE = "secret"  # noqa: S105  # a name, not a secret
+"""The file with what the task of a run is taken with; it is made anew with each SuperLink, and gone with the last."""
+
 _log = logging.getLogger(__name__)
-_LOOPBACK = "127.0.0.1"
 _LOOK = 1.0
 _CLOCKS_DIFFER = 400.0  # more than Flower lets the clocks of a party and the server differ
 _QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LOG_LEVEL": "WARNING"}
@@ -45,14 +44,12 @@ _QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LO
 
 @dataclass(frozen=True)
 class Serving:
-    """Where a server listens, who it says it is, and how much it takes."""
+    """At which port of the loopback address a server listens, and who it says it is."""
 
     certificates: Path
     """The folder with the server's certificate and its key, see `new_server_certificate`."""
-    host: str = "0.0.0.0"  # noqa: S104  # the front is what the network is to reach
-    port: int = 9092
+    port: int = PORT
     seconds_to_start: float = 120.0
-    limits: front.Limits = field(default_factory=front.Limits)
 
     def __post_init__(self) -> None:
         count(port=self.port)
@@ -69,12 +66,12 @@ class _FlowerRun:
 
 
 class SuperLink:
-    """A line to enrolled parties over a SuperLink and a front of its own, for use in a `with` statement.
+    """A line to enrolled parties over a SuperLink of its own on loopback, for use in a `with` statement.
 
-    Guarantee: inside the `with`, one SuperLink and one front run. What ends is started again, with a new run of
-    Flower's, and what was asked and is waited for is asked again, as it is of a party that starts again. All of it
-    ends with this process, whatever ends that. What parties sent is in memory only. Of two processes that serve from
-    one folder, the second is refused (`ConfigError`).
+    Guarantee: inside the `with`, one SuperLink runs. One that ends is started again, with a new run of Flower's, and
+    what was asked and is waited for is asked again, as it is of a party that starts again. It ends with this process,
+    whatever ends that. What parties sent is in memory only. Of two processes that serve from one folder, the second is
+    refused (`ConfigError`).
 
     Edge cases: `push` and `pull` are for one thread. A party that is not there is asked when it comes, as long as
     somebody waits for its answer. A port that another program holds is a `ConfigError`.
@@ -92,8 +89,6 @@ class SuperLink:
         self._failure = ""
         self._stopping = Event()
         self._superlink: Child | None = None
-        self._front: Child | None = None
-        self._port = 0
         self._questions = Questions()
         self._numbers = {name: number for number, name in enumerate(self._parties, 1)}
         self._spoken_in: _FlowerRun | None = None
@@ -110,12 +105,12 @@ class SuperLink:
         self._lock = lock
         with ExitStack() as undo:
             undo.callback(self._stop)
-            _check_free(self._serving.host, self._serving.port)
+            _check_free(self._serving.port)
             self._watcher.start()
             if self._wait(time.monotonic() + self._serving.seconds_to_start) is None:
                 raise IncrowdError(
                     f"the SuperLink did not start in {self._serving.seconds_to_start:g} s ({self._failure}): "
-                    f"see {self._folder / 'superlink.log'} and {self._folder / 'front.log'}"
+                    f"see {self._folder / 'superlink.log'}"
                 )
             undo.pop_all()
         return self
@@ -175,33 +170,20 @@ class SuperLink:
             return frozenset()
         return frozenset(name for name, node in session.nodes.items() if node in found)
 
-    def add(self, party: Enrolment) -> None:
-        """Let one more party take part, from now on."""
-        with self._change:
-            names = [each.name for each in self._parties.values()]
-            if party.name in names or party.node_key in {each.node_key for each in self._parties.values()}:
-                raise ConfigError(field="party", value=party.name, remedy="its name or its key is enrolled: remove it")
-            self._parties[party.name] = party
-            self._numbers.setdefault(party.name, len(self._numbers) + 1)
-            self._tell_front()
-            if self._session is not None:
-                self._session.nodes[party.name] = self._session.line.register(party.name, party.node_pem())
-
     def remove(self, name: str) -> None:
         """Let a party take part no longer, from now on: its key opens nothing any more."""
         with self._change:
             if name not in self._parties:
                 raise ConfigError(field="party", value=name, remedy="it is not enrolled")
             del self._parties[name]
-            self._tell_front()
             if self._session is not None and (node := self._session.nodes.pop(name, None)) is not None:
                 self._session.line.unregister(node)
 
     @property
     def processes(self) -> Mapping[str, int]:
         """The numbers of the processes that run now, by what they are."""
-        children = {"superlink": self._superlink, "front": self._front}
-        return {name: child.process_id for name, child in children.items() if child is not None and child.alive}
+        child = self._superlink
+        return {"superlink": child.process_id} if child is not None and child.alive else {}
 
     def _send(self, session: _FlowerRun, now: float) -> None:
         """Send what is due to whoever is there."""
@@ -233,7 +215,7 @@ class SuperLink:
     def _give_up(self, session: _FlowerRun, why: str) -> None:
         with self._change:
             if self._session is session:
-                _log.warning("a run of Flower's was given up: %s", why)
+                note(_log, "run given up", level=logging.WARNING, why=why)
                 self._session, self._failure = None, why
                 session.line.close()
                 self._change.notify_all()
@@ -265,55 +247,30 @@ class SuperLink:
             if (session := self._session) is not None:
                 self._give_up(session, "the SuperLink ended")
             self._start_superlink()
-        if self._front is None or not self._front.alive:
-            self._start_front()
         if self._session is None:
             self._open_session()
 
     def _start_superlink(self) -> None:
-        inside = self._folder / "inside"
-        _files.remove(inside)  # keys of a life before this one
-        new_authority(inside, days=3650)
-        new_server_certificate(inside, [_LOOPBACK], days=3650)
-        _files.write(inside / "secret", os.urandom(32))
+        keys, secret = self._serving.certificates, self._folder / SECRET_FILE
+        _files.write(secret, os.urandom(32))
         _files.folder(self._folder / "flower")
-        self._port = _free_port()
         arguments = {
-            "--host": _LOOPBACK,
-            "--port": str(self._port),
+            "--host": LOOPBACK,
+            "--port": str(self._serving.port),
             "--isolation": "process",
-            "--superexec-auth-secret-file": str(inside / "secret"),
-            "--ssl-certfile": str(inside / SERVER),
-            "--ssl-keyfile": str(inside / SERVER_KEY),
-            "--ssl-ca-certfile": str(inside / AUTHORITY),
+            "--superexec-auth-secret-file": str(secret),
+            "--ssl-certfile": str(keys / SERVER),
+            "--ssl-keyfile": str(keys / SERVER_KEY),
+            "--ssl-ca-certfile": str(keys / AUTHORITY),
         }
         words = [word for pair in arguments.items() for word in pair]
         words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
         environment = {**_QUIET, "FLWR_HOME": str(self._folder / "flower")}
         self._superlink = Child(__name__, words, self._folder / "superlink.log", environment)
-        if self._front is not None:  # it trusts the SuperLink that was
-            self._front.stop()
-        self._tell_front()
-
-    def _start_front(self) -> None:
-        serving = self._serving
-        files = (
-            serving.certificates / SERVER,
-            serving.certificates / SERVER_KEY,
-            self._folder / "inside" / AUTHORITY,
-            self._folder / "front.json",
-        )
-        words = [serving.host, str(serving.port), *map(str, files), serving.limits.text()]
-        self._front = Child(front.__name__, words, self._folder / "front.log", {})
-
-    def _tell_front(self) -> None:
-        keys = tuple(each.node_pem().decode() for each in self._parties.values())
-        _files.write(self._folder / "front.json", front.FrontState(self._port, keys).text())
 
     def _open_session(self) -> None:
-        inside = self._folder / "inside"
-        authority, secret = (inside / AUTHORITY).read_bytes(), (inside / "secret").read_bytes()
-        line = ServerLine(f"{_LOOPBACK}:{self._port}", authority, secret)
+        authority, secret = self._serving.certificates / AUTHORITY, self._folder / SECRET_FILE
+        line = ServerLine(f"{LOOPBACK}:{self._serving.port}", authority.read_bytes(), secret.read_bytes())
         with ExitStack() as undo:
             undo.callback(line.close)
             self._wait_for_superlink(line)
@@ -347,11 +304,10 @@ class SuperLink:
             self._watcher.join()
         if (session := self._session) is not None:
             self._give_up(session, "stopped")
-        for child in (self._front, self._superlink):
-            if child is not None:
-                child.stop()
+        if self._superlink is not None:
+            self._superlink.stop()
         with suppress(OSError):
-            _files.remove(self._folder / "inside")
+            _files.remove(self._folder / SECRET_FILE)
         os.close(self._lock)
 
 
@@ -362,21 +318,15 @@ def main(arguments: list[str]) -> None:
     command.load()()
 
 
-def _free_port() -> int:
-    with socket.create_server((_LOOPBACK, 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _check_free(host: str, port: int) -> None:
-    """Refuse a port that another program holds; a front of a life before this one lets go of it in a moment."""
+def _check_free(port: int) -> None:
+    """Refuse a port that another program holds; a SuperLink of a life before this one lets go of it in a moment."""
     end = time.monotonic() + 3.0
     while True:
         try:
-            front.listen(host, port).close()
+            socket.create_server((LOOPBACK, port)).close()
             return
         except OSError as error:
             if time.monotonic() > end:
                 remedy = f"nothing can listen there ({error.strerror}): choose another, or stop what does"
-                raise ConfigError(field="port", value=f"{host}:{port}", remedy=remedy) from error
+                raise ConfigError(field="port", value=f"{LOOPBACK}:{port}", remedy=remedy) from error
             time.sleep(0.1)

@@ -55,7 +55,9 @@ class World:
         monkeypatch.setattr(PartyServer, "link", lambda *_, **__: nullcontext(self.line))
         brief = PartyServer.__init__
         patience = Patience(timeout=30, again=5, clock=VirtualClock())
-        monkeypatch.setattr(PartyServer, "__init__", lambda self, **given: brief(self, **given | {"patience": patience}))
+        monkeypatch.setattr(
+            PartyServer, "__init__", lambda self, **given: brief(self, **given | {"patience": patience})
+        )
 
     def serve(self) -> Finished:
         keys, out = str(self.folder / "server"), str(self.folder / "out")

@@ -1,12 +1,11 @@
 """Who has no key of a party, and a server that uploads code: both on real processes.
 
 Flower asks for a key at one interface of three, and its SuperNode runs what comes with a run. Each attack is shown to
-succeed where our front, or our party, is not in its way.
+succeed where nginx as we configure it, or our party, is not in its way.
 """
 
 import hashlib
 import io
-import json
 import os
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ from typing import Self
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.common.serde import fab_to_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -36,16 +36,17 @@ from google.protobuf.message import Message as Proto
 
 from incrowd.flower import fleet
 from incrowd.flower.fleet import LineBroken, PartyLine, ServerLine
-from incrowd.flower.front import PATHS
 from incrowd.flower.keys import node_key
+from incrowd.flower.superlink import SECRET_FILE
+from tests import nginx
 from tests.flower.deployment import NAMES, ROOT, Deployment, expected, free_port, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [nginx.missing, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    with Deployment(tmp_path) as made:
+    with Deployment(tmp_path, proxied=True) as made:
         made.start()
         assert made.ask(b"one") == expected(b"one")
         yield made
@@ -71,27 +72,29 @@ class Stranger:
         )
 
 
-def before_the_front(deployment: Deployment) -> Stranger:
+def before_nginx(deployment: Deployment) -> Stranger:
+    return Stranger(int(deployment.address.rpartition(":")[2]), deployment.keys / "ca.crt")
+
+
+def behind_nginx(deployment: Deployment) -> Stranger:
+    """The same stranger at the SuperLink itself, which listens on loopback."""
     return Stranger(deployment.port, deployment.keys / "ca.crt")
 
 
-def behind_the_front(deployment: Deployment) -> Stranger:
-    """The same stranger at the SuperLink itself, which listens on loopback."""
-    serving = deployment.folder / "serving"
-    port = json.loads((serving / "front.json").read_text())["upstream"]
-    return Stranger(port, serving / "inside" / "ca.crt")
+def server_line(deployment: Deployment, secret: bytes | None = None) -> ServerLine:
+    """The operator's line, who has the secret, or somebody's with another."""
+    own = (deployment.folder / "serving" / SECRET_FILE).read_bytes() if secret is None else secret
+    return ServerLine(f"127.0.0.1:{deployment.port}", (deployment.keys / "ca.crt").read_bytes(), own)
 
 
 def test_a_stranger_reaches_neither_control_nor_runtime_interfaces(deployment: Deployment) -> None:
     paths = set(create_app().openapi()["paths"])
     assert {path.split("/")[2] for path in paths if path.startswith("/v1/")} >= {"control", "runtime", "fleet"}
-    with before_the_front(deployment) as stranger:
-        said = {path: stranger.say(path).status_code for path in paths}
-    assert {path: status for path, status in said.items() if path in PATHS} == dict.fromkeys(PATHS, 401)
-    assert {status for path, status in said.items() if path not in PATHS} == {404}
+    with before_nginx(deployment) as stranger:
+        assert {stranger.say(path).status_code for path in paths} == {400}
 
     runs, nodes = ListRunsResponse(), ListNodesResponse()
-    with behind_the_front(deployment) as control:  # which shows that it is the front that keeps strangers out
+    with behind_nginx(deployment) as control:  # which shows that it is nginx that keeps strangers out
         runs.ParseFromString(control.say("/v1/control/list-runs", ListRunsRequest(limit=5)).content)
         nodes.ParseFromString(control.say("/v1/control/list-nodes", ListNodesRequest()).content)
     assert len(runs.run_dict) == 1
@@ -103,7 +106,7 @@ def test_a_stranger_on_the_servers_own_machine_gets_no_task_and_with_it_no_contr
 ) -> None:
     started = StartRunResponse()
     asking = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
-    with behind_the_front(deployment) as stranger:
+    with behind_nginx(deployment) as stranger:
         request = StartRunRequest(fab=fab_to_proto(fleet._app()))
         started.ParseFromString(stranger.say("/v1/control/start-run", request).content)
         refused = stranger.say("/v1/runtime/acquire-task", asking)
@@ -115,12 +118,10 @@ def test_a_stranger_on_the_servers_own_machine_gets_no_task_and_with_it_no_contr
     assert refused.status_code in (401, 403)
     assert deployment.ask(b"two") == expected(b"two")
 
-    serving = deployment.folder / "serving" / "inside"  # who has the secret takes it: the control
-    port = json.loads((deployment.folder / "serving" / "front.json").read_text())["upstream"]
-    line = ServerLine(f"127.0.0.1:{port}", (serving / "ca.crt").read_bytes(), (serving / "secret").read_bytes())
+    line = server_line(deployment)  # who has the secret takes it: the control
     line.open_run()
     line.close()
-    line = ServerLine(f"127.0.0.1:{port}", (serving / "ca.crt").read_bytes(), b"a guess")
+    line = server_line(deployment, b"a guess")
     with pytest.raises(LineBroken):
         line.open_run()
     line.close()
@@ -170,10 +171,7 @@ def test_an_uploaded_app_that_reads_the_data_gets_nothing_from_a_party_and_all_f
     data, marker = tmp_path / "amber" / "patients.csv", tmp_path / "stolen"
     data.write_bytes(b"name,illness\n")
     monkeypatch.setattr(fleet, "_app", lambda: app_that_reads(data, marker))
-    serving = deployment.folder / "serving"
-    port = json.loads((serving / "front.json").read_text())["upstream"]
-    inside = serving / "inside"
-    line = ServerLine(f"127.0.0.1:{port}", (inside / "ca.crt").read_bytes(), (inside / "secret").read_bytes())
+    line = server_line(deployment)
     line.open_run()  # the operator of the server, with a run whose app is the thief's
     node = line.registered()[deployment.enrolments[0].node_pem()]
     try:
@@ -198,7 +196,7 @@ def test_an_uploaded_app_that_reads_the_data_gets_nothing_from_a_party_and_all_f
 def end_its_life(deployment: Deployment) -> None:
     """Let the SuperLink know that the party is gone, as its next life would."""
     folder = deployment.folder / "amber"
-    party = PartyLine(deployment.address, (deployment.keys / "ca.crt").read_bytes(), node_key(folder), 1000)
+    party = PartyLine(deployment.address, (deployment.keys / "ca.crt").read_bytes(), folder, 1000)
     party.activate(int((folder / "node.number").read_text()))
     party.deactivate()
     party.close()
@@ -217,7 +215,7 @@ def answers(line: ServerLine, node: int) -> list[bytes]:
 
 
 def stock_supernode(deployment: Deployment, folder: Path) -> subprocess.Popen[bytes]:
-    """Flower's own, with the same key."""
+    """Flower's own, with the same key, on the server's machine."""
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -227,8 +225,11 @@ def stock_supernode(deployment: Deployment, folder: Path) -> subprocess.Popen[by
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     (folder / "stock").mkdir()
-    words = ["--superlink", deployment.address, "--root-certificates", str(deployment.keys / "ca.crt")]
-    words += ["--auth-supernode-private-key", str(folder / "amber" / "node.key"), "--port", str(free_port())]
+    key = node_key(folder / "amber").private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (folder / "stock.key").write_bytes(key)
+    address = f"127.0.0.1:{deployment.port}"  # it has no option for a certificate to show
+    words = ["--superlink", address, "--root-certificates", str(deployment.keys / "ca.crt")]
+    words += ["--auth-supernode-private-key", str(folder / "stock.key"), "--port", str(free_port())]
     command = [
         "-c",
         "import sys; from importlib.metadata import entry_points;"

@@ -1,29 +1,32 @@
 """A server and parties on loopback, each in processes of its own, all of which end with the test."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from incrowd.flower.front import Limits
 from incrowd.flower.keys import AUTHORITY, new_authority, new_party, new_server_certificate
+from incrowd.flower.proxy import write_proxy
 from incrowd.flower.superlink import Serving, SuperLink
 from tests.flower import some_party
+from tests.nginx import Nginx
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("amber", "birch", "cedar")
 
 
 class Deployment:
-    """Three parties and a server. `link` asks them."""
+    """Three parties and a server. `link` asks them. They reach it on loopback, or through nginx (`proxied`)."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None, *, script: str = some_party.__file__) -> None:
+    def __init__(self, folder: Path, *, script: str = some_party.__file__, proxied: bool = False) -> None:
         self.folder = folder
         self.script = script
         self.keys = folder / "server"
@@ -31,12 +34,20 @@ class Deployment:
         new_server_certificate(self.keys, ["127.0.0.1"])
         self.enrolments = [new_party(folder / name, name) for name in NAMES]
         self.port = free_port()
-        self.serving = Serving(self.keys, "127.0.0.1", self.port, limits=limits or Limits())
+        self.serving = Serving(self.keys, self.port)
+        self.address = f"127.0.0.1:{free_port() if proxied else self.port}"
+        self._nginx: Nginx | None = None
+        if proxied:
+            proxy = Path(tempfile.mkdtemp(prefix="fleet-"))  # a socket's path is to be short
+            write_proxy(proxy, self.keys, self.enrolments, listen=[self.address], port=self.port)
+            self._nginx = Nginx(proxy)
         self.link = SuperLink(folder / "serving", self.enrolments, self.serving)
         self.parties: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         self.link.__enter__()
+        if self._nginx is not None:
+            self._nginx.start(int(self.address.rpartition(":")[2]))
         return self
 
     def __exit__(
@@ -44,11 +55,10 @@ class Deployment:
     ) -> None:
         for name in list(self.parties):
             self.kill(name)
+        if self._nginx is not None:
+            self._nginx.stop()
+            shutil.rmtree(self._nginx.folder)
         self.link.__exit__(kind, error, trace)
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
     def start(self, *names: str) -> None:
         """Start parties, as processes."""
@@ -67,7 +77,7 @@ class Deployment:
         party.wait()
 
     def kill_server(self, what: str) -> None:
-        """SIGKILL the SuperLink or the front."""
+        """SIGKILL the SuperLink."""
         os.kill(self.link.processes[what], signal.SIGKILL)
 
     def ask(self, question: bytes, timeout: float = 60.0, longest: int = 2**24) -> dict[str, bytes]:

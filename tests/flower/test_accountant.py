@@ -9,12 +9,12 @@ import pytest
 from flwr.app import Error, Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Result
-from flwr.supercore.privacy_accounting import GaussianPrivacyEvent, PrivacyAccountant, SamplingMethod
+from flwr.supercore.privacy_accounting import GaussianPrivacyEvent
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch, LedgerRolledBack
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.flower import LedgerAccountant
 from incrowd.flower.accountant import FlowerNoise
 from incrowd.privacy.account.accounting import Budget, Relation, price
@@ -35,13 +35,6 @@ def in_memory(relation: Relation = Relation.REPLACE_SPECIAL, budget: Budget = BU
 
 def on_disk(path: Path) -> Ledger:
     return Ledger.open(path, budget=BUDGET, relation=Relation.REPLACE_SPECIAL, data_identity="stock")
-
-
-def test_it_is_an_accountant_as_flower_knows_them() -> None:
-    accountant: PrivacyAccountant = in_memory()
-    assert accountant.config.sampling_method is SamplingMethod.NO_AMPLIFICATION
-    assert (accountant.config.max_epsilon, accountant.config.target_delta) == (BUDGET.epsilon, BUDGET.delta)
-    assert (accountant.num_releases, accountant.get_epsilon(1e-5)) == (0, 0.0)
 
 
 @pytest.mark.slow
@@ -84,19 +77,6 @@ def in_memory_after(releases: int) -> LedgerAccountant:
     accountant = in_memory()
     accountant.compose(EVENT, releases)
     return accountant
-
-
-def test_several_at_once_are_charged_together_or_not_at_all() -> None:
-    accountant = in_memory()
-    with pytest.raises(BudgetExceeded):
-        accountant.compose(EVENT, 12)
-    assert accountant.num_releases == 0
-    accountant.compose(EVENT, 11)
-    assert accountant.num_releases == 11
-    assert accountant.would_exceed(EVENT)
-    with pytest.raises(BudgetExceeded):
-        accountant.compose(EVENT)
-    assert accountant.num_releases == 11
 
 
 @given(
@@ -223,20 +203,6 @@ def test_what_flowers_own_strategy_lacks_is_what_the_page_says(monkeypatch: pyte
     np.random.seed(1)  # noqa: NPY002  # the same noise again
     again, _ = trained(stock.moved)
     assert first.arrays["w"].data == again.arrays["w"].data
-
-
-def test_its_state_is_which_ledger_it_is_and_how_far_it_has_come(tmp_path: Path) -> None:
-    with on_disk(tmp_path / "ledger") as ledger:
-        accountant = LedgerAccountant(ledger, clients=CLIENTS)
-        accountant.compose(EVENT)
-        state = json.loads(json.dumps(accountant.state_dict()))
-        accountant.compose(EVENT)
-        accountant.load_state_dict(state)
-        assert accountant.num_releases == 2  # nothing is taken back
-        with pytest.raises(LedgerRolledBack):
-            accountant.load_state_dict({**state, "head": "0" * 64})
-        with pytest.raises(LedgerMismatch):
-            in_memory().load_state_dict(state)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -3,10 +3,7 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
-
-import pytest
 
 from incrowd.flower.child import Child
 from tests.flower.deployment import ROOT, wait_for
@@ -24,27 +21,6 @@ def runs(process_id: int) -> bool:
 
 def child(folder: Path, *arguments: str) -> Child:
     return Child(SLEEPS, arguments, folder / "log", {"PYTHONPATH": str(ROOT)})
-
-
-def test_a_child_runs_until_it_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
-    made = child(tmp_path, str(tmp_path / "grandchild"))
-    wait_for((tmp_path / "grandchild").exists)
-    time.sleep(0.1)
-    grandchild = int((tmp_path / "grandchild").read_text())
-    assert runs(made.process_id)
-    assert runs(grandchild)
-    made.stop()
-    assert not made.alive
-    wait_for(lambda: not runs(grandchild), 5)
-    made.stop()
-
-
-@pytest.mark.slow
-def test_a_child_that_does_not_listen_is_stopped(tmp_path: Path) -> None:
-    made = child(tmp_path, str(tmp_path / "grandchild"), "deaf")
-    wait_for((tmp_path / "grandchild").exists)
-    made.stop()
-    assert not made.alive
 
 
 def test_its_files_are_for_this_user_alone(tmp_path: Path) -> None:

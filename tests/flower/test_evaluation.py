@@ -11,7 +11,7 @@ import pytest
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.federation import Federation
-from incrowd.flower.evaluation import evaluate, evaluate_over, offer_of
+from incrowd.flower.evaluation import evaluate, evaluate_over
 from incrowd.flower.given import LEDGER, given
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer
@@ -280,24 +280,3 @@ def test_an_offer_that_cannot_be_done_costs_nothing(measured: dict[str, Any], wo
     with pytest.raises((SpecificationRefused, ConfigError), match=words):
         party_.reply(signed(**measured))
     assert not (made.folder / LEDGER).exists() or charged(made.folder) == []
-
-
-def test_a_question_with_other_weights_than_offered_is_refused(made: Made) -> None:
-    offer, party_ = scored(), made.start()
-    party_.reply(offer.to_bytes(MADE_SERVER))
-    with pytest.raises(SpecificationRefused, match="not for this party and this model"):
-        party_.reply(question(offer, size=SCORING.size))
-    assert charged(made.folder) == []
-
-
-def test_an_offer_says_what_is_scored(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run")
-    trained = replace(offered(clients_of(run)), parties=NAMES)
-    with Evaluation.begin(run.folder, run.work, WANTED) as evaluation:
-        offer = offer_of(evaluation, trained)
-        other = offer_of(replace(evaluation, weights=evaluation.weights + 1), trained)
-    assert (offer.size, offer.weights) == (evaluation.scoring.size, trained.size)
-    assert Offer.from_json(offer.to_json()) == offer
-    assert offer.fingerprint != other.fingerprint
-    assert offer.scoring == evaluation.scoring
-    assert trained.scoring is None

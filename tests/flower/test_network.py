@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
 
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.flower.blocks import BLOCK, Block, Stock
 from incrowd.flower.network import Network, Node, in_blocks
 from incrowd.flower.offered import offer_of
@@ -21,7 +21,6 @@ from incrowd.flower.wire import Place, sealed
 from incrowd.learning import ClientTensors
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
-from tests.command import command
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.runs.small import SEEDED, SMALL, clients_of, seeded
 
@@ -112,20 +111,6 @@ def _too_long(frame: bytes) -> bytes:
     return sealed("answer", Place(plan=plan, round=0, party=BLOCK), head, body, key=BLOCKS)
 
 
-def test_blocks_that_are_needed_stop_the_run(tmp_path: Path) -> None:
-    run = Run.create(seeded(), tmp_path / "run")
-    network, _ = in_two_blocks(run, change=lambda frame: frame[:-1])
-    strict = Network(
-        line=network.line,
-        offer=network.offer,
-        deal=network.deal,
-        key=SERVER,
-        patience=Patience(all_needed=True, clock=VirtualClock()),
-    )
-    with pytest.raises(DataError, match="shorter or longer"):
-        run.trained_by(strict.trainer).train()
-
-
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [(("privacy.clip={kind='median'}",), "clip"), (("run.diagnose=true",), "diagnose")],
@@ -138,16 +123,6 @@ def test_what_cannot_be_known_elsewhere_is_refused_before_anything_is_spent(
         Simulation(workers=1).train(run)
     with clients_of(run).payer.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert ledger.charges() == (0, 0)
-
-
-def test_a_folder_with_a_run_of_other_settings_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Run.create(seeded(), tmp_path / "run")
-    sets = [word for override in (*SMALL, *SEEDED, "privacy.epsilon=7.0") for word in ("--set", override)]
-    answer = command(monkeypatch, capsys)("flower", "simulate", *sets, "--out", str(tmp_path / "run"))
-    assert answer.status == 2
-    assert "privacy.epsilon = 8.0 was begun there" in answer.err
 
 
 @pytest.mark.slow

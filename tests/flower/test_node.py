@@ -1,7 +1,5 @@
 import os
-import stat
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +15,6 @@ def test_answers_are_found_again_in_another_life(tmp_path: Path) -> None:
     Answers(tmp_path / "answers").keep(b"question", b"answer")
     assert Answers(tmp_path / "answers").find(b"question") == b"answer"
     assert Answers(tmp_path / "answers").find(b"another") is None
-
-
-def test_only_this_user_can_read_them(tmp_path: Path) -> None:
-    Answers(tmp_path / "answers").keep(b"question", b"answer")
-    (file,) = (tmp_path / "answers").iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_the_latest_are_kept(tmp_path: Path) -> None:
@@ -55,25 +47,6 @@ def test_a_second_process_for_the_same_party_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another process attends"):
         attend(found, bytes, threading.Event())
     os.close(lock)
-
-
-def test_who_is_not_asked_looks_less_and_less_often(tmp_path: Path) -> None:
-    found = replace(connection(tmp_path), poll=0.25, idle_poll=2.0)
-    waited = [found.poll]
-    while waited[-1] < 2.0:
-        waited.append(found.longer(waited[-1]))
-        assert len(waited) < 100
-    assert waited == sorted(waited)
-    assert found.longer(2.0) == 2.0
-    assert replace(found, idle_poll=0.1).longer(0.25) == 0.25
-    with pytest.raises(ConfigError, match="idle_poll = 0"):
-        replace(found, idle_poll=0)
-
-
-def test_where_no_server_is_a_party_waits_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    stop = threading.Event()
-    threading.Timer(1.0, stop.set).start()
-    attend(connection(tmp_path), bytes, stop)
 
 
 @pytest.mark.parametrize("address", ["", "here", "here:", ":9092", "here:0", "here:70000", "here:x"])

@@ -7,39 +7,27 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
-from incrowd.flower import wire
+from incrowd.errors import BudgetExceeded, DataError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
-from incrowd.flower.party import Party, alone
+from incrowd.flower.party import Party
 from incrowd.flower.policy import PartyPolicy
-from incrowd.flower.wire import read_answer, unsealed
-from incrowd.flower.work import RoundTask
-from incrowd.learning import CohortEngine
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import FixedClip, QuantileClip
 from incrowd.privacy.plan.sampling import Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from tests.flower.parties import (
-    CLIP,
-    KEYS,
-    MODEL,
-    NAMES,
-    RANDOMNESS,
     ROOMY,
     SERVER,
     Made,
     asked,
     offer_for,
-    own,
     plan_of,
     request,
-    tensors,
 )
 
 
@@ -47,26 +35,6 @@ def charged(folder: Path) -> list[int]:
     """The rounds that a party's ledger knows, in order."""
     with Ledger.read(folder / LEDGER) as ledger:
         return [int(e.content()["note"]["round"]) for e in ledger.entries() if e.kind == "charge"]
-
-
-def test_a_party_sends_what_it_would_contribute_here(made: Made) -> None:
-    offer = offer_for(plan_of())
-    party = made.start()
-    acceptance = party.reply(offer.to_bytes(SERVER))
-    place, _, _ = unsealed(acceptance, kind="acceptance", key=KEYS["north"].public_key(), most=0)
-    assert (place.plan, place.party) == (offer.fingerprint, "north")
-    frame = party.reply(asked(offer, 0, weights=0.25))
-    task = RoundTask.of(offer, request(offer, 0))
-    place = replace(request(offer, 0).place, party="north")
-    expected = task.expected(place, contributions=1)
-    found = wire.decoded(read_answer(frame, expected=expected, key=KEYS["north"].public_key()), expected=expected)
-    whole = CohortEngine(MODEL, tensors(), made.engine(offer).local)
-    weights = np.full(MODEL.size, 0.25)
-    [chunk] = whole.train(weights, [0], randomness=RANDOMNESS, round=0)
-    row = chunk.rows()[0].astype(float)
-    shortened = row * min(1, CLIP.clip_norm / np.linalg.norm(row))
-    assert np.abs(found.steps * task.step - shortened).max() <= 1.01 * task.step
-    assert np.linalg.norm(found.steps * task.step) <= CLIP.clip_norm
 
 
 def test_asked_again_it_sends_the_same_bytes_and_charges_nothing(made: Made) -> None:
@@ -155,15 +123,6 @@ def test_what_the_policy_does_not_allow_is_refused(policy: dict[str, Any], words
     assert not (made.folder / LEDGER).exists()
 
 
-def test_an_offer_that_names_no_field_is_not_within_those_that_are_allowed(made: Made) -> None:
-    silent = offer_for(plan_of(), columns=()).to_bytes(SERVER)
-    made.policy = PartyPolicy(budget=ROOMY, fields=["age", "dose"])
-    party = made.start()
-    with pytest.raises(SpecificationRefused, match="does not say which fields"):
-        party.accept(silent)
-    assert party.accept(offer_for(plan_of()).to_bytes(SERVER))
-
-
 def test_a_plan_that_the_ledger_has_no_room_for_is_refused(made: Made) -> None:
     made.policy = PartyPolicy(budget=Budget(epsilon=5.0, delta=1e-3))
     party = made.start()
@@ -174,13 +133,6 @@ def test_a_plan_that_the_ledger_has_no_room_for_is_refused(made: Made) -> None:
     with pytest.raises(SpecificationRefused, match="has not accepted"):
         party.answer(asked(offer_for(plan_of()), 0))
     party.answer(asked(small, 0))
-
-
-def test_it_is_in_the_plan_or_not_asked(made: Made) -> None:
-    with pytest.raises(SpecificationRefused, match="names no party north"):
-        made.start().accept(offer_for(plan_of(), parties=("west", "east", "south")).to_bytes(SERVER))
-    with pytest.raises(ConfigError, match="parties"):
-        offer_for(plan_of(), parties=("north", "north", "south"))
 
 
 def test_a_day_has_its_limit_and_the_next_day_its_own(made: Made) -> None:
@@ -251,16 +203,6 @@ def test_seeded_noise_may_be_drawn_again(made: Made, monkeypatch: pytest.MonkeyP
     assert charged(cut.folder) == [0]
 
 
-def test_old_answers_are_not_given_again(made: Made) -> None:
-    offer = offer_for(plan_of(rounds=13))
-    party = made.start()
-    party.accept(offer.to_bytes(SERVER))
-    answers = [party.answer(asked(offer, number)) for number in range(13)]
-    assert party.answer(asked(offer, 3)) == answers[3]
-    with pytest.raises(SpecificationRefused, match="comes after"):
-        party.answer(asked(offer, 2))
-
-
 def test_a_quantile_moves_and_the_rest_of_its_clip_does_not(made: Made) -> None:
     clip = QuantileClip(clip_norm=0.1, bit_noise=4.0)
     offer = offer_for(plan_of(clip=clip))
@@ -284,28 +226,3 @@ def test_how_long_a_contribution_was_is_not_told_where_nobody_pays_for_it(place:
     frame = party.answer(asked(offer, 0, clip=FixedClip(clip_norm=100.0)))
     assert b'"unclipped":0' in frame
     assert b'"dropped":0' in frame
-
-
-def test_data_that_do_not_fit_are_refused_before_anything_is_reserved(made: Made) -> None:
-    def unfit(_: object) -> CohortEngine:
-        raise DataError("the column dose is missing")
-
-    party = Party(made.folder, identity=made.start().identity, policy=made.policy, learner=unfit, randomness=RANDOMNESS)
-    with pytest.raises(DataError, match="dose"):
-        party.accept(offer_for(plan_of()).to_bytes(SERVER))
-    assert not (made.folder / LEDGER).exists()
-
-
-def test_the_files_are_for_their_owner_alone(made: Made) -> None:
-    offer = offer_for(plan_of())
-    party = made.start()
-    party.accept(offer.to_bytes(SERVER))
-    party.answer(asked(offer, 0))
-    assert made.folder.stat().st_mode & 0o077 == 0
-    assert all(path.stat().st_mode & 0o077 == 0 for path in made.folder.iterdir())
-
-
-@pytest.mark.parametrize("number", [-1, 3])
-def test_a_party_has_a_number_of_the_plan(number: int) -> None:
-    with pytest.raises(ConfigError, match="number"):
-        alone(own(0), number=number, clients=len(NAMES))

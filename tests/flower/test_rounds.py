@@ -7,7 +7,7 @@ import pytest
 
 from incrowd.errors import DataError
 from incrowd.flower.rounds import Patience, ask, frame_in, record_of
-from tests.flower.nodes import PlainLine, VirtualClock
+from tests.flower.nodes import VirtualClock
 
 
 @dataclass
@@ -42,13 +42,6 @@ def asked(script: Script, nodes: int = 2, *, all_needed: bool = False) -> dict[i
     return ask(script, dict.fromkeys(range(nodes), b"?"), longest=100, read=read, patience=patience)
 
 
-def test_all_are_asked_at_once_and_it_ends_with_the_last_answer() -> None:
-    script = Script([(1.0, 0, b"a"), (2.0, 1, b"b")])
-    assert asked(script) == {0: "0 a", 1: "1 b"}
-    assert script.pushed == [(0, 0), (0, 1)]
-    assert script.clock.now() == pytest.approx(2.0, abs=0.11)
-
-
 def test_the_silent_are_asked_again_and_nobody_else() -> None:
     script = Script([(1.0, 0, b"a"), (7.0, 2, b"late but good")])
     assert asked(script) == {0: "0 a", 1: "1 late but good"}
@@ -68,11 +61,6 @@ def test_the_first_answer_of_a_node_counts() -> None:
     assert asked(script) == {0: "0 first", 1: "1 b"}
 
 
-def test_what_cannot_be_read_is_as_if_it_had_not_come() -> None:
-    script = Script([(1.0, 0, b"bad"), (2.0, 0, b"good"), (1.0, 1, b"b"), (1.0, 77, b"nobody asked")])
-    assert asked(script) == {0: "0 good", 1: "1 b"}
-
-
 def test_a_round_goes_on_without_the_dead() -> None:
     script = Script([(1.0, 0, b"a"), (21.0, 1, b"too late")])
     assert asked(script) == {0: "0 a"}
@@ -85,18 +73,6 @@ def test_where_all_are_needed_what_is_missing_is_an_error() -> None:
         asked(Script([(1.0, 0, b"a")]), all_needed=True)
     with pytest.raises(DataError, match="bad"):
         asked(Script([(1.0, 0, b"bad")]), all_needed=True)
-
-
-def test_nobody_is_asked_where_there_is_nobody() -> None:
-    script = Script([])
-    assert asked(script, nodes=0) == {}
-    assert script.clock.now() == 0
-
-
-def test_who_is_asked_the_same_is_asked_at_once() -> None:
-    line = PlainLine({1: lambda _: b"a", 2: lambda _: b"b", 3: lambda _: b"c"})
-    ask(line, {1: b"x", 2: b"y", 3: b"x"}, longest=9, read=read, patience=Patience(clock=VirtualClock()))
-    assert line.asked == [(1, b"x"), (3, b"x"), (2, b"y")]
 
 
 def test_a_frame_goes_through_flowers_records_as_it_is() -> None:

@@ -1,6 +1,9 @@
 """Real parties, asked by a server that holds no data: who takes part, and what comes out."""
 
+import json
+import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from safetensors.numpy import load_file
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.flower.given import given
-from incrowd.flower.serve import PAUSED
+from incrowd.flower.serve import PAUSED, PartyServer
 from incrowd.flower.simulation import Simulation
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
@@ -160,24 +163,40 @@ def test_no_round_begins_while_a_run_is_paused(hospitals: Hospitals, line: Membe
     assert any("paused" in each for each in said)
 
 
-def test_a_run_that_was_cut_off_goes_on_with_the_same_parties(hospitals: Hospitals, line: MemberLine) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
+def test_a_server_that_is_told_to_stop_keeps_its_state_and_ends_well(
+    number: signal.Signals,
+    status: int,
+    hospitals: Hospitals,
+    line: MemberLine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     run_of(hospitals, "here", "one").train()
+    push, requests = line.push, list[bytes]()
 
-    class Stops:
-        def start(self, *_: object) -> None: ...
-        def end(self, *_: object) -> None: ...
-        def round(self, _: object) -> None:
-            raise KeyboardInterrupt
+    def told(nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        requests.extend([content] if b'"kind":"request"' in content else [])
+        if len(requests) == 2:
+            requests.append(b"")
+            signal.raise_signal(number)
+        return push(nodes, content, seconds)
 
-    with pytest.raises(KeyboardInterrupt):
-        hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Stops()])
-    line.close()  # the parties' processes begin anew, too
-    served(hospitals, line)
-    one, other = (load_file(hospitals.folder / name / "model.safetensors") for name in ("one", "out"))
+    monkeypatch.setattr(line, "push", told)
+    monkeypatch.setattr(PartyServer, "link", lambda *_: nullcontext(line))
+    folder, before = hospitals.folder, signal.getsignal(signal.SIGTERM)
+    words = ["serve", str(folder / "there.toml"), "--keys", str(folder / "server"), "--out", str(folder / "out")]
+    try:
+        serve = command(monkeypatch, capsys, "flower")
+        stopped = serve(*words, "--log-json")
+        assert (stopped.status, "go on with" in stopped.err) == (status, True)
+        lines = [json.loads(each) for each in stopped.err.splitlines() if each.startswith("{")]
+        assert any(each["event"] == "server" and "3 of 3" in each["says"] for each in lines)
+        assert serve(*words).status == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    one, other = (load_file(folder / name / "model.safetensors") for name in ("one", "out"))
     assert {name: array.tolist() for name, array in one.items()} == {n: a.tolist() for n, a in other.items()}
-    line.close()
-    for name in NAMES:
-        assert [row["round"] for row in given(hospitals.folder / name)["events"]] == [0, 1, 2]
 
 
 def test_trying_out_reserves_nothing_anywhere(hospitals: Hospitals, line: MemberLine) -> None:
@@ -240,19 +259,6 @@ def test_a_silo_is_tried_out_and_refuses_by_its_words_alone(hospitals: Hospitals
     assert "this party takes part" in found["cedar"]
     line.close()
     assert given(hospitals.folder / "amber")["promised"] == 0
-
-
-def test_a_run_that_has_begun_goes_on_with_whoever_is_there(hospitals: Hospitals, line: MemberLine) -> None:
-    class Stops:
-        def start(self, *_: object) -> None: ...
-        def end(self, *_: object) -> None: ...
-        def round(self, _: object) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Stops()])
-    line.gone.add("cedar")
-    assert served(hospitals, line)["rounds"] == 3
 
 
 def test_how_much_is_left_of_an_allowance_is_not_told(hospitals: Hospitals, line: MemberLine) -> None:

@@ -23,7 +23,6 @@ from incrowd.errors import (
 )
 from incrowd.federated.silo import Answer
 from incrowd.flower.given import LEDGER, given
-from incrowd.flower.offer import Offered
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
@@ -31,11 +30,8 @@ from incrowd.flower.silos import read_silo
 from incrowd.flower.wire import Place, sealed, unsealed
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.run import Run
-from tests.flower.silo_parties import BUDGET, KEYS, SERVER, THREE, Hospitals, asked, federation_of
-from tests.runs.test_silo_run import SEEDED
+from tests.flower.silo_parties import BUDGET, KEYS, SERVER, Hospitals, asked, federation_of
 from tests.runs.test_silo_run import rows as rows_of
-from tests.runs.test_silo_run import small as silos
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,30 +49,6 @@ def rows(folder: Path) -> list[dict[str, object]]:
 
 def hospitals_of(folder: Path, *overrides: str, **rest: Any) -> Hospitals:
     return Hospitals(folder, federation_of(*overrides), **rest)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [(), ("privacy.count_std=5.0", "privacy.report_std=3.0", "privacy.weigh='by records'"), (CLIENTS,)],
-    ids=["records", "counts and report", "clients too"],
-)
-def test_parties_release_the_model_of_one_machine(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    expected = Run.create(silos(*THREE, *SEEDED, *overrides), tmp_path / "here").train()
-    hospitals = hospitals_of(tmp_path / "parties", *overrides)
-    hospitals.accept()
-    found = hospitals.run(tmp_path / "there").train()
-    assert weights(tmp_path / "there") == weights(tmp_path / "here")
-    for name in ("epsilon_by_silo", "epsilon", "stopped", "report_by_silo", "rounds"):
-        assert found.get(name) == expected.get(name)
-    assert rows(tmp_path / "there") == rows(tmp_path / "here")
-    assert not (tmp_path / "there" / "silos").exists()
-    assert "SIMULATION" in found["statement"]["text"]
-    reported = "privacy.report_std=3.0" in overrides
-    assert all(hospitals.charged(place) == [0, 1, 2, *([3] if reported else [])] for place in range(3))
-    assert not hospitals.refused
-    shown = given(tmp_path / "parties" / "silo-1")
-    assert [row["asked"] for row in shown["events"]] == [True] * len(shown["events"])
-    assert {row["noise_multiplier"] for row in shown["events"]} >= {hospitals.federation.noise_multiplier}
 
 
 @pytest.fixture(scope="module")
@@ -229,11 +201,6 @@ def test_plans_that_only_take_a_partys_time_are_refused(plan: dict[str, Any], wo
     assert not (hospitals.folder / "silo-1" / LEDGER).exists()
 
 
-def test_a_report_of_too_many_classes_is_refused(hospitals: Hospitals) -> None:
-    with pytest.raises(SpecificationRefused, match="numbers of a report"):
-        hospitals.party(0).accept(replace(hospitals.offer, classes=10**6).to_bytes(SERVER))
-
-
 def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
     hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,20 +338,6 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
     assert cut.charged(0) == [0, 1]
 
 
-def test_killed_before_an_answer_is_in_its_memory_a_silo_still_has_it(
-    earnest: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hospitals = Hospitals(tmp_path, earnest)
-    offer, party = hospitals.offer, hospitals.party(0)
-    party.accept(offer.to_bytes(SERVER))
-    monkeypatch.setattr(party._memory, "keep", killed)
-    with pytest.raises(Killed):
-        party.answer(asked(offer, 0))
-    hospitals.kill(0)
-    assert opened(hospitals.party(0).answer(asked(offer, 0)), offer, 0).update is not None
-    assert hospitals.charged(0) == [0]
-
-
 def test_a_ledger_that_was_put_back_is_noticed(earnest: Any, tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path, earnest)
     offer, party = hospitals.offer, hospitals.party(0)
@@ -413,13 +366,6 @@ def test_after_the_last_question_there_are_no_more_rounds(hospitals: Hospitals) 
         with pytest.raises(SpecificationRefused):
             party.answer(asked(offer, number, weights=weights))
     assert hospitals.charged(0) == [0, offer.rounds]
-
-
-def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
-    offer = replace(hospitals.offer, settings={"model": {"kind": "linear"}, "more": [1, None]})
-    found = Offered.read(offer.to_bytes(SERVER), key=SERVER.public_key()).made(SiloOffer.from_json)
-    assert found == offer
-    assert found.fingerprint == offer.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 from incrowd.federated.silo import Answer
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of, read_silo, sealed_answer
-from incrowd.flower.simulation import Simulation
 from incrowd.flower.wire import Place, sealed
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
 from tests.flower.nodes import PlainLine, VirtualClock
-from tests.runs.small import clients_of, seeded, silos_of
+from tests.runs.small import silos_of
 from tests.runs.test_silo_run import SEEDED, SMALL
 from tests.runs.test_silo_run import small as silos
 
@@ -65,19 +64,6 @@ def test_silos_elsewhere_release_the_model_of_one_machine(overrides: tuple[str, 
     for name in ("silo-1", "silo-2"):
         with Ledger.read(tmp_path / "there" / "silos" / name / "ledger.sqlite") as ledger:
             assert ledger.charges()[0] == found["rounds"]
-
-
-def test_a_silo_that_is_asked_again_sends_the_same_and_pays_once(tmp_path: Path) -> None:
-    run = Run.create(silos(), tmp_path / "run")
-    network, _ = network_of(run)
-    start = np.zeros(network.size)
-    first, again = network.answers(0, start), network_of(run)[0].answers(0, start)
-    for one, other in zip(first, again, strict=True):
-        assert one.update is not None
-        assert other.update is not None
-        assert one.update.tolist() == other.update.tolist()
-    with Ledger.read(tmp_path / "run" / "silos" / "silo-1" / "ledger.sqlite") as ledger:
-        assert ledger.charges() == (1, 0)
 
 
 def test_a_silo_that_does_not_answer_stops_the_run_until_it_does(tmp_path: Path) -> None:
@@ -164,17 +150,6 @@ def test_a_silo_that_signs_nonsense_is_refused_or_finite(head: dict[str, Any], b
 def test_what_is_no_silos_answer_is_refused(frame: bytes) -> None:
     with pytest.raises(DataError):
         opened(frame)
-
-
-def test_who_trains_and_who_answers_are_not_mixed_up(tmp_path: Path) -> None:
-    run, whole = Run.create(silos(), tmp_path / "silos"), Run.create(seeded(), tmp_path / "clients")
-    with pytest.raises(ConfigError, match="silos train themselves"):
-        run.trained_by(lambda _: pytest.fail("nobody is asked"))
-    with pytest.raises(ConfigError, match="use trained_by"):
-        whole.answered_by(lambda *_: pytest.fail("nobody is asked"))
-    assert clients_of(whole).trainers is None
-    with pytest.raises(ConfigError, match="address"):
-        Simulation(address="127.0.0.1:6379").train(run)
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ class Storm:
     def start(self, what: str) -> None:
         keys, port = str(self.folder / "server"), str(self.port)
         out, config = str(self.folder / "out"), str(self.folder / "there.toml")
-        serving = ["flower", "serve", config, "--keys", keys, "--host", "127.0.0.1", "--port", port]
+        serving = ["flower", "serve", config, "--keys", keys, "--port", port]
         words = {
             "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "20"],
             "cedar": [bad_party.__file__, str(self.folder / "cedar")],

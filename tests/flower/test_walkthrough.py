@@ -3,9 +3,11 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import nginx
 from tests.flower.deployment import ROOT, free_port
+from tests.nginx import Nginx
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [nginx.missing, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs" / "deploy.md"
 HOSPITALS = ("amber", "birch", "cedar", "dogwood", "elm")
@@ -27,10 +31,13 @@ class World:
     """Six machines, as directories; what travels between them are files."""
 
     folder: Path
+    proxy: Path
     port: int = field(default_factory=free_port)
+    inside: int = field(default_factory=free_port)
     stay: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.nginx = Nginx(self.proxy)
         generator = np.random.default_rng(0)
         for name in ("server", *HOSPITALS):
             (self.folder / name).mkdir()
@@ -57,13 +64,23 @@ class World:
     def _own(self, text: str, name: str) -> str:
         """The same on this machine: its own name, and the address that there is here."""
         text = text if name == "server" else text.replace("amber", name)
-        here = {"fl.example.org": "127.0.0.1", "9092": str(self.port), "0.0.0.0": "127.0.0.1"}  # noqa: S104  # it is what gets replaced
+        here = {"fl.example.org": "127.0.0.1", "0.0.0.0": "127.0.0.1"}  # noqa: S104  # it is what gets replaced
+        here |= {
+            "9092": str(self.port),
+            "9091": str(self.inside),
+            "$PWD/proxy": str(self.proxy),
+            " proxy proxy": f" proxy {self.proxy}",
+        }
         for there, instead in here.items():
             text = text.replace(there, instead)
         return text
 
     def _run(self, name: str, line: str, *, stays: bool) -> str:
         program, *words = shlex.split(line)
+        if program == "nginx":
+            assert words == ["-p", str(self.proxy), "-e", "logs/error.log", "-c", "nginx.conf"]
+            self.nginx.start(self.port)
+            return ""
         assert program == "incrowd"
         started = subprocess.Popen(
             [sys.executable, "-m", "incrowd", *words],
@@ -94,11 +111,13 @@ class World:
             each.send_signal(signal.SIGTERM)
         for each in self.stay:
             each.wait(30)
+        self.nginx.stop()
+        shutil.rmtree(self.proxy)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+    made = World(tmp_path, Path(tempfile.mkdtemp(prefix="fleet-")))  # a socket's path is to be short
     yield made
     made.end()
 
