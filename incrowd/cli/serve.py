@@ -42,6 +42,9 @@ def serve(
         Path | None, _option("The token for orders; without it none are taken.", "FILE")
     ] = None,
     public: Annotated[Path | None, _option("A public table to measure what was learnt by.", "TABLE.csv")] = None,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Write one JSON line an event on standard error.")
+    ] = False,
     as_json: Json = False,
     _written: Annotated[
         bool,
@@ -75,6 +78,7 @@ def serve(
         turned_away=turned_away,
         token=None if admin_token_file is None else token_of(admin_token_file),
         public=public,
+        log_json=log_json,
     )
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
     heard = "which only this machine reaches: incrowd serve --nginx writes the way in for others"

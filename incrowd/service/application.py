@@ -1,10 +1,12 @@
 """The application: a store, the figures about it, and what answers requests."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from incrowd.service.board import Board
+from incrowd.service.log import EventLog
 from incrowd.service.public_table import PublicTable
 from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore, StoreAway
@@ -12,14 +14,21 @@ from incrowd.service.tending import Tending
 
 
 class Application:
-    """A store and all that answers for it. `token` is the one that orders have to show.
+    """A store and all that answers for it. `token` is the one that orders have to show; events go to the `log`.
 
     Guarantee: the store is opened before the first request and closed after the last, and what was acknowledged by then
     is kept.
     """
 
-    def __init__(self, store: PoolStore, *, token: str | None = None, public: PublicTable | None = None) -> None:
-        self._store, self._token, self._public = store, token, public
+    def __init__(
+        self,
+        store: PoolStore,
+        *,
+        token: str | None = None,
+        public: PublicTable | None = None,
+        log: EventLog | None = None,
+    ) -> None:
+        self._store, self._token, self._public, self._log = store, token, public, log or EventLog()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Rest]:
@@ -27,19 +36,20 @@ class Application:
         await self._store.open()
         tending = Tending(self._store)
         board = Board(tending, public=self._public)
-        rest = Rest(tending, board, token=self._token)
+        rest = Rest(tending, board, token=self._token, log=self._log)
         with suppress(StoreAway):
             tending.accepted = (await self._store.figures()).accepted
-        ticking = asyncio.create_task(_tick(board))
+        ticking = asyncio.create_task(self._tick(board, rest))
         try:
             yield rest
         finally:
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
             await self._store.close()
+            self._log.tell("stop", accepted=tending.accepted, refused=dict(rest.refused))
 
-
-async def _tick(board: Board) -> None:
-    while True:
-        board.tick()
-        await asyncio.sleep(1.0)
+    async def _tick(self, board: Board, rest: Rest) -> None:
+        while True:
+            board.tick()
+            self._log.look(self._store.trouble, rest.refused, now=time.monotonic())
+            await asyncio.sleep(1.0)

@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import hmac
 import json
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.service.board import Board
+from incrowd.service.log import EventLog
 from incrowd.service.metrics import exposition
 from incrowd.service.openapi import ORDERS, openapi
 from incrowd.service.problems import (
@@ -79,8 +82,8 @@ class Rest:
     Edge cases: while the store is away all that needs it is 503, with a reason.
     """
 
-    def __init__(self, tending: Tending, board: Board, *, token: str | None) -> None:
-        self._tending, self._store, self._board = tending, tending.store, board
+    def __init__(self, tending: Tending, board: Board, *, token: str | None, log: EventLog) -> None:
+        self._tending, self._store, self._board, self._log = tending, tending.store, board, log
         self._token = None if token is None else hashlib.sha256(token.encode()).digest()
         asked = self._store.desk.specification
         self._asked, self._specification = asked, asked.to_json().encode()
@@ -251,7 +254,9 @@ class Rest:
         return response
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        """A mistake of ours: Starlette raises it again behind the reply, and it goes to the log."""
+        """A mistake of ours; where it happened is told, and not what with."""
+        *_, last = traceback.extract_tb(error.__traceback__)
+        self._log.tell("failed", error=type(error).__name__, at=f"{Path(last.filename).name}:{last.lineno}")
         return self._problem(FAILED, close=True)
 
     def _problem(self, problem: Problem, *, close: bool = False) -> Response:

@@ -25,6 +25,7 @@ from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.service.application import Application
 from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
+from incrowd.service.log import EventLog
 from incrowd.service.public_table import PublicTable
 from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore
@@ -62,6 +63,7 @@ class ServiceOptions:
     turned_away: float = 0.01
     lifetime: int = LIFETIME
     token: str | None = field(default=None, repr=False)
+    log_json: bool = False
     public: Path | None = None
 
     def __post_init__(self) -> None:
@@ -119,20 +121,23 @@ async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callab
     sys.setswitchinterval(SWITCH_S)
     store = options.opened()
     public = None if options.public is None else PublicTable(options.public, options.specification)
-    async with Application(store, token=options.token, public=public).running() as rest:
+    log = EventLog(as_json=options.log_json)
+    async with Application(store, token=options.token, public=public, log=log).running() as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
+        log.tell("start", url=_url(options, listener), specification=options.specification.fingerprint)
         await Served(settings(rest), ready).serve(sockets=[listener])
 
 
 def settings(rest: Rest) -> uvicorn.Config:
-    """How uvicorn serves: no log of requests, no names of itself. Nobody's word about addresses is listened to."""
+    """How uvicorn serves: no log of its own, no names of itself. Nobody's word about addresses is listened to."""
     return uvicorn.Config(
         rest.application,
         http="httptools",
         ws="none",
         lifespan="off",
-        log_level="error",
+        log_config=None,
+        log_level="critical",
         access_log=False,
         server_header=False,
         date_header=False,

@@ -276,13 +276,11 @@ def test_a_device_contributes_through_it(limited: Nginx, served: ServeProcess) -
     address = Address.of(f"https://localhost:{limited.port}")
     draw = exchange(address, "/v1/draw", most=2**20, deadline_s=20, context=limited.context)
     before = served.accepted()
-    for number in range(5):
-        taken = served.contribute(draw, seed=number, to=address, context=limited.context)
-        if taken.status == 200:
-            break
-    assert taken.headers["incrowd-outcome"] == "accepted"
+    outcomes = [served.contribute(draw, seed=number, to=address, context=limited.context).status for number in range(3)]
+    assert set(outcomes) <= {200, 422}
+    assert 200 in outcomes
     time.sleep(1.1)
-    assert served.accepted() == before + 1
+    assert served.accepted() == before + outcomes.count(200)
 
 
 def test_a_test_changes_only_what_is_there() -> None:

@@ -1,6 +1,7 @@
 """`incrowd serve` as people start it: where it listens, what it refuses, how it ends, several processes."""
 
 import json
+import re
 import signal
 import subprocess
 from importlib import resources
@@ -11,6 +12,7 @@ import pytest
 from incrowd.errors import ServiceFailed
 from tests.command import Command, command
 from tests.drawdiscard.mail import asked
+from tests.service.nginx import free_port
 from tests.service.processes import ServeProcess, serve_process, until
 from tests.service.redis_process import RedisProcess
 
@@ -43,6 +45,28 @@ def test_it_serves_and_a_signal_ends_it_with_all_kept(tmp_path: Path) -> None:
         process.process.send_signal(signal.SIGINT)
         assert process.stop() == (0, "")
     assert (tmp_path / "spec.pool" / "pool.sqlite").exists()
+
+
+@pytest.mark.slow
+def test_the_first_commands_of_its_page_work_in_an_empty_directory(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    port = str(free_port())
+    made, serves, contributes = re.findall(
+        r"^```bash\n(.*?)^```$", page.replace("8000", port), re.MULTILINE | re.DOTALL
+    )
+    subprocess.run(["bash", "-ec", made], cwd=tmp_path, check=True, timeout=60)
+    with subprocess.Popen(["bash", "-c", "exec " + serves], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith(f"listens at http://127.0.0.1:{port}, which only this machine")
+            told = subprocess.run(
+                ["bash", "-ec", contributes], check=False, cwd=tmp_path, capture_output=True, timeout=120, text=True
+            )
+        finally:
+            server.terminate()
+            server.wait(30)
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"sent\W+1\b", told.stdout)
 
 
 @pytest.mark.slow
