@@ -131,6 +131,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
     def _scaled(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """The places of the features in their ranges, from -1 to 1; as they are where no ranges are stated."""
         if self.ranges is None:
+            if x.dtype == np.uint8:
+                raise ConfigError(field="ranges", value=None, remedy="give (0, 255) for bytes of pictures, or floats")
             with np.errstate(over="ignore"):
                 return _finite(np.asarray(x, np.float32))
         ends = np.asarray(self.ranges, np.float64)

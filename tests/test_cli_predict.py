@@ -55,7 +55,7 @@ def test_nothing_is_needed_but_the_folder(incrowd: Command) -> None:
     done = incrowd("predict", "elsewhere/run", "new.csv")
     assert done.status == 0
     rows = list(csv.DictReader(done.out.splitlines()))
-    assert list(rows[0]) == ["prediction", "probability of no", "probability of yes"]
+    assert list(rows[0]) == ["id", "prediction", "probability of no", "probability of yes"]
     features = np.array([[2 * 0.03 - 1, 1, 0], [2 * 0.9 - 1, 0, 1]], np.float32)
     state = load_file("elsewhere/run/model.safetensors")
     logits = features @ state["1.weight"].numpy().T + state["1.bias"].numpy()
@@ -67,6 +67,20 @@ def test_nothing_is_needed_but_the_folder(incrowd: Command) -> None:
     assert shown["predictions"] == [row["prediction"] for row in rows]
     assert shown["classes"] == ["no", "yes"]
     assert np.allclose(np.array(shown["probabilities"]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("header", "ids"), [("sex,age,who", ["7", "u"]), ("sex,age,who,ID", ["a", "b"]), ("sex,age", ["1", "2"])]
+)
+def test_each_prediction_says_of_which_row_it_is(incrowd: Command, header: str, ids: list[str]) -> None:
+    """By its id, or else by its client, or else by its number."""
+    ward().train()
+    width = header.count(",") + 1
+    rows = (["f", "3", "7", "a"], ["m", "90", "u", "b"])
+    Path("new.csv").write_text("\n".join([header, *(",".join(row[:width]) for row in rows)]).replace(",", ";") + "\n")
+    done = incrowd("predict", "run", "new.csv")
+    assert [row["id"] for row in csv.DictReader(done.out.splitlines())] == ids
+    assert incrowd("predict", "run", "new.csv", "--json").object()["ids"] == ids
 
 
 def test_a_file_for_the_predictions(incrowd: Command) -> None:
@@ -99,7 +113,7 @@ def test_it_says_what_the_result_says(incrowd: Command, classes: str, more: str)
         assert found.probabilities == pytest.approx(result.predict_proba(numbers))
         assert found.to_json()["classes"] == ["0", "1"]
     else:
-        assert found.to_csv().splitlines()[0] == "prediction"
+        assert found.to_csv().splitlines()[0] == "id,prediction"
         assert len(incrowd("predict", "run", "new.csv", "--json").object()["predictions"]) == 3
 
 

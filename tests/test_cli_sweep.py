@@ -51,6 +51,15 @@ def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
     assert found["epsilon_of_search"] < 9.1  # one run, by the accountant that knows selections
 
 
+@pytest.mark.parametrize("options", [(), ("--random", "2"), QUICK])
+def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, ...]) -> None:
+    refused = incrowd(*options)
+    assert refused.status == 2
+    assert "grid" in refused.err
+    assert "--grid local.learning_rate=" in refused.err
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
@@ -62,7 +71,7 @@ def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
         (("--select", "private", "--expected-runs", "3", "--law", "fair"), 2, "law = 'fair'"),
         (("--select", "private", "--expected-runs", "3", "--law", "-1"), 2, "shape = -1.0"),
         (("--select", "best"), 2, "best"),
-        (("--jobs", "0"), 2, "jobs = 0"),
+        ((*GRID, "--jobs", "0"), 2, "jobs = 0"),
     ],
 )
 def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status: int, message: str) -> None:

@@ -9,6 +9,7 @@ import warnings
 from typing import Annotated
 
 import typer
+import typer.core
 
 from incrowd import __version__
 from incrowd.cli import (
@@ -50,6 +51,7 @@ __all__ = [
 ]
 """The command line itself, and what a command that is plugged in needs to look like one of ours."""
 
+typer.core.HAS_RICH = False  # typer escapes brackets in help for markup, although this help has none
 app = typer.Typer(
     name="incrowd",
     help="Differentially private federated learning: plan it, run it, check what was spent.\n\nExample: incrowd train",

@@ -23,7 +23,8 @@ def predict_table(
     """Say what a run's model predicts for each row of a table. Nothing is needed but the run's folder.
 
     Columns are found by their names, and mean what the run's settings state; labels and clients are not needed. What is
-    printed is a table: the prediction, and where labels are classes the probability of each.
+    printed is a table: an id, the prediction, and where labels are classes the probability of each. The id is the
+    row's cell in a column "id", or in the client column, or else the row's number.
 
     Example: incrowd predict out/visits new-visits.csv --out predictions.csv
     """

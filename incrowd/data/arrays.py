@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd.data.examples import Examples, Labels
-from incrowd.data.inputs import Inputs
+from incrowd.data.inputs import Inputs, named
 from incrowd.errors import DataError
 
 _MAP_STYLE = "give a map-style data set, or read it into arrays"
@@ -29,7 +29,7 @@ def from_arrays(
     labels: ArrayLike,
     *,
     classes: int | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     offset: float = 0.0,
 ) -> Examples:
     """Examples from arrays or lists of numbers, or from a dict or a tuple of them: several inputs of a model.
@@ -38,13 +38,15 @@ def from_arrays(
     says that they are quantities. Other numbers are converted to float32, and truth values too, unless they are one of
     several inputs, where they are masks.
 
+    Bytes of pictures (uint8 of two dimensions or more) become 0 to 1 unless a `scale` is stated.
+
     Guarantee: contiguous uint8, float32 or int64 features and int64 labels (float32 without classes) are used as they
     are, without a copy.
 
-    Edge cases: what float32 cannot hold, a whole number that it would change, a label that is not a whole number where
-    classes are stated, and anything but numbers is a `DataError`.
+    Edge cases: other bytes without a `scale`, what float32 cannot hold, a whole number that it would change, a label
+    that is not a whole number where classes are stated, and anything but numbers is a `DataError`.
     """
-    quantities = scale != 1 or offset != 0
+    quantities = scale not in (None, 1) or offset != 0
     if isinstance(features, dict):
         inputs: Inputs = {name: _input(f"features[{name!r}]", one) for name, one in features.items()}
     elif isinstance(features, tuple) and not _is_row(features):
@@ -55,13 +57,13 @@ def from_arrays(
         features=inputs,
         labels=_as_labels(_numbers("labels", labels), classes),
         classes=classes,
-        scale=scale,
+        scale=_usual_scale(inputs) if scale is None else scale,
         offset=offset,
     )
 
 
 def from_dataset(
-    dataset: MapDataset, *, classes: int | None = None, scale: float = 1.0, offset: float = 0.0
+    dataset: MapDataset, *, classes: int | None = None, scale: float | None = None, offset: float = 0.0
 ) -> Examples:
     """Examples from a map-style data set that gives ``(features, label)``, read once into one array.
 
@@ -130,6 +132,17 @@ def _together(labels: list[NDArray[Any]]) -> NDArray[Any]:
                 "give one number for each example, or equally many"
             )
     return np.array(plain)
+
+
+def _usual_scale(features: Inputs) -> float:
+    """What a byte counts where no scale is stated: 1 / 255 in pictures. Edge cases: other bytes are a `DataError`."""
+    stored = [one for one in named(features).values() if one.dtype == np.uint8]
+    if any(one.ndim < 3 for one in stored):
+        raise DataError(
+            "features are uint8: state scale = 1/255 for bytes of pictures, which become 0 to 1, or scale = 1 for "
+            "numbers as they are; or give float32"
+        )
+    return 1 / 255 if stored else 1.0
 
 
 def _is_row(given: tuple[Any, ...]) -> bool:

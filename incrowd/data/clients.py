@@ -129,7 +129,7 @@ class Clients:
         *,
         owner: ArrayLike,
         classes: int | None = None,
-        scale: float = 1.0,
+        scale: float | None = None,
         offset: float = 0.0,
         **stated: Unpack[PublicFacts],
     ) -> "Clients":

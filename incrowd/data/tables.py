@@ -46,13 +46,15 @@ def load_table(
 
     Guarantee: of a table that is not ``public``, no error shows a client's name, nor how many there are.
 
-    Edge cases: without ``clients`` they are counted, which is for tables that hide nobody. A test client who also
-    trains is a `DataError`, unless ``test_clients`` is "shared": then the test set is not called public.
+    Edge cases: a column that a stated schema does not know is a `DataError`. Without ``clients`` they are counted,
+    which is for tables that hide nobody. A test client who also trains is a `DataError`, unless ``test_clients`` is
+    "shared": then the test set is not called public.
     """
     check_stated(stated)
     public, clients, test = stated.get("public", False), stated.get("clients"), stated.get("test")
     _check_holdout(holdout_clients, public=public, test=test)
     table = read_rows(_source(source), columns.reading)
+    _check_all_stated(table, columns)
     columns = columns.resolved(table.header)
     examples, owners = _read(table, columns)
     held = None
@@ -107,6 +109,20 @@ def read_features(source: Path | str | Frame, columns: Columns) -> NDArray[np.fl
         for at, encode in encoders:
             numbers.extend(encode(place, cells[at]))
     return _as_features(table, numbers, rows)
+
+
+def row_ids(source: Path | str | Frame, columns: Columns) -> tuple[str, ...]:
+    """A name for each row: from a column `id`, or else the client column, or else the row's number from 1.
+
+    Edge cases: a column that is learnt from names no rows.
+    """
+    table = read_rows(_source(source), columns.reading)
+    named = [name for name in table.header if name.casefold() == "id" or (name and name == columns.client)]
+    free = [name for name in named if name not in columns.features]
+    if not free:
+        return tuple(str(number) for number, _ in enumerate(table.rows, start=1))
+    at = table.column(min(free, key=lambda name: name == columns.client))
+    return tuple("" if cells[at] is None else str(cells[at]) for _, cells in table.rows)
 
 
 def table_name(source: Path | str | Frame) -> str:
@@ -225,6 +241,21 @@ def _client(table: Rows, place: int, cell: Any, columns: Columns) -> str:
         return text_of(cell)
     except DataError as why:
         raise _misfit(table, place, columns.client, cell, why) from None
+
+
+def _check_all_stated(table: Rows, columns: Columns) -> None:
+    """Refuse a column that would not be learnt although nobody said so."""
+    if not columns.schema or columns.features:
+        return
+    for name in (columns.client, columns.label, *columns.resolved(()).features):
+        if name:
+            table.column(name)  # a column that is missing is the likelier mistake
+    for name in table.header:
+        if name not in {*columns.schema, columns.client, columns.label}:
+            raise DataError(
+                f"{table.path}: the column {name!r} is not stated, so nothing would be learnt from it; "
+                f'state what it means in columns, or say {name} = "ignore"'
+            )
 
 
 def _check_holdout(share: float | None, *, public: bool, test: object) -> None:

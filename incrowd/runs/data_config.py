@@ -178,6 +178,9 @@ class Parties(Meaning):
             self.check_meaning()
         of_tables, of_arrays = ("label", "features", "columns", "test_file"), ("type", "scale", "offset")
         self._refuse_others(of_tables if self.shape else of_arrays)
+        if self.type == "uint8" and "scale" not in self.model_fields_set:
+            remedy = "state 0.00392156862745098 (1 / 255) for bytes of pictures, or 1 for numbers as they are"
+            raise ConfigError(field="data.scale", value=None, remedy=remedy)
         if self.shape and not isinstance(self.classes, int | None):
             remedy = "labels of arrays are 0, 1, ..: give their number, or leave it out where they are numbers"
             raise ConfigError(field="data.classes", value=self.classes, remedy=remedy)

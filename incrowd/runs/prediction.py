@@ -13,6 +13,7 @@ from torch import nn
 
 from incrowd.data import Columns, Examples, read_features
 from incrowd.data.examples import Labels
+from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.metrics import probabilities
@@ -29,27 +30,29 @@ CLASS = "probability of "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
-    """A label for each row, and where labels are classes, how probable each of them is, [rows, classes]."""
+    """An id and a label for each row, and where labels are classes, how probable each is, [rows, classes]."""
 
+    ids: tuple[str, ...]
     labels: NDArray[Any]
     classes: tuple[str, ...] | None = None
     probabilities: NDArray[np.float64] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data. Edge cases: a number that is not finite is None, for which JSON has a word."""
-        content: dict[str, Any] = {"predictions": _finite(self.labels)}
+        content: dict[str, Any] = {"ids": list(self.ids), "predictions": _finite(self.labels)}
         if self.classes is not None and self.probabilities is not None:
             content |= {"classes": list(self.classes), "probabilities": [_finite(row) for row in self.probabilities]}
         return content
 
     def to_csv(self) -> str:
-        """A table: `prediction`, and a column for the probability of each class."""
+        """A table: `id`, `prediction`, and a column for the probability of each class."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["prediction", *(f"{CLASS}{name}" for name in self.classes or ())])
+        writer.writerow(["id", "prediction", *(f"{CLASS}{name}" for name in self.classes or ())])
         chances = np.empty((len(self.labels), 0)) if self.probabilities is None else self.probabilities
         writer.writerows(
-            [label, *(f"{one:.6f}" for one in row)] for label, row in zip(self.labels, chances, strict=True)
+            [name, label, *(f"{one:.6f}" for one in row)]
+            for name, label, row in zip(self.ids, self.labels, chances, strict=True)
         )
         return text.getvalue()
 
@@ -81,6 +84,7 @@ def predict(folder: Path, table: Path) -> Predictions:
     outputs = outputs_of(module, examples)
     classes = columns.classes
     names = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
+    ids = row_ids(table, columns)
     labels = labels_of(
         outputs,
         loss=loss,
@@ -88,8 +92,8 @@ def predict(folder: Path, table: Path) -> Predictions:
         classes=columns.number_of_classes,
     )
     if names is None:
-        return Predictions(labels=labels.reshape(len(examples)))
-    return Predictions(labels=labels, classes=names, probabilities=probabilities(outputs.astype(np.float64)))
+        return Predictions(ids=ids, labels=labels.reshape(len(examples)))
+    return Predictions(ids=ids, labels=labels, classes=names, probabilities=probabilities(outputs.astype(np.float64)))
 
 
 def as_onnx(folder: Path) -> bytes:

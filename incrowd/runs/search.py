@@ -43,9 +43,9 @@ class Search:
     examples that is declared public and decides; 0 leaves it to the test examples. `budget` is the most that the whole
     search may cost; with `fit` the noise of all runs is raised by one factor until it does not cost more.
 
-    Edge cases: whatever is wrong with any of the configs is a `ConfigError` before anything is loaded; the number of
-    runs can only be drawn for `private`, and nothing can be fitted without a budget or where nothing is charged. Runs
-    that a tracker would be told of cannot be kept back, so for `private` there is none.
+    Edge cases: no axis, or whatever is wrong with any of the configs, is a `ConfigError` before anything is loaded; the
+    number of runs can only be drawn for `private`, and nothing can be fitted without a budget or where nothing is
+    charged. Runs that a tracker would be told of cannot be kept back, so for `private` there is none.
     """
 
     source: Path | str | None = None
@@ -62,6 +62,9 @@ class Search:
     _random: SeededRandomness = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not self.axes:
+            remedy = "name what to compare: --grid local.learning_rate=0.1,0.3; one setting alone is `incrowd train`"
+            raise ConfigError(field="grid", value=None, remedy=remedy)
         if self.select not in get_args(Select):
             remedy = f"choose from {', '.join(get_args(Select))}"
             raise ConfigError(field="select", value=self.select, remedy=remedy)

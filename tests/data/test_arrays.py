@@ -14,7 +14,7 @@ from incrowd.errors import DataError
 def test_arrays_of_the_right_type_are_not_copied(dtype: type) -> None:
     features: NDArray[Any] = np.ones((3, 2), dtype)
     labels = np.zeros(3, np.int64)
-    examples = from_arrays(features, labels, classes=1)
+    examples = from_arrays(features, labels, classes=1, scale=1)
     assert np.shares_memory(examples.features, features)
     assert np.shares_memory(examples.labels, labels)
 

@@ -280,7 +280,10 @@ def test_typed_tables_are_read_as_texts_are(tmp_path: Path, kind: str) -> None:
 
 def test_an_error_names_the_row_of_a_frame() -> None:
     pandas = pytest.importorskip("pandas")
-    frame, stated = of_types("frame", Path()), replace(WARD, schema=columns_of({"sex": {"levels": ["f", "m"]}}))
+    frame, stated = (
+        of_types("frame", Path()),
+        replace(WARD, schema=columns_of({"sex": {"levels": ["f", "m"]}}), features=("sex",)),
+    )
     with pytest.raises(DataError, match=r"data frame, row 2: sex = 'q' is none of"):
         load_table(frame.assign(sex=["f", "q", "m"]), columns=stated)
     with pytest.raises(DataError, match=r"row 2: patient = nan says that it is missing"):

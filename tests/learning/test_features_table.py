@@ -158,7 +158,15 @@ def test_a_row_without_ranges_is_alone_and_of_length_one(rows: list[list[float]]
 
 def tabled(path: Path, age: Any) -> Table:
     file = table(path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(100)])
-    return Table(file=str(file), client="who", label="bad", classes=("no", "yes"), columns={"age": age}, public=True)
+    return Table(
+        file=str(file),
+        client="who",
+        label="bad",
+        classes=("no", "yes"),
+        features=("age",),
+        columns={"age": age},
+        public=True,
+    )
 
 
 def test_by_the_recipe_numbers_without_a_range_are_rows_of_a_table_too(tmp_path: Path) -> None:

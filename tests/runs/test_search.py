@@ -13,7 +13,7 @@ BASE = ("model={kind='linear'}", "features={name='none'}", "data.clients=12", "p
 
 
 def search(*axes: str, **wanted: Any) -> Search:
-    return Search(overrides=BASE, axes=[axis(text) for text in axes], **wanted)
+    return Search(overrides=BASE, axes=[axis(text) for text in axes or ["local.epochs=2"]], **wanted)
 
 
 def test_every_point_is_a_whole_config_on_one_thread_with_a_validation_set() -> None:

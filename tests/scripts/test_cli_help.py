@@ -38,3 +38,8 @@ def test_every_command_is_found_with_its_own_help(helps: dict[str, str]) -> None
     assert {"incrowd", "incrowd plan", "incrowd ledger show", "incrowd ledger verify"} <= set(helps)
     for command, text in helps.items():
         assert f"Usage: {command}" in text, "each help belongs to its command"
+
+
+def test_no_help_shows_a_backslash_of_markup(helps: dict[str, str]) -> None:
+    assert "[default: 0]" in helps["incrowd sweep"]
+    assert [command for command, text in helps.items() if "\\[" in text] == []
