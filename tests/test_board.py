@@ -1,4 +1,4 @@
-"""The figure of docs/choosing-with-your-board.md: its numbers are Python's, and it works from a disk, for everybody."""
+"""The figure of docs/choosing-with-your-board.md: its numbers are those of Python."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from scipy.special import ndtr
 
 from incrowd.audit.odds import allowed
 from incrowd.privacy.account.gaussian import log_delta
-from tests.service.browser import Browser, browsing
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "docs/_static/board.js"
@@ -65,23 +63,3 @@ def test_the_table_of_the_page_is_what_the_figure_says() -> None:
         assert math.ceil(100 * found[0]) == int(right)
         assert math.ceil(1000 * found[1] - 1e-9) / 10 == float(believed)
         assert float(f"{found[2]:.2g}") == float(noise)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The figure in a page of its own, opened from a disk."""
-    folder = tmp_path_factory.mktemp("page")
-    shutil.copytree(ROOT / "docs/_static", folder / "_static", ignore=shutil.ignore_patterns("reports", "*.png"))
-    found = re.search(r"```\{raw\} html\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Board</title>'
-    (folder / "board.html").write_text(
-        f"<!doctype html><html lang=en><head>{head}</head><body>{found[1]}</body></html>"
-    )
-    return (folder / "board.html").as_uri()
