@@ -14,10 +14,7 @@ from incrowd.data.examples import IGNORED
 from incrowd.federated import evaluate
 from incrowd.federated.metrics import (
     BINS,
-    calibration_error,
     metrics,
-    of_classes,
-    of_numbers,
     of_several,
     probabilities,
     scalars,
@@ -109,12 +106,6 @@ def test_one_logit_is_measured_as_two(sample: list[tuple[float, int]]) -> None:
     assert probabilities(logits)[:, 1] == pytest.approx([1 / (1 + math.exp(-one)) for one in logits])
 
 
-def test_one_logit_says_yes_above_zero() -> None:
-    found = metrics(np.array([[2.0], [-1.0], [3.0], [-2.0]]), np.array([1, 1, 0, 0]), classes=2)
-    assert found["accuracy"] == 0.5
-    assert found["auc"] == slow_auc([1, 1, 0, 0], [2, -1, 3, -2]) == 0.5
-
-
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2))
 def test_numbers_are_measured_as_slowly(sample: list[tuple[float, float]]) -> None:
@@ -130,13 +121,6 @@ def test_numbers_are_measured_as_slowly(sample: list[tuple[float, float]]) -> No
         if spread > 1e-6:
             assert found["r2"] == pytest.approx(1 - left / spread, rel=1e-6, abs=1e-6)
         assert found["baseline"]["mse"] == pytest.approx(spread / len(labels), abs=1e-9)
-
-
-def test_the_mean_explains_nothing() -> None:
-    labels = np.array([1.0, 2.0, 6.0])
-    assert of_numbers(np.full(3, 3.0), labels)["r2"] == pytest.approx(0)
-    assert of_numbers(np.full(3, 3.0), np.full(3, 3.0))["r2"] is None
-    assert of_numbers(labels, labels) | {"baseline": None} == {"mse": 0, "rmse": 0, "mae": 0, "r2": 1, "baseline": None}
 
 
 @pytest.mark.slow
@@ -158,13 +142,6 @@ def test_several_answers_are_measured_as_slowly(size: int, answers: int, seed: i
     assert found["baseline"]["accuracy"] == pytest.approx((labels == usual).mean())
 
 
-def test_several_numbers_are_no_answers() -> None:
-    labels = np.array([[1.0, 2.5], [3.0, 4.0]])
-    found = metrics(labels + 1, labels, classes=None)
-    assert (found["mse"], found["mae"]) == (1, 1)
-    assert found["r2"] == pytest.approx(np.mean([1 - 2 / 2, 1 - 2 / 1.125]))
-
-
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_has_no_figures_and_no_warnings(wrong: float) -> None:
     labels = np.array([0, 1, 1])
@@ -184,31 +161,6 @@ def test_what_is_not_finite_has_no_figures_and_no_warnings(wrong: float) -> None
     assert several["micro_f1"] is None
 
 
-def test_numbers_beyond_every_float_are_no_figures() -> None:
-    found = metrics(np.array([1e300, -1e300]), np.array([0.0, 1.0]), classes=None)
-    assert (found["mse"], found["r2"]) == (None, None)
-    assert metrics(np.array([1e4, 0.0]), np.array([0.0, 1.0]), classes=None, loss="poisson")["mse"] is None
-
-
-def test_one_example_has_the_figures_that_it_can_have() -> None:
-    found = metrics(np.array([[1.0, 2.0, 0.0]]), np.array([1]), classes=3)
-    assert (found["accuracy"], found["auc"], found["balanced_accuracy"]) == (1, None, 1)
-    assert metrics(np.array([1.0]), np.array([2.0]), classes=None)["r2"] is None
-
-
-def test_figures_that_count_are_left_out() -> None:
-    found = metrics(np.array([[1.0, 2.0], [0.0, 1.0]]), np.array([1, 0]), classes=2, counted=False)
-    assert "per_class" not in found
-    assert "support" not in str(found)
-
-
-def test_a_calibrated_guess_has_no_calibration_error() -> None:
-    chances = np.tile([0.75, 0.25], (4, 1))
-    assert calibration_error(chances, np.array([0, 0, 0, 1])) == pytest.approx(0)
-    assert calibration_error(chances, np.array([1, 1, 1, 1])) == pytest.approx(0.75)
-    assert of_classes(chances, np.array([0, 0, 0, 1]), classes=2)["brier"] == pytest.approx(0.25 * 0.75)
-
-
 def test_the_places_of_a_sequence_that_count_are_measured() -> None:
     dice = np.random.default_rng(1)
     logits, labels = dice.normal(size=(4, 3, 5)), dice.integers(0, 5, (4, 3))
@@ -221,24 +173,6 @@ def test_the_places_of_a_sequence_that_count_are_measured() -> None:
     nothing = metrics(logits[3:], labels[3:], classes=5)
     assert nothing["accuracy"] is None
     assert nothing["baseline"]["accuracy"] is None
-
-
-def test_one_answer_with_a_logistic_loss_is_yes_or_no() -> None:
-    found = metrics(np.array([2.0, -2.0, 1.0]), np.array([1, 0, 0], np.float32), classes=None, loss="logistic")
-    assert found["accuracy"] == pytest.approx(2 / 3)
-    numbers = metrics(np.array([[2.0, 0.0]]), np.array([[1, 0]], np.float32), classes=None, loss="squared")
-    assert numbers["mse"] == 0.5
-
-
-def test_outputs_that_no_class_has_are_wrong() -> None:
-    found = metrics(np.array([[0.0, 0.0, 5.0], [9.0, 0.0, 0.0]]), np.array([1, 0]), classes=2)
-    assert (found["accuracy"], [row["support"] for row in found["per_class"]]) == (0.5, [1, 1, 0])
-    assert metrics(np.array([[1.0, 2.0]]), np.array([2]), classes=4)["accuracy"] == 0
-
-
-def test_too_many_outputs_are_not_gathered() -> None:
-    many = examples([[1.0]] * 2, np.array([0, 1]), 2**24 + 1)
-    assert evaluate(linear(1, 1), np.array([1.0, 0.0]), many, loss=LOGISTIC) is None
 
 
 def examples(features: Any, labels: NDArray[Any], classes: int | None) -> Examples:

@@ -1,15 +1,11 @@
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness
-from incrowd.data import load_digits
-from incrowd.errors import ConfigError
 from incrowd.learning.features import OrientedEnergies, SecondOrderEnergies, UnitNorm
-from incrowd.learning.features.wavelets import blur_matrix, morlet_bank
 
 Reals = NDArray[np.float64]
 
@@ -73,16 +69,6 @@ def middle_of(image: NDArray[np.float32]) -> tuple[float, float]:
     return 4 + (image.shape[0] - 1) / 2, 4 + (image.shape[1] - 1) / 2
 
 
-@pytest.mark.parametrize("octave", [0, 1])
-def test_waves_are_what_they_are_in_space(octave: int) -> None:
-    bank = morlet_bank(14, 12, octave, 8)
-    for number in (0, 1, 4, 7):
-        expected = np.fft.fft2(wave((14, 12), octave, number, 8))
-        np.testing.assert_allclose(bank[number], expected.real, atol=2e-6)
-        assert np.abs(expected.imag).max() < 1e-6
-        assert bank[number, 0, 0] == 0
-
-
 def test_energies_are_those_of_a_direct_convolution() -> None:
     image = np.abs(noise(11, 8))
     padded, orientations = with_margin(image), 6
@@ -92,65 +78,6 @@ def test_energies_are_those_of_a_direct_convolution() -> None:
     expected /= np.linalg.norm(expected)
     found = OrientedEnergies(orientations=orientations, floor=0.05)(image[None])
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
-
-
-def test_second_order_energies_are_those_of_direct_convolutions() -> None:
-    image = np.abs(noise(7, 6))
-    padded, orientations = with_margin(image), 4
-    middle, places = middle_of(image), (4, 3)
-    banks = [[wave(padded.shape, octave, number, orientations) for number in range(orientations)] for octave in (0, 1)]
-    fine, coarse = ([convolved(padded, kernel) for kernel in bank] for bank in banks)
-    halves = [energy.reshape(energy.shape[0] // 2, 2, -1, 2).mean(axis=(1, 3)) for energy in fine]
-    kernels = [wave(halves[0].shape, 0, number, orientations) for number in range(orientations)]
-    second = [convolved(half, kernel) for half in halves for kernel in kernels]
-    half_middle = (middle[0] - 0.5) / 2, (middle[1] - 0.5) / 2
-    groups = [
-        0.3 * blurred(padded, middle, 2, places)[None],
-        over_norm(np.stack([blurred(energy, middle, 2, places) for energy in fine]), 0.02),
-        over_norm(np.stack([blurred(energy, middle, 2, places) for energy in coarse]), 0.02),
-        over_norm(np.stack([blurred(energy, half_middle, 1, places) for energy in second]), 0.01),
-    ]
-    expected = np.concatenate(groups).ravel()
-    expected /= np.linalg.norm(expected)
-    found = SecondOrderEnergies(stride=2, orientations=orientations)(image[None])
-    np.testing.assert_allclose(found[0], expected, atol=1e-5)
-
-
-def test_blurs_are_means() -> None:
-    matrix = blur_matrix(36, first=5.5, step=4.0, places=7)
-    np.testing.assert_allclose(matrix.sum(dim=1), 1, atol=1e-6)
-    assert matrix[0].argmax() in (5, 6)
-
-
-def test_nothing_in_the_constants_is_subnormal() -> None:
-    tiny = np.finfo(np.float32).tiny
-    for constants in (morlet_bank(36, 36, 1, 8), blur_matrix(36, first=5.5, step=4.0, places=7)):
-        assert ((constants == 0) | (constants.abs() > 1e3 * tiny)).all()
-
-
-def test_the_recipe_has_392_and_3969_features() -> None:
-    images = noise(2, 28, 28)
-    assert OrientedEnergies()(images).shape == (2, 392)
-    assert SecondOrderEnergies()(images).shape == (2, 3969)
-
-
-def test_an_image_and_its_negative_give_the_same() -> None:
-    images = noise(5, 28, 28)
-    np.testing.assert_array_equal(OrientedEnergies()(-images), OrientedEnergies()(images))
-    assert np.abs(OrientedEnergies()(images[:1]) - OrientedEnergies()(images[1:2])).max() > 0.01
-
-
-def test_contrast_hardly_matters() -> None:
-    images = noise(5, 28, 28)
-    np.testing.assert_allclose(OrientedEnergies()(3 * images), OrientedEnergies()(images), atol=0.005)
-
-
-def test_the_strongest_orientation_is_that_of_the_stroke() -> None:
-    y, x = np.arange(28)[:, None] - 13.5, np.arange(28) - 13.5
-    for number in range(8):  # a stroke across the wave's direction
-        angle = number * math.pi / 8
-        stroke = np.clip(2 - np.abs(y * math.cos(angle) + x * math.sin(angle)), 0, 1).astype(np.float32)
-        assert OrientedEnergies()(stroke[None]).reshape(8, 7, 7)[:, 3, 3].argmax() == number
 
 
 @pytest.mark.parametrize("feature_map", [OrientedEnergies(), SecondOrderEnergies()], ids=lambda one: type(one).__name__)
@@ -172,52 +99,9 @@ def test_features_have_norm_one() -> None:
         np.testing.assert_allclose(norms, 1, atol=1e-5)
 
 
-def test_flat_images_need_their_shape() -> None:
-    images = noise(2, 10, 12)
-    for kind in (OrientedEnergies, SecondOrderEnergies):
-        np.testing.assert_array_equal(kind(shape=(10, 12))(images.reshape(2, -1)), kind()(images))
-
-
 def test_each_example_loses_its_own_mean() -> None:
     values = np.array([[1.0, 2.0, 6.0], [5.0, 5.0, 5.0]], np.float32)
     expected = np.array([-2, -1, 3]) / math.sqrt(14)
     np.testing.assert_allclose(UnitNorm(centred=True)(values), np.stack([expected, np.zeros(3)]), atol=1e-6)
     np.testing.assert_allclose(UnitNorm()(values[:1]), values[:1] / math.sqrt(41), atol=1e-6)
     assert UnitNorm()(np.zeros((2, 3, 4), np.float32)).shape == (2, 12)
-
-
-def test_energies_tell_embedded_digits_apart_better_than_pixels() -> None:
-    digits = load_digits()
-    assert digits.test is not None
-    accuracies = []
-    for feature_map in (UnitNorm(centred=True), OrientedEnergies(octave=0, stride=2)):
-        train = UnitNorm(centred=True)(feature_map(digits.train.values(slice(None))))
-        test = UnitNorm(centred=True)(feature_map(digits.test.values(slice(None))))
-        means = np.stack([train[digits.train.labels == label].mean(axis=0) for label in range(10)])
-        nearest = ((test[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
-        accuracies.append((nearest == digits.test.labels).mean())
-    assert accuracies[1] > accuracies[0] + 0.02
-    assert accuracies[1] > 0.93
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"octave": -1}, "octave"),
-        ({"stride": 0}, "stride"),
-        ({"orientations": 0}, "orientations"),
-        ({"floor": 0}, "floor"),
-        ({"shape": (3, 0)}, "width"),
-    ],
-)
-def test_unusable_settings_are_refused(settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{field} = "):
-        OrientedEnergies(**settings)
-    if field != "octave":
-        with pytest.raises(ConfigError, match=f"^{field} = "):
-            SecondOrderEnergies(**settings)
-
-
-def test_the_second_order_needs_an_even_stride() -> None:
-    with pytest.raises(ConfigError, match=r"^stride = 3: give an even number"):
-        SecondOrderEnergies(stride=3)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
@@ -13,17 +12,13 @@ from incrowd.learning.features import (
     GreyPictures,
     MadeUpPictures,
     Mirrored,
-    OwnPixels,
     PatchResponses,
     Whitened,
     from_callable,
     is_picture,
-    picture_map,
 )
 from incrowd.learning.features.feature_map import Values
-from incrowd.learning.features.patches import around, spherical_means
 from incrowd.learning.features.pictures import in_colour, reduced
-from incrowd.learning.features.whitened import principal
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.config import PictureFeatures
 
@@ -51,29 +46,6 @@ def test_made_up_pictures_follow_from_their_seed_and_number(colour: bool) -> Non
     assert np.array_equal(again.render(3, shape=(10, 14)), one)
     assert not np.array_equal(made.render(4, shape=(10, 14)), one)
     assert not np.array_equal(MadeUpPictures(count=5, variants=4, colour=colour, seed=1).render(3, shape=(10, 14)), one)
-
-
-def test_variants_of_a_thing_are_more_alike_than_things() -> None:
-    made = MadeUpPictures(count=60, variants=2)
-    pairs = np.stack([made.render(number, shape=(12, 12)).reshape(2, -1) for number in range(60)])
-    own = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
-    others = np.linalg.norm(pairs[:, 0] - np.roll(pairs[:, 1], 1, axis=0), axis=1)
-    assert (own < others).mean() > 0.8
-    assert own.min() > 0
-
-
-def test_the_share_of_black_grounds_is_what_is_asked_for() -> None:
-    def black(blank: float) -> float:
-        made = MadeUpPictures(count=60, variants=1, blank=blank)
-        return float(np.mean([np.mean(made.render(k, shape=(16, 16)) == 0) > 0.1 for k in range(60)]))
-
-    assert black(0.0) < 0.3 < 0.6 < black(1.0)
-
-
-@pytest.mark.parametrize("wrong", [{"count": 0}, {"variants": 0}, {"blank": 1.5}, {"blank": -0.1}, {"seed": -1}])
-def test_made_up_pictures_refuse_what_makes_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        MadeUpPictures(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -115,33 +87,6 @@ def test_features_of_grey_pictures_are_finite_and_of_one_example_alone(shape: tu
     assert found.shape[1] == GreyPictures().count(shape)
 
 
-def test_grey_pictures_have_patches_from_16_pixels_a_side_on() -> None:
-    patches = 16 * 2 * 64
-    assert GreyPictures().count((28, 28)) == 6605
-    assert GreyPictures().count((16, 16)) - GreyPictures().count((15, 15)) > patches
-    fine = GreyPictures()(some(28, 28))[:, -patches:].reshape(-1, 16, 2 * 64)
-    assert (np.linalg.norm(fine, axis=2) <= 0.5).all()
-    assert fine.any(axis=(1, 2)).all()
-
-
-@pytest.mark.slow
-def test_the_patches_of_grey_pictures_are_kept(tmp_path: Path) -> None:
-    found = GreyPictures(cache=tmp_path)(some(20, 20))
-    assert len(list(tmp_path.iterdir())) == 1
-    assert np.array_equal(GreyPictures()(some(20, 20)), found)
-    assert GreyPictures(cache=tmp_path).name == GreyPictures().name
-
-
-def test_the_channel_of_a_grey_picture_changes_nothing() -> None:
-    pictures = some(12, 12)
-    assert np.array_equal(GreyPictures()(pictures), GreyPictures()(pictures[:, None]))
-
-
-def test_larger_pictures_are_seen_as_their_means() -> None:
-    fine = np.repeat(np.repeat(some(25, 25), 2, axis=1), 2, axis=2)
-    assert np.allclose(GreyPictures()(fine), GreyPictures()(fine[:, ::2, ::2]), atol=1e-6)
-
-
 def small_patches(**changed: Any) -> PatchResponses:
     made = MadeUpPictures(count=6, variants=1, colour=True)
     return PatchResponses(**{"pictures": made, "directions": 9, **changed})
@@ -168,41 +113,6 @@ def test_patches_are_kept_and_known_by_all_that_they_depend_on(tmp_path: Path) -
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_every_point_is_near_a_line_that_was_found() -> None:
-    from incrowd import SeededRandomness
-
-    generator = torch.Generator().manual_seed(0)
-    lines = torch.linalg.qr(torch.randn(6, 4, generator=generator))[0].T
-    points = lines[torch.arange(400) % 4] * torch.randn(400, 1, generator=generator)
-    found = spherical_means(points, 12, SeededRandomness(seed=0).stream("test"))
-    assert found.norm(dim=1).allclose(torch.ones(12), atol=1e-5)
-    nearest = (points @ found.T).abs().amax(1)
-    assert torch.allclose(nearest, points.norm(dim=1), atol=1e-3)
-
-
-def test_means_around_places_are_means() -> None:
-    weights = around(10, 4)
-    assert weights.shape == (4, 10)
-    assert weights.sum(1).allclose(torch.ones(4))
-    assert torch.allclose(weights, weights.flip(0, 1), atol=1e-6)
-
-
-@pytest.mark.parametrize("side", [6, 7, 9])
-def test_places_of_tiny_pictures_have_a_point_each(side: int) -> None:
-    assert np.isfinite(small_patches()(np.random.default_rng(0).random((2, 3, side, side)).astype(np.float32))).all()
-
-
-def test_the_principal_directions_are_those_of_the_whole_decomposition() -> None:
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(300, 40, generator=generator) * torch.linspace(5, 0.1, 40)
-    rows = rows - rows.mean(0)
-    directions, variances = principal(rows, 6, seed=0)
-    _, sizes, axes = torch.linalg.svd(rows, full_matrices=False)
-    assert torch.allclose(variances, sizes[:6].square() / 300, rtol=1e-3)
-    assert torch.allclose((directions @ axes[:6].T).abs(), torch.eye(6), atol=0.02)
-    assert (directions.gather(1, directions.abs().argmax(1, keepdim=True)) > 0).all()
-
-
 def test_where_nothing_can_be_written_it_is_learnt_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures, no_folder = some(8, 8), tmp_path / "file" / "folder"
     no_folder.parent.write_text("not a folder")
@@ -211,29 +121,6 @@ def test_where_nothing_can_be_written_it_is_learnt_each_time(tmp_path: Path, mon
     monkeypatch.setenv("INCROWD_STATE", str(no_folder))
     assert np.array_equal(small_map(cache=tmp_path)(pictures), expected)
     assert list(tmp_path.iterdir()) == [no_folder.parent]
-
-
-def test_what_takes_long_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "incrowd")
-    said = "learning the features of pictures from made-up ones"
-    for _ in range(2):
-        small_map(cache=tmp_path)(some(8, 8))
-    assert caplog.messages == [f"{said}, once on this machine: up to a minute"]
-    small_map()(some(8, 8))
-    assert caplog.messages[1:] == [f"{said}: up to a minute"]
-
-
-def test_whitening_divides_by_the_spectrum_of_made_up_pictures() -> None:
-    plain, white = (small_map(whitening=power) for power in (0.0, 0.5))
-    features = np.concatenate([GreyPictures()(FEW.render(k, shape=(8, 8))) for k in range(12)])
-    centred = features - features.mean(0)
-    _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
-    for found, power in ((plain, 0.0), (white, 0.5)):
-        expected = centred @ axes[:7].T * (sizes[:7] / sizes[0]) ** (-2 * power)
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        got = np.concatenate([found(FEW.render(k, shape=(8, 8))) for k in range(12)])
-        assert np.allclose(np.abs(got), np.abs(expected), atol=2e-2)
-        assert np.allclose(np.linalg.norm(got, axis=1), 1, atol=1e-4)
 
 
 def test_what_was_learnt_is_kept_and_known_by_all_that_it_depends_on(tmp_path: Path) -> None:
@@ -249,35 +136,6 @@ def test_what_was_learnt_is_kept_and_known_by_all_that_it_depends_on(tmp_path: P
     small_map(cache=tmp_path, dimensions=6)(pictures)
     small_map(cache=tmp_path, pictures=MadeUpPictures(count=12, variants=3, seed=2))(pictures)
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_the_name_tells_maps_apart() -> None:
-    names = {small_map(**changed).name for changed in ({}, {"whitening": 0.1}, {"dimensions": 3}, {"shape": (9, 9)})}
-    assert len(names) == 4
-    assert small_map(cache=Path("somewhere")).name == small_map().name
-
-
-def test_more_directions_than_made_up_pictures_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"dimensions = 37: give at most 36"):
-        small_map(dimensions=37)(some(8, 8))
-
-
-def test_grey_pictures_and_colours_have_maps_of_their_own() -> None:
-    none = OwnPixels(most=0)
-    grey, colour = picture_map((28, 28), own=none), picture_map((3, 32, 32), dimensions=9, whitening=0.2, own=none)
-    assert isinstance(grey, Whitened)
-    assert isinstance(colour, Whitened)
-    assert isinstance(grey.base, GreyPictures)
-    assert isinstance(colour.base, Mirrored)
-    assert isinstance(colour.base.base, ColourPictures)
-    assert (grey.whitening, colour.whitening) == (0.5, 0.2)
-    for shape, mirrored in (((28, 28), True), ((3, 32, 32), False)):
-        told = picture_map(shape, mirrored=mirrored, own=OwnPixels(most=0))
-        assert isinstance(told, Whitened)
-        assert isinstance(told.base, Mirrored) is mirrored
-    assert not grey.pictures.colour
-    assert colour.pictures.colour
-    assert colour.dimensions == 9
 
 
 @pytest.mark.parametrize("shape", [(7, 8), (1, 7, 8), (3, 7, 8), (7, 8, 3)])

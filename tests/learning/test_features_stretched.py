@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from incrowd.learning.features import ColourPictures, GreyPictures, stroke_map
-from incrowd.learning.features.stretched import Stretched, stretched
+from incrowd.learning.features import GreyPictures, stroke_map
+from incrowd.learning.features.stretched import stretched
 
 SCALES = {"bytes": (255.0, 0.0), "of mean 0": (2.0, -1.0), "standardised": (3.25, -0.42), "far off": (0.001, 5.0)}
 
@@ -33,13 +33,6 @@ def test_so_it_is_for_the_maps_that_know_pictures(scale: float, offset: float) -
         assert np.allclose(found, same, atol=2e-2 * np.abs(same).max())
 
 
-@pytest.mark.slow
-def test_and_in_colours() -> None:
-    pictures = some(3, 16, 16)
-    found, same = ColourPictures()((pictures * 255).numpy()), ColourPictures()(pictures.numpy())
-    assert np.allclose(found, same, atol=1e-2 * np.abs(same).max())
-
-
 @pytest.mark.parametrize(("least", "largest"), [(0.0, 1.0), (0.4, 0.45), (-0.25, 1.25), (0.0, 0.0)])
 def test_what_is_between_0_and_1_or_nearly_so_stays(least: float, largest: float) -> None:
     pictures = least + (largest - least) * some(6, 7)
@@ -52,26 +45,3 @@ def test_each_picture_decides_for_itself(order: list[int]) -> None:
     beside = stretched(pictures[order])
     assert all(torch.equal(beside[place], stretched(pictures[one : one + 1])[0]) for place, one in enumerate(order))
     assert not torch.equal(beside, pictures[order])
-
-
-def test_pixels_that_are_all_the_same_become_0() -> None:
-    assert torch.equal(stretched(torch.full((1, 6, 6), 255.0)), torch.zeros(1, 6, 6))
-
-
-def test_the_largest_numbers_that_there_are_have_a_range() -> None:
-    most = torch.finfo(torch.float32).max
-    found = stretched(torch.tensor([[-most, 0.0, most]]))
-    assert torch.allclose(found, torch.tensor([[0.0, 0.5, 1.0]]))
-
-
-@pytest.mark.parametrize("one", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_stays(one: float) -> None:
-    pictures = torch.tensor([[9.0, one, 3.0]])
-    assert torch.equal(stretched(pictures).nan_to_num(7.0), pictures.nan_to_num(7.0))
-
-
-def test_what_is_given_is_not_changed() -> None:
-    pictures = (some(6, 6) * 255).numpy()
-    before = pictures.copy()
-    assert not np.array_equal(Stretched()(pictures), before)
-    assert np.array_equal(pictures, before)

@@ -1,6 +1,5 @@
 """Rows of a table as a linear model sees them: from what is stated alone."""
 
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,9 @@ from hypothesis import strategies as st
 
 from incrowd.data import (
     Category,
-    Clients,
     Columns,
     Date,
-    Examples,
     Number,
-    Partition,
     Text,
     YesNo,
     read_features,
@@ -26,13 +22,11 @@ from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
 from incrowd.learning.features.sizes import PLACES
-from incrowd.privacy.account.accounting import Budget
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.clip_config import FixedSection
 from incrowd.runs.config import Config, Private, RunOptions, TableFeatures
 from incrowd.runs.data_config import Table
 from incrowd.runs.prediction import predict
-from incrowd.runs.recipes import MOST_NUMBERS, Outline, named
 
 WORDS: dict[str, Any] = {
     "age": {"range": [0, 100], "outside": "clip", "missing": 40, "indicator": True},
@@ -67,45 +61,11 @@ def test_a_number_becomes_ramps_over_its_stated_range() -> None:
     assert np.allclose(day, middle)
 
 
-def test_a_wide_range_is_seen_through_a_logarithm_too() -> None:
-    def seen(gain: float, low: float = 0.0, high: float = 99_999.0) -> Any:
-        place = 2 * (gain - low) / (high - low) - 1
-        return np.array(mapped({"gain": Number(range=(low, high))}, [place], bins=1))
-
-    assert len(seen(0)) == 2
-    assert np.allclose(seen(0), -np.sqrt(0.5), atol=1e-5)
-    linear, logarithmic = seen(999)  # a hundredth of the range, six tenths of its logarithm
-    assert linear < 0 < logarithmic
-    assert np.isclose(logarithmic / linear, (2 * 0.6 - 1) / (2 * 0.00999 - 1), atol=1e-3)
-    assert np.allclose(seen(0, low=-5000, high=5000), 0, atol=1e-3)  # a sign is kept, and 0 is in the middle
-    assert len(mapped({"age": Number(range=(0, 999))}, [0.0], bins=1)) == 1
-
-
-def test_a_stated_logarithm_is_not_taken_again_and_knots_are_centred() -> None:
-    logarithmic = mapped({"gain": Number(range=(0, 99_999), log=True)}, [0.5], bins=1)
-    assert np.allclose(logarithmic, [1], atol=1e-5)
-    knots = mapped({"age": Number(range=(0, 100), knots=3)}, [0.0, 1.0, 0.0])
-    assert np.allclose(knots, np.array([-1, 2, -1]) / 6**0.5, atol=1e-5)
-
-
 def test_levels_are_centred_and_texts_alone_are_told_as_they_are() -> None:
     assert np.allclose(mapped({"sex": Category(levels=("f", "m", "x"))}, [0, 1, 0]), np.array([-1, 2, -1]) / 6**0.5)
     assert np.allclose(mapped({"smoker": YesNo()}, [0.0]), [-1], atol=1e-5)
     text = [0.6, 0, -0.8]
     assert np.allclose(mapped({"note": Text(buckets=3)}, text), text, atol=1e-5)
-
-
-def test_texts_are_louder_than_what_is_beside_them() -> None:
-    found = np.array(mapped({"note": Text(buckets=3), "smoker": YesNo()}, [0.6, 0, -0.8, 1]))
-    assert np.allclose(found / found[-1] / 2, [0.6 * 3**0.5, 0, -0.8 * 3**0.5, 0.5], atol=1e-4)
-
-
-def test_what_says_that_a_value_is_missing_stays_beside_it() -> None:
-    known, missing = (
-        mapped({"age": Number(range=(0, 100), missing=100, indicator=True)}, [1.0, flag], bins=1) for flag in (0, 1)
-    )
-    assert np.allclose(known, [1, 0], atol=1e-5)
-    assert np.allclose(missing, [0.5**0.5, 0.5**0.5], atol=1e-5)
 
 
 @given(age=st.floats(0, 100), gain=st.floats(0, 99_999), bins=st.integers(1, 9))
@@ -177,24 +137,6 @@ def test_by_the_recipe_numbers_without_a_range_are_rows_of_a_table_too(tmp_path:
         assert isinstance(made.privacy.clip, FixedSection)
 
 
-def test_of_very_many_numbers_without_a_range_a_row_is_seen_as_it_is() -> None:
-    def features(bare: int) -> str:
-        known = Outline(
-            clients=100, budget=Budget(epsilon=8.0, delta=1e-3), shape=(bare,), classes=2, row=True, bare=bare
-        )
-        return str(named("tables").settings(known)["features"]["name"])
-
-    assert (features(MOST_NUMBERS // PLACES), features(MOST_NUMBERS // PLACES + 1)) == ("table", "unit")
-
-
-def test_beside_hardly_anything_else_numbers_stay_as_they_are_too() -> None:
-    schema: dict[str, Any] = {f"x{place}": Number() for place in range(10)} | {"smoker": YesNo()}
-    row = np.tile([-3.0, 4.0], 5)
-    seen = np.array(mapped(schema, [*row, 1.0]))
-    expected = np.array([*np.zeros(10 * PLACES), *row, 0.5])
-    assert np.allclose(seen, expected / np.linalg.norm(expected), atol=1e-5)
-
-
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_numbers_are_there_as_they_are_too(share: float) -> None:
     stated = columns(age=Number(range=(-100, 100)), weight=Number(), smoker=YesNo(), note=Text(buckets=2))
@@ -204,47 +146,6 @@ def test_numbers_are_there_as_they_are_too(share: float) -> None:
     assert np.allclose(beside[-2:], numbers, atol=1e-6)
     assert np.allclose(beside[:-2], without * np.sqrt(1 - numbers @ numbers), atol=1e-6)
     assert np.isclose(np.linalg.norm(beside), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize("raw", [-0.1, 1.0])
-def test_numbers_have_a_share(raw: float) -> None:
-    with pytest.raises(ConfigError, match=f"raw = {raw}"):
-        TableRows(columns=columns(age=Number(range=(0, 1))), raw=raw)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("column", [Number(range=(-100, 100)), Number()], ids=["a wide range", "beside a yes or no"])
-def test_no_table_is_told_worse_than_its_bare_numbers(column: Number, tmp_path: Path) -> None:
-    """Their label is a sum of numbers: ramps over a range a hundred times as wide, or sizes, hardly tell it."""
-    drawn = np.random.default_rng(0)
-    stated = columns(**{f"x{place}": column for place in range(20)}, smoker=YesNo())
-    numbers = drawn.normal(size=(4000, 20))
-    labels = (numbers @ drawn.normal(size=20) > 0).astype(np.int64)
-    scale = 100 if column.range else 1
-    rows = np.concatenate([numbers / scale, drawn.integers(0, 2, (4000, 1))], axis=1).astype(np.float32)
-    train, test = (
-        Examples(features=rows[part], labels=labels[part], classes=2) for part in (np.s_[:3000], np.s_[3000:])
-    )
-    data = Clients(examples=train, partition=Partition.of(np.array_split(np.arange(3000), 100)), test=test, public=True)
-
-    def right(recipe: str) -> float:
-        federation = Federation.by_recipe(
-            recipe,
-            replace(data, table=stated),
-            privacy=Private(epsilon=8, delta=1e-3),
-            run=RunOptions(randomness="seeded", seed=0, plot=False),
-        )
-        accuracy = federation.train(tmp_path / recipe, progress=False).accuracy
-        assert accuracy is not None
-        return accuracy
-
-    assert right("tables") > right("general") - 0.02
-
-
-@pytest.mark.parametrize("bins", [0, 257])
-def test_bins_are_few(bins: int) -> None:
-    with pytest.raises(ConfigError, match=rf"bins = {bins}"):
-        TableRows(columns=columns(age=Number(range=(0, 1))), bins=bins)
 
 
 def test_rows_of_another_table_are_refused() -> None:

@@ -9,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd import Clients, Federation, Private
-from incrowd.data import Examples
-from incrowd.errors import ConfigError, DataError
-from incrowd.learning.features import TokenGrams, UnitNorm, WithConstant, compose, transform
-from incrowd.runs.build import feature_map_of
-from incrowd.runs.config import RunOptions, TokenFeatures
+from incrowd.learning.features import TokenGrams
+from incrowd.runs.config import RunOptions
 
 WORD = (1 << 64) - 1
 SEQUENCES = st.lists(st.lists(st.integers(-3, 50), min_size=4, max_size=4), min_size=1, max_size=5)
@@ -74,54 +71,6 @@ def test_a_sequence_without_a_piece_gives_zeros_and_others_have_length_one() -> 
     assert not nothing.any()
     assert np.linalg.norm(something) == pytest.approx(1.0)
     assert np.array_equal(something, grams(np.array([[5, 6]], np.int64))[0])
-
-
-def test_reading_the_end_sees_the_last_tokens_in_their_order() -> None:
-    end = TokenGrams(buckets=4096, longest=2, reads="end")
-    first, same_end, turned = end(np.array([[1, 2, 3], [9, 2, 3], [1, 3, 2]], np.int64))
-    assert np.array_equal(first, same_end)
-    assert not np.array_equal(first, turned)
-
-
-@pytest.mark.parametrize(
-    "values", [np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int32), np.zeros((2, 3, 4), np.int64)], ids=str
-)
-def test_what_is_no_sequence_of_whole_numbers_is_refused(values: Any) -> None:
-    with pytest.raises(DataError, match=r"pieces are of sequences of tokens, give int64 \[examples, tokens\]"):
-        TokenGrams()(values)
-
-
-def test_maps_are_given_the_type_that_they_take() -> None:
-    tokens = Examples(features=np.ones((2, 3), np.int64), labels=np.zeros(2, np.int64), classes=2)
-    numbers = Examples(features=np.ones((2, 3), np.float32), labels=np.zeros(2, np.int64), classes=2)
-    grams = compose(TokenGrams(buckets=8), WithConstant(value=0.5))
-    assert transform(grams, tokens).features.shape == (2, 9)
-    with pytest.raises(DataError, match="features are float32: pieces of sequences are of tokens, give int64"):
-        transform(grams, numbers)
-    with pytest.raises(DataError, match="features are int64: such feature maps are for numbers, give float32"):
-        transform(UnitNorm(), tokens)
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ({"buckets": 0}, "buckets = 0"),
-        ({"buckets": 1 << 17}, "each is a number of every example: give at most 65536"),
-        ({"longest": 17}, "longest = 17"),
-        ({"reads": "start"}, r"reads = 'start': choose from"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(how: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        TokenGrams(**how)
-
-
-def test_settings_build_the_map() -> None:
-    wanted = TokenFeatures(buckets=16, longest=2, reads="end", padding=0, constant=0.0)
-    assert feature_map_of(wanted, (4,)) == TokenGrams(buckets=16, longest=2, reads="end", padding=0)
-    assert feature_map_of(wanted.replaced(constant=0.5), (4,)) == compose(
-        TokenGrams(buckets=16, longest=2, reads="end", padding=0), WithConstant(value=0.5)
-    )
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from incrowd.learning.features import (
     OrientedEnergies,
     SecondOrderEnergies,
     UnitNorm,
-    WithConstant,
     compose,
     from_callable,
     from_module,
@@ -108,28 +107,11 @@ def test_the_global_generators_are_neither_read_nor_changed(name: str) -> None:
     np.testing.assert_allclose(results[0], results[1], atol=1e-5)
 
 
-def test_blank_examples_give_finite_features(feature_map: FeatureMap) -> None:
-    assert np.isfinite(feature_map(np.zeros((2, 8, 8), np.float32))).all()
-
-
-def test_labels_stay_and_meaning_is_plain(feature_map: FeatureMap) -> None:
-    result = transform(feature_map, DIGITS.train)
-    assert result.labels is DIGITS.train.labels
-    assert (result.classes, result.scale, result.offset) == (10, 1.0, 0.0)
-    assert result.shape == feature_map(DIGITS.train.values(slice(0, 1))).shape[1:]
-
-
 def test_maps_see_values_as_they_are_meant() -> None:
     features = transform(UnitNorm(), DIGITS.train).features
     counted = transform(Counting(), DIGITS.train).features
     np.testing.assert_array_equal(counted, DIGITS.train.values(slice(None)).reshape(len(DIGITS.train), -1) + 1)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, 65])
-def test_any_number_of_examples(count: int) -> None:
-    examples = Examples(features=np.arange(count * 3, dtype=np.uint8).reshape(count, 3), labels=np.ones(count, "f"))
-    np.testing.assert_array_equal(transform(Counting(), examples).features, examples.features + np.float32(1))
 
 
 def test_threads_change_nothing(feature_map: FeatureMap) -> None:
@@ -174,10 +156,6 @@ def seen(path: Path, examples: Examples = DIGITS.train) -> int:
     features = transform(counting, examples, cache=path.parent).features
     np.testing.assert_array_equal(features, examples.values(slice(None)).reshape(len(examples), -1) + 1)
     return counting.seen
-
-
-def test_features_are_computed_once(cached: Path) -> None:
-    assert seen(cached) == 0
 
 
 def test_the_cache_is_a_file_that_numpy_reads_and_others_cannot(cached: Path) -> None:
@@ -299,35 +277,7 @@ def test_a_module_that_mixes_examples_is_refused() -> None:
         transform(module, DIGITS.train)
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda values: values[:1].reshape(1, -1), r"gives the shape \(1, 64\) for 32 examples"),
-        (lambda values: values.reshape(len(values), -1)[:, :0], r"gives the shape \(32, 0\)"),
-        (lambda values: values.reshape(len(values), -1) + np.float32(np.inf), "not finite"),
-        (lambda values: np.where(values.sum(axis=(1, 2)) > 25, np.nan, values.sum(axis=(1, 2))), "not finite"),
-    ],
-)
-def test_features_of_the_wrong_kind_are_refused(function: Callable[[Values], Values], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        transform(from_callable(function, name="wrong"), DIGITS.train)
-
-
-def test_images_at_the_end_of_a_map_are_refused_with_the_remedy() -> None:
-    with pytest.raises(DataError, match=r"\(32, 8, 8\) for 32 examples: end with .* such as UnitNorm\(\)"):
-        transform(MomentNormalisation(), DIGITS.train)
-
-
 # Composition, modules and callables
-
-
-def test_composed_maps_apply_in_order() -> None:
-    values = DIGITS.train.values(slice(0, 5))
-    both = compose(MomentNormalisation(), ENERGIES)
-    np.testing.assert_array_equal(both(values), ENERGIES(MomentNormalisation()(values)))
-    assert both.name == f"{MomentNormalisation().name} > {ENERGIES.name}"
-    with pytest.raises(ConfigError, match="stages = "):
-        compose()
 
 
 def test_a_module_gives_its_outputs_in_evaluation_mode() -> None:
@@ -362,22 +312,6 @@ def test_modules_differ_in_name_with_anything_that_may_matter() -> None:
     assert from_module(network(), name="a").name == names[0]
 
 
-def test_a_callable_may_give_lists_of_any_numbers_and_more_dimensions() -> None:
-    found = from_callable(lambda values: [[[1, 2], [3, 4]]] * len(values), name="constant")(
-        np.zeros((2, 5), np.float32)
-    )
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, [[1, 2, 3, 4], [1, 2, 3, 4]])
-
-
-@pytest.mark.parametrize("name", ["", "  "])
-def test_a_name_is_needed(name: str) -> None:
-    with pytest.raises(ConfigError, match="name = "):
-        from_callable(lambda values: values, name=name)
-    with pytest.raises(ConfigError, match="name = "):
-        from_module(network(), name=name)
-
-
 class TestAlone:
     """An example's features are to have the same bits in every company."""
 
@@ -399,11 +333,3 @@ class TestAlone:
             not np.array_equal(self.in_company(first, last, alone=False), everyone[first:last])
             for first, last in ((0, 1), (7, 40), (13, 50), (49, 50))
         )
-
-
-def test_a_constant_is_one_more_feature_of_every_example() -> None:
-    found = WithConstant(value=0.5)(np.ones((2, 2, 3), np.float32))
-    assert found.shape == (2, 7)
-    assert (found[:, -1] == 0.5).all()
-    with pytest.raises(ConfigError, match=r"constant = 0"):
-        WithConstant(value=0.0)

@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning.opacus_engine import OpacusRecords
 from tests.learning.record_models import FEATURES
-from tests.learning.test_record_engine import Seen, nothing, rows, tilted
+from tests.learning.test_record_engine import Seen, rows, tilted
 from tests.learning.test_records import training
 
 RANDOMNESS = SeededRandomness(seed=2)
@@ -76,15 +76,6 @@ def test_adam_starts_every_round_anew_and_keeps_a_changed_rate() -> None:
     one.optimizer.param_groups[0]["lr"] = 0.01
     slower = train(one, start)
     assert float((slower - start).norm()) < 0.2 * float((first - start).norm())
-
-
-def test_a_given_state_of_the_optimizer_is_where_rounds_start() -> None:
-    one = engine(momentum=0.9)
-    start = one.weights
-    cold = train(one, start)
-    warm = OpacusRecords(one.module, one.optimizer, one.loader, criterion=one.criterion, made_up=NOBODY)
-    assert not torch.equal(train(warm, start), cold)
-    assert torch.equal(train(warm, start), train(warm, start))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -167,56 +158,6 @@ def test_the_loaders_own_way_to_make_batches_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "remedy"),
-    [
-        (nn.BatchNorm1d(FEATURES), "use GroupNorm or LayerNorm"),
-        (nn.BatchNorm1d(FEATURES).requires_grad_(False), "use GroupNorm or LayerNorm"),
-        (nn.InstanceNorm1d(FEATURES, affine=True, track_running_stats=True), "use GroupNorm or LayerNorm"),
-        (nn.LSTM(FEATURES, 4), "ModuleValidator.fix replaces what it can"),
-    ],
-    ids=["batch normalisation", "frozen", "running statistics", "opacus does not know it"],
-)
-def test_unsuitable_modules_are_refused_with_the_remedy(layer: nn.Module, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=remedy):
-        engine(nn.Sequential(layer, nn.Linear(FEATURES, 4)))
-
-
-def test_a_module_without_trainable_parameters_is_refused() -> None:
-    module = nn.Linear(FEATURES, 4)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    module.requires_grad_(False)
-    with pytest.raises(ConfigError, match="no parameters to train"):
-        OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss(), made_up=NOBODY)
-
-
-def test_an_optimizer_of_other_parameters_is_refused() -> None:
-    optimizer = torch.optim.SGD(nn.Linear(FEATURES, 4).parameters(), lr=0.1)
-    with pytest.raises(ConfigError, match="exactly the module's trainable parameters"):
-        OpacusRecords(nn.Linear(FEATURES, 4), optimizer, loader(), criterion=nn.CrossEntropyLoss(), made_up=NOBODY)
-
-
-class Flowing(IterableDataset[Tensor]):
-    """Records that come one after the other."""
-
-    def __iter__(self) -> Any:
-        return iter(())
-
-
-class Endless(Dataset[Tensor]):
-    """Records that nobody counted."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        raise IndexError(index)
-
-
-@pytest.mark.parametrize("data", [Flowing(), Endless()], ids=["a stream", "no length"])
-def test_data_that_cannot_be_drawn_by_number_is_refused(data: Dataset[Tensor]) -> None:
-    sampler = None if isinstance(data, IterableDataset) else RandomSampler([0])
-    with pytest.raises(ConfigError, match="a data set with a length"):
-        engine(data=DataLoader(data, sampler=sampler))
-
-
-@pytest.mark.parametrize(
     "sampler",
     [WeightedRandomSampler([1.0] * 40, 40), RandomSampler(DATA, replacement=True)],
     ids=["weighted", "with replacement"],
@@ -224,10 +165,3 @@ def test_data_that_cannot_be_drawn_by_number_is_refused(data: Dataset[Tensor]) -
 def test_a_sampler_that_prefers_some_records_is_refused(sampler: Any) -> None:
     with pytest.raises(ConfigError, match="the same chance"):
         engine(data=loader(sampler=sampler))
-
-
-def test_a_criterion_without_a_reduction_is_refused() -> None:
-    with pytest.raises(ConfigError, match="reduce to a mean or a sum"):
-        engine(criterion=nn.CrossEntropyLoss(reduction="none"))
-    assert engine(criterion=nn.functional.cross_entropy).reduction == "mean"
-    assert nothing(torch.ones(1)) == 1

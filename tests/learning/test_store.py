@@ -42,22 +42,6 @@ def test_features_stay_when_it_does_not_pay_or_when_zero_means_something(dead: f
         assert store.feed([0], drawn(0, 12)).columns is None
 
 
-def test_several_clients_come_with_all_their_features() -> None:
-    data = clients([8, 8])
-    store = Store(data, sparing=True)
-    both = side_by_side([draw_batches(8, LOCAL, randomness=RANDOMNESS, round=0, client=k) for k in range(2)])
-    assert store.feed([0, 1], both).columns is None
-    assert store.feed([0], drawn(0, 8)).columns is not None
-
-
-def test_full_batches_need_no_weights() -> None:
-    data = clients([8, 6])
-    feeds = [Store(data, sparing=False).feed([k], drawn(k, n)) for k, n in enumerate((8, 6))]
-    assert feeds[0].weights is None
-    assert feeds[1].weights is not None
-    assert feeds[1].weights.ravel().tolist() == [1, 1, 1, 1, 2, 2, 0, 0]
-
-
 def test_tensors_of_federated_data_are_not_copies() -> None:
     examples = from_arrays(
         np.arange(24, dtype=np.uint8).reshape(12, 2), np.arange(12) % 3, classes=3, scale=0.5, offset=1
@@ -84,14 +68,6 @@ def test_tensors_of_another_kind_are_refused(features: torch.Tensor, labels: tor
         ClientTensors(features=features, labels=labels, offsets=np.array([0, 3]), indices=np.arange(3))
 
 
-def test_floats_are_handed_out_as_they_are_and_overwritten_by_the_next() -> None:
-    data = clients([6], real=True, dead=0.0)
-    feed = Store(data, sparing=False).feed([0], drawn(0, 6))
-    before = data.features.clone()
-    feed.examples(0, slice(0, 2)).zero_()
-    assert torch.equal(data.features, before)
-
-
 @pytest.mark.parametrize("offset", [0.0, -0.25])
 @pytest.mark.parametrize("real", [False, True])
 def test_constant_features_are_told_apart_and_lose_nothing(real: bool, offset: float) -> None:
@@ -114,44 +90,6 @@ def test_constant_features_are_told_apart_and_lose_nothing(real: bool, offset: f
             assert (narrow.constants[narrow.columns[0]] == 0).all()
             full += narrow.constants
         assert torch.allclose(full, whole.examples(0, everything))
-
-
-def test_zeros_alone_are_no_constants() -> None:
-    store = Store(clients(), sparing=True, folding=True)
-    feed = store.feed([2], drawn(2, 30))
-    assert feed.columns is not None
-    assert feed.constants is None
-
-
-@pytest.mark.parametrize("number", [1e4, float("inf"), float("nan"), -1e30])
-def test_a_constant_that_is_no_moderate_number_stays_a_feature(number: float) -> None:
-    data = clients(real=True)
-    data.features[data.indices[19:49], 3] = number
-    store = Store(data, sparing=True, folding=True)
-    feed = store.feed([2], drawn(2, 30))
-    assert feed.columns is not None
-    assert 3 in feed.columns[0].tolist()
-    assert feed.constants is None
-
-
-@pytest.mark.parametrize(("number", "kept"), [(1e-20, True), (-1e-42, True), (2.0**-40, False), (-0.0, False)])
-def test_a_constant_so_small_that_its_square_vanishes_stays_a_feature(number: float, kept: bool) -> None:
-    data = clients(real=True)
-    data.features[data.indices[19:49], 3] = number
-    feed = Store(data, sparing=True, folding=True).feed([2], drawn(2, 30))
-    assert feed.columns is not None
-    assert (3 in feed.columns[0].tolist()) is kept
-
-
-def test_constants_begin_where_torch_s_memory_does() -> None:
-    data = clients()
-    data.features[data.indices[19:49], 3] = 5
-    others = []
-    for size in range(1, 200):
-        others.append(np.ones(size, np.float32))  # memory of others, which moves where numpy's begins
-        constants = Store(data, sparing=True, folding=True).feed([2], drawn(2, 30)).constants
-        assert constants is not None
-        assert constants.data_ptr() % 64 == 0
 
 
 @pytest.mark.parametrize("offset", [0.0, -0.25])

@@ -85,11 +85,6 @@ def test_workers_add_up_to_the_same_bits(threads: int) -> None:
     assert pids(one) == before
 
 
-def test_workers_without_clients_add_up_to_nothing() -> None:
-    assert not add_up(engine(3), []).total.any()
-    assert add_up(engine(3), [4]).norms.shape == (1, 1)
-
-
 def test_a_sum_that_a_killed_worker_owes_is_made_here() -> None:
     one = engine(2)
     expected = add_up(one)
@@ -99,12 +94,6 @@ def test_a_sum_that_a_killed_worker_owes_is_made_here() -> None:
     assert np.array_equal(add_up(one).total, expected.total)
     assert one._pool is None
     assert np.array_equal(add_up(one).total, expected.total)
-
-
-def test_more_workers_than_groups_are_no_harm() -> None:
-    weights = MODEL.initial(RANDOMNESS)
-    assert same(trained(engine(3), weights, [4]), trained(engine(1), weights, [4]))
-    assert trained(engine(3), weights, []) == {}
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -195,11 +184,3 @@ def test_workers_end_when_their_process_is_killed() -> None:
         assert all(map(is_alive, workers))
         process.kill()
     assert eventually(lambda: not any(map(is_alive, workers)))
-
-
-def test_weights_stay_where_they_are() -> None:
-    """Sending a tensor to another process would move its memory, and leave other views of it behind."""
-    weights = MODEL.initial(RANDOMNESS)
-    place = weights.data_ptr()
-    trained(engine(2), weights, COHORT)
-    assert weights.data_ptr() == place
