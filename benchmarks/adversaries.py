@@ -46,7 +46,7 @@ def measured(trials: int) -> Iterator[tuple[int, float, list[Finding]]]:
     for instances in POOLS:
         for merge in MERGES:
             asked = _asked(epsilon=2.0, instances=instances, merge=merge)
-            yield instances, merge, pooled(asked, trials=trials, seed=1, confidence=0.95)
+            yield instances, merge, pooled(asked, trials=trials, seed=1)
 
 
 def _asked(**given: float) -> Specification:

@@ -21,7 +21,7 @@ from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.finding import Check, Finding
 from incrowd.audit.pipeline import slow_sum
 from incrowd.audit.plays import FAR, MOST, Adversary, CanaryGame, Play, power_of_two, sign_rows
-from incrowd.audit.scored import guessed, scored
+from incrowd.audit.scored import claim_of, guessed, scored
 from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import score
 from incrowd.federated.fedavg import FedAvg, State
@@ -119,7 +119,7 @@ def canaries_among(work: ClientWork, *, federations: int, seed: int) -> tuple[li
         ("the published model alone", [one.by_model for one in mixed]),
     ):
         attack = f"canaries among real clients, who are not known, by {name}"
-        found.append(guessed(work.plan, np.concatenate(each), inside, attack=attack, note=note))
+        found.append(guessed(claim_of(work.plan), np.concatenate(each), inside, attack=attack, note=note))
     return found, [*_noise(plays), _along(mixed)]
 
 

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from incrowd._random import SeededRandomness, SystemRandomness
-from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.direction_plays import direction_looks
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pool_plays import PoolGame
 from incrowd.audit.pool_views import MOST_OTHERS, pool_findings
+from incrowd.audit.scored import Claim, bounded
 from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, NoExamplesWarning
 from incrowd.drawdiscard.policy import Policy
@@ -29,9 +28,7 @@ from incrowd.privacy.account.accounting import Budget
 _LAPLACE_KURTOSIS = 6.0
 
 
-def audit_specification(
-    asked: Specification, *, trials: int, seed: int, confidence: float
-) -> tuple[list[Finding], list[Check]]:
+def audit_specification(asked: Specification, *, trials: int, seed: int) -> tuple[list[Finding], list[Check]]:
     """Attack one contribution of a device that answers a specification, and look at how it pays and remembers.
 
     Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
@@ -40,48 +37,36 @@ def audit_specification(
     knowledge of all directions that the device tossed; pools are not.
     """
     if asked.noise == "direction":
-        finding, looks = direction_looks(asked, trials=trials, seed=seed, confidence=confidence)
+        finding, looks = direction_looks(asked, trials=trials, seed=seed)
         return [finding], [*looks, *device_checks(asked)]
     game = DeviceGame(specification=asked)
     play = game.play(seed, trials)
-    findings = _findings(game, play, seed=seed, confidence=confidence)
+    findings = _findings(game, play, seed=seed)
     return findings, [*contribution_checks(game, play), *device_checks(asked)]
 
 
-def pooled(asked: Specification, *, trials: int, seed: int, confidence: float) -> list[Finding]:
+def pooled(asked: Specification, *, trials: int, seed: int) -> list[Finding]:
     """The attacks alone, of who listens, who looks at the pool, and who sees what is published."""
     game = DeviceGame(specification=asked)
-    return _findings(game, game.play(seed, trials), seed=seed, confidence=confidence)
+    return _findings(game, game.play(seed, trials), seed=seed)
 
 
-def _findings(game: DeviceGame, play: DevicePlay, *, seed: int, confidence: float) -> list[Finding]:
+def _findings(game: DeviceGame, play: DevicePlay, *, seed: int) -> list[Finding]:
     pool = PoolGame(device=game, others=min(MOST_OTHERS, 2 * game.specification.instances))
     return [
-        _finding(game, play, confidence=confidence),
-        *pool_findings(pool, play, seed=seed, confidence=confidence),
+        _finding(game, play),
+        *pool_findings(pool, play, seed=seed),
     ]
 
 
-def _finding(game: DeviceGame, play: DevicePlay, *, confidence: float) -> Finding:
-    ins, outs = play.scores[play.inside], play.scores[~play.inside]
-    gaussian, known = game.mechanism.noise == "gaussian", odds(ins, outs, confidence=SURE)
+def _finding(game: DeviceGame, play: DevicePlay) -> Finding:
+    gaussian = game.mechanism.noise == "gaussian"
     each = "a number of one contribution" if game.mechanism.privacy == "feature" else "one contribution"
-
-    def proven(confidence: float) -> float:
-        return lower_bound(ins, outs, delta=game.delta, confidence=confidence, gaussian=gaussian)
-
-    return Finding(
+    return bounded(
+        Claim(unit="contribution", epsilon=game.claimed, delta=game.delta, gaussian=gaussian),
+        play.scores[play.inside],
+        play.scores[~play.inside],
         attack=f"two tables, as unlike as can be, told apart by {each}",
-        unit="contribution",
-        claimed=game.claimed,
-        delta=game.delta,
-        lower_bound=proven(confidence),
-        sure_bound=proven(SURE),
-        confidence=confidence,
-        auc=known.auc,
-        true_positives=known.true_positives,
-        allowed=allowed(known.false_positives_at_most, epsilon=game.claimed, delta=game.delta),
-        trials=play.scores.size,
         note="the server, who draws, and who listens on the way see this",
     )
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import ALARM
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.odds import allowed, odds
+from incrowd.audit.scored import Claim, bounded
 from incrowd.drawdiscard.specification import Specification
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -101,31 +100,22 @@ class DirectionGame:
         )
 
 
-def direction_looks(asked: Specification, *, trials: int, seed: int, confidence: float) -> tuple[Finding, list[Check]]:
+def direction_looks(asked: Specification, *, trials: int, seed: int) -> tuple[Finding, list[Check]]:
     """Attack so many contributions that are directions.
 
     Guarantee: a right device passes but for one audit in a million.
     """
     game = DirectionGame(specification=asked)
     play = game.play(seed, trials)
-    return _finding(game, play, confidence=confidence), _checks(game, play)
+    return _finding(game, play), _checks(game, play)
 
 
-def _finding(game: DirectionGame, play: DirectionPlay, *, confidence: float) -> Finding:
-    ins, outs = play.scores[play.inside], play.scores[~play.inside]
-    known, claimed = odds(ins, outs, confidence=SURE), game.mechanism.epsilon
-    return Finding(
+def _finding(game: DirectionGame, play: DirectionPlay) -> Finding:
+    return bounded(
+        Claim(unit="contribution", epsilon=game.mechanism.epsilon, delta=0.0),
+        play.scores[play.inside],
+        play.scores[~play.inside],
         attack="two tables, as unlike as can be, told apart by one contribution and all directions that were tossed",
-        unit="contribution",
-        claimed=claimed,
-        delta=0.0,
-        lower_bound=lower_bound(ins, outs, delta=0.0, confidence=confidence),
-        sure_bound=lower_bound(ins, outs, delta=0.0, confidence=SURE),
-        confidence=confidence,
-        auc=known.auc,
-        true_positives=known.true_positives,
-        allowed=allowed(known.false_positives_at_most, epsilon=claimed, delta=0.0),
-        trials=play.scores.size,
         note="a server sees less: which directions were tossed never leaves the device; so do pools",
     )
 

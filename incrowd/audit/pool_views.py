@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from incrowd._random import Floats
-from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.device_plays import DevicePlay
 from incrowd.audit.finding import Finding
-from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pool_plays import PoolGame, PoolSeen
+from incrowd.audit.scored import Claim, bounded
 from incrowd.drawdiscard.pool import stable_variance
 from incrowd.errors import AccountingError, ConfigError
 from incrowd.privacy.account.adversaries import Opportunity
@@ -49,7 +48,7 @@ class View:
     delta: float | None = None
 
 
-def pool_findings(game: PoolGame, play: DevicePlay, *, seed: int, confidence: float) -> list[Finding]:
+def pool_findings(game: PoolGame, play: DevicePlay, *, seed: int) -> list[Finding]:
     """What who looks at the pool, or at the published average, finds out about one contribution.
 
     Guarantee: as every lower bound of an audit, against the promise of one contribution, which holds whoever looks.
@@ -64,33 +63,15 @@ def pool_findings(game: PoolGame, play: DevicePlay, *, seed: int, confidence: fl
         for column, view in zip(scores, views, strict=True):
             column.append(view.score(game, seen))
     inside = np.concatenate(coins)
-    return [
-        _found(game, view, np.concatenate(column), inside, confidence=confidence)
-        for view, column in zip(views, scores, strict=True)
-    ]
+    return [_found(game, view, np.concatenate(column), inside) for view, column in zip(views, scores, strict=True)]
 
 
-def _found(game: PoolGame, view: View, scores: Floats, inside: NDArray[np.bool_], *, confidence: float) -> Finding:
+def _found(game: PoolGame, view: View, scores: Floats, inside: NDArray[np.bool_]) -> Finding:
     device = game.device
     claimed = device.claimed if view.claimed is None else view.claimed
     delta = device.delta if view.delta is None else view.delta
-    ins, outs = scores[inside], scores[~inside]
-    known = odds(ins, outs, confidence=SURE)
-    return Finding(
-        attack=view.attack,
-        unit="contribution",
-        claimed=claimed,
-        delta=delta,
-        lower_bound=lower_bound(ins, outs, delta=delta, confidence=confidence),
-        sure_bound=lower_bound(ins, outs, delta=delta, confidence=SURE),
-        confidence=confidence,
-        auc=known.auc,
-        true_positives=known.true_positives,
-        allowed=allowed(known.false_positives_at_most, epsilon=claimed, delta=delta),
-        trials=len(scores),
-        note=view.note,
-        modelled=view.modelled,
-    )
+    claim = Claim(unit="contribution", epsilon=claimed, delta=delta)
+    return bounded(claim, scores[inside], scores[~inside], attack=view.attack, note=view.note, modelled=view.modelled)
 
 
 def _views(game: PoolGame) -> Iterator[View]:

@@ -8,11 +8,10 @@ import numpy as np
 from scipy.stats import norm
 
 from incrowd._random import Floats, SeededRandomness
-from incrowd.audit.bounds import SURE, from_guesses, lower_bound
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.odds import allowed, odds
 from incrowd.audit.price import least_epsilon_of
+from incrowd.audit.scored import Claim, bounded, guessed
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -31,57 +30,33 @@ def silo_plays(game: SiloGame, *, trials: int, seed: int) -> list[SiloPlay]:
     return [game.play(seed + number) for number in range(count)]
 
 
-def silo_findings(game: SiloGame, plays: Sequence[SiloPlay], *, confidence: float) -> list[Finding]:
+def silo_findings(game: SiloGame, plays: Sequence[SiloPlay]) -> list[Finding]:
     """What the canaries prove of the silo's epsilon."""
-    plan, delta = game.plan, game.plan.budget.delta
-    scores = np.concatenate([play.scores for play in plays])
-    inside = np.concatenate([play.inside for play in plays])
-    claimed = max(play.epsilon for play in plays)
-    ins, outs = scores[inside], scores[~inside]
-    whole, known = plan.sampling_prob == 1, odds(ins, outs, confidence=SURE)
+    plan = game.plan
+    scores, inside = (np.concatenate([getattr(play, name) for play in plays]) for name in ("scores", "inside"))
+    claim = Claim(
+        unit="record",
+        epsilon=max(play.epsilon for play in plays),
+        delta=plan.budget.delta,
+        gaussian=plan.sampling_prob == 1,
+    )
     return [
-        Finding(
+        bounded(
+            claim,
+            scores[inside],
+            scores[~inside],
             attack=f"records at right angles in {plan.name}, seen through every step",
-            unit="record",
-            claimed=claimed,
-            delta=delta,
-            lower_bound=lower_bound(ins, outs, delta=delta, confidence=confidence, gaussian=whole),
-            sure_bound=lower_bound(ins, outs, delta=delta, confidence=SURE, gaussian=whole),
-            confidence=confidence,
-            auc=known.auc,
-            true_positives=known.true_positives,
-            allowed=allowed(known.false_positives_at_most, epsilon=claimed, delta=delta),
-            trials=scores.size,
             note="the adversary sees the noised sum of each step, which is more than the weights that leave the silo",
         ),
-        guessed(game, plays[0], plays[0].scores, seen="every step"),
-        guessed(game, plays[0], plays[0].left, seen="the weights of all rounds"),
+        guessed_records(game, plays[0], plays[0].scores, seen="every step"),
+        guessed_records(game, plays[0], plays[0].left, seen="the weights of all rounds"),
     ]
 
 
-def guessed(game: SiloGame, play: SiloPlay, scores: Floats, *, seen: str) -> Finding:
-    """Many canaries in a single run, each in by a coin of its own; the third that is surest is guessed at.
-
-    Guarantee: canaries may interfere with each other in any way (see `from_guesses`).
-
-    Edge cases: at a large delta this is never sure enough to speak against a promise, and `sure_bound` is 0.
-    """
-    middle = float(np.median(scores))
-    order = np.argsort(-np.abs(scores - middle))[: max(1, len(scores) // 3)]
-    right = int(((scores[order] > middle) == play.inside[order]).sum())
-    given = {"right": right, "guesses": len(order), "canaries": len(scores)}
-    delta = game.plan.budget.delta
-    return Finding(
-        attack=f"many records in one run of {game.plan.name}, guessed by {seen}",
-        unit="record",
-        claimed=play.epsilon,
-        delta=delta,
-        lower_bound=from_guesses(**given, delta=delta),
-        sure_bound=from_guesses(**given, delta=delta, confidence=SURE),
-        confidence=0.95,
-        trials=len(scores),
-        note=f"{right} of {len(order)} guesses right",
-    )
+def guessed_records(game: SiloGame, play: SiloPlay, scores: Floats, *, seen: str) -> Finding:
+    """Many canaries in a single run, guessed by what is seen of it."""
+    claim = Claim(unit="record", epsilon=play.epsilon, delta=game.plan.budget.delta)
+    return guessed(claim, scores, play.inside, attack=f"many records in one run of {game.plan.name}, guessed by {seen}")
 
 
 def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list[Check]:
@@ -196,19 +171,17 @@ def _counts(plan: SiloPlan, *, seed: int) -> Iterator[Check]:
     yield size_of_noise(f"noise of the counts of {plan.name}", np.array(released) / plan.count_std)
 
 
-def audit_silo(game: SiloGame, *, trials: int, seed: int, confidence: float) -> tuple[list[Finding], list[Check]]:
+def audit_silo(game: SiloGame, *, trials: int, seed: int) -> tuple[list[Finding], list[Check]]:
     """Attack one silo. Edge cases: what its own code refuses on the way speaks against it."""
     try:
         plays = silo_plays(game, trials=trials, seed=seed)
-        return silo_findings(game, plays, confidence=confidence), silo_checks(game, plays, seed=seed)
+        return silo_findings(game, plays), silo_checks(game, plays, seed=seed)
     except IncrowdError as error:
         refused = f"refused: {error}"
         return [], [Check(name=f"rounds of {game.plan.name}", measured=refused, stated="work", holds=False)]
 
 
-def audit_silos(
-    config: SiloConfig, *, trials: int, seed: int, confidence: float
-) -> tuple[list[Finding], list[Check], list[SiloPlan]]:
+def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Finding], list[Check], list[SiloPlan]]:
     """Attack each silo of some settings that is not like one before it; which these are.
 
     Edge cases: of silos with equal plans one stands for all.
@@ -219,7 +192,7 @@ def audit_silos(
     findings, checks = [], []
     for plan in alike:
         game = SiloGame(plan=plan, engine=config.local.engine)
-        its_findings, its_checks = audit_silo(game, trials=trials, seed=seed, confidence=confidence)
+        its_findings, its_checks = audit_silo(game, trials=trials, seed=seed)
         findings += its_findings
         checks += its_checks
     return findings, checks, alike

@@ -5,7 +5,6 @@ from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Audited
 from incrowd.audit.membership import FEW_MODELS, MODELS
 from incrowd.audit.record_membership import record_membership
-from incrowd.audit.scored import CONFIDENCE
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification
 from incrowd.runs.silo_build import assemble_silos
@@ -25,7 +24,7 @@ def audit_records(config: SiloConfig, *, effort: Effort) -> Audited:
     if effort.membership:
         models = FEW_MODELS if effort.quick else MODELS
         tried = record_membership(assemble_silos(config), models=models, seed=effort.seed)
-    findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed, confidence=CONFIDENCE)
+    findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed)
     names = ", ".join(plan.name for plan in plans)
     return Audited(
         claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
@@ -45,7 +44,7 @@ def audit_records(config: SiloConfig, *, effort: Effort) -> Audited:
 def audit_devices(asked: Specification, *, effort: Effort) -> Audited:
     """Attack one contribution to a specification, and a device's memory and limits."""
     trials = effort.canaries or (_FEW_CONTRIBUTIONS if effort.quick else _CONTRIBUTIONS)
-    findings, checks = audit_specification(asked, trials=trials, seed=effort.seed, confidence=CONFIDENCE)
+    findings, checks = audit_specification(asked, trials=trials, seed=effort.seed)
     return Audited(
         claimed=asked.epsilon,
         delta=asked.delta or 0.0,

@@ -6,7 +6,7 @@ from incrowd import Specification
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Check, Finding
 from incrowd.audit.silo_plays import SiloGame
-from incrowd.audit.silos import audit_silo, guessed
+from incrowd.audit.silos import audit_silo, guessed_records
 from incrowd.federated.record_engines import EngineName
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.silo_plan import SiloPlan
@@ -34,13 +34,13 @@ def silo(engine: EngineName = "own") -> list[Finding | Check]:
         count_std=20.0,
     )
     game = SiloGame(plan=plan, engine=engine)
-    findings, checks = audit_silo(game, trials=1_500, seed=3, confidence=0.95)
+    findings, checks = audit_silo(game, trials=1_500, seed=3)
     return [*findings, *checks]
 
 
 def device(kind: str) -> list[Finding | Check]:
     given = Specification.from_formula("opened ~ sender * words", **{**KEYS, **SPECIFICATIONS[kind]})
-    findings, checks = audit_specification(given, trials=1_500, seed=3, confidence=0.95)
+    findings, checks = audit_specification(given, trials=1_500, seed=3)
     return [*findings, *checks]
 
 
@@ -88,8 +88,8 @@ def test_one_run_of_a_silo_with_hardly_any_noise_is_guessed(seen: str) -> None:
     right = game.play(5)
     with noise_is(0.01)():
         wrong = game.play(5)
-    assert guessed(game, right, getattr(right, seen), seen=seen).holds
-    assert not guessed(game, wrong, getattr(wrong, seen), seen=seen).holds
+    assert guessed_records(game, right, getattr(right, seen), seen=seen).holds
+    assert not guessed_records(game, wrong, getattr(wrong, seen), seen=seen).holds
 
 
 def test_at_a_large_delta_one_run_is_never_sure() -> None:
@@ -105,4 +105,4 @@ def test_at_a_large_delta_one_run_is_never_sure() -> None:
     game = SiloGame(plan=plan)
     with noise_is(0.01)():
         wrong = game.play(5)
-    assert guessed(game, wrong, wrong.scores, seen="every step").sure_bound == 0
+    assert guessed_records(game, wrong, wrong.scores, seen="every step").sure_bound == 0

@@ -25,7 +25,7 @@ def asked(**changes: object) -> Specification:
 
 
 def broken(**changes: object) -> list[str]:
-    finding, checks = direction_looks(asked(**changes), trials=1_200, seed=3, confidence=0.95)
+    finding, checks = direction_looks(asked(**changes), trials=1_200, seed=3)
     return [check.name for check in checks if not check.holds] + ([] if finding.holds else ["epsilon"])
 
 
@@ -42,7 +42,7 @@ def replaced(target: object, name: str, value: Any) -> Breakage:
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "at_least"), [(0.5, -1.0), (2.0, 1.2), (4.0, 2.0)])
 def test_a_right_device_passes_and_most_of_what_it_may_tell_is_found(epsilon: float, at_least: float) -> None:
-    finding, checks = direction_looks(asked(epsilon=epsilon), trials=1_500, seed=1, confidence=0.95)
+    finding, checks = direction_looks(asked(epsilon=epsilon), trials=1_500, seed=1)
     assert [check.name for check in checks if not check.holds] == []
     assert finding.lower_bound is not None
     assert at_least < finding.lower_bound <= epsilon
@@ -50,7 +50,7 @@ def test_a_right_device_passes_and_most_of_what_it_may_tell_is_found(epsilon: fl
 
 @pytest.mark.slow
 def test_a_specification_is_audited_as_a_whole() -> None:
-    findings, checks = audit_specification(asked(), trials=1_500, seed=3, confidence=0.95)
+    findings, checks = audit_specification(asked(), trials=1_500, seed=3)
     assert len(findings) == 1
     assert all(check.holds for check in checks)
     assert {"a device that is opened again", "an answer whose receipt was lost"} <= {check.name for check in checks}

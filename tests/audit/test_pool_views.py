@@ -25,7 +25,7 @@ def pool(**changes: object) -> PoolGame:
 
 def found(game: PoolGame, play: DevicePlay | None = None) -> list[Finding]:
     play = rightly_played(game) if play is None else play
-    return pool_findings(game, play, seed=1, confidence=0.95)
+    return pool_findings(game, play, seed=1)
 
 
 def rightly_played(game: PoolGame) -> DevicePlay:
