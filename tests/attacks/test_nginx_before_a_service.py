@@ -22,10 +22,11 @@ from threading import Thread
 import pytest
 
 from tests.drawdiscard.mail import asked
-from tests.service.nginx import Nginx, changed, needs_nginx, nginx
+from tests.nginx import missing
+from tests.service.nginx import Door, before_service, changed
 from tests.service.processes import ServeProcess, serve_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [missing, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SHIPPED = (resources.files("incrowd.service") / "nginx.conf").read_text(encoding="utf-8")
 UNLIMITED = {
@@ -44,24 +45,23 @@ FLOOD = Path(__file__).parents[1] / "service" / "flood.py"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    needs_nginx()
     with serve_process(tmp_path_factory.mktemp("service"), asked()) as process:
         yield process
 
 
 @pytest.fixture
-def limited(served: ServeProcess, tmp_path: Path) -> Iterator[Nginx]:
-    with nginx(tmp_path / "limited", SHIPPED, service=served.port, changes={}) as door:
+def limited(served: ServeProcess, tmp_path: Path) -> Iterator[Door]:
+    with before_service(tmp_path / "limited", SHIPPED, service=served.port, changes={}) as door:
         yield door
 
 
 @pytest.fixture
-def unlimited(served: ServeProcess, tmp_path: Path) -> Iterator[Nginx]:
-    with nginx(tmp_path / "unlimited", SHIPPED, service=served.port, changes=UNLIMITED) as door:
+def unlimited(served: ServeProcess, tmp_path: Path) -> Iterator[Door]:
+    with before_service(tmp_path / "unlimited", SHIPPED, service=served.port, changes=UNLIMITED) as door:
         yield door
 
 
-def asks(door: Nginx, path: str = "/health", *, timeout: float = 5.0) -> int:
+def asks(door: Door, path: str = "/health", *, timeout: float = 5.0) -> int:
     """The status that an honest device gets, 0 where it gets none."""
     with contextlib.suppress(OSError), door.connected(timeout=timeout) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
@@ -78,14 +78,14 @@ def drawn(served: ServeProcess) -> int:
 
 
 @pytest.mark.parametrize("kind", ["before the handshake", "in the handshake", "in a request"])
-def test_420_connections_of_one_address(kind: str, limited: Nginx) -> None:
+def test_420_connections_of_one_address(kind: str, limited: Door) -> None:
     assert asks(limited) == 200
     with held(limited, kind) as count:
         assert [asks(limited) for _ in range(5)] == [200] * 5
     assert count <= 64 or kind != "in a request"
 
 
-def test_without_limits_they_keep_everybody_out(unlimited: Nginx) -> None:
+def test_without_limits_they_keep_everybody_out(unlimited: Door) -> None:
     """The control. nginx lets go of connections in the handshake by itself, and of others not."""
     assert asks(unlimited) == 200
     with held(unlimited, "in a request"):
@@ -93,7 +93,7 @@ def test_without_limits_they_keep_everybody_out(unlimited: Nginx) -> None:
 
 
 @contextlib.contextmanager
-def held(door: Nginx, kind: str) -> Iterator[int]:
+def held(door: Door, kind: str) -> Iterator[int]:
     """420 connections that are opened by an attacker and go no further; how many of them came so far."""
     with ExitStack() as stack:
         count = 0
@@ -111,7 +111,7 @@ def held(door: Nginx, kind: str) -> Iterator[int]:
         yield count
 
 
-def lasts(door: Nginx, kind: str, longest: float) -> float:
+def lasts(door: Door, kind: str, longest: float) -> float:
     """Seconds until nginx ends a connection that says nothing, or a byte of its head now and then."""
     plain = socket.create_connection(("127.0.0.1", door.port), timeout=1, source_address=(ATTACKER, 0))
     connection = (
@@ -135,7 +135,7 @@ def lasts(door: Nginx, kind: str, longest: float) -> float:
 
 @pytest.mark.parametrize("door", ["limited", "unlimited"])
 def test_slow_clients_are_let_go_after_five_seconds(door: str, request: pytest.FixtureRequest) -> None:
-    where: Nginx = request.getfixturevalue(door)
+    where: Door = request.getfixturevalue(door)
     kinds = ("before the handshake", "nothing", "a head by bytes")
     found = dict.fromkeys(kinds, 0.0)
 
@@ -155,7 +155,7 @@ def test_slow_clients_are_let_go_after_five_seconds(door: str, request: pytest.F
 @pytest.mark.parametrize("door", ["limited", "unlimited"])
 def test_a_flood_from_one_address(door: str, how: str, request: pytest.FixtureRequest, served: ServeProcess) -> None:
     """With limits hardly any of it reaches the service, and honest devices are answered as before."""
-    where: Nginx = request.getfixturevalue(door)
+    where: Door = request.getfixturevalue(door)
     before, seconds = drawn(served), 4.0
     words = [sys.executable, str(FLOOD), str(where.port), str(where.folder / "localhost.pem"), how, str(seconds)]
     with subprocess.Popen([*words, ATTACKER], stdout=subprocess.PIPE, text=True) as flood:
@@ -184,7 +184,7 @@ def test_the_addresses_of_one_ipv6_network_count_as_one(served: ServeProcess, tm
     assert of_stream == of_http, "both layers count alike"
     slow = {"rate=20r/s": "rate=1r/m", "burst=200 nodelay": "burst=2 nodelay"}
 
-    def statuses(door: Nginx, addresses: list[str]) -> list[int]:
+    def statuses(door: Door, addresses: list[str]) -> list[int]:
         found = []
         for address in addresses:
             plain = socket.create_connection(("127.0.0.1", door.inner), timeout=5)
@@ -195,7 +195,7 @@ def test_the_addresses_of_one_ipv6_network_count_as_one(served: ServeProcess, tm
                 found.append(int(connection.recv(12)[9:12]))
         return found
 
-    with nginx(tmp_path / "slow", SHIPPED, service=served.port, changes=slow) as door:
+    with before_service(tmp_path / "slow", SHIPPED, service=served.port, changes=slow) as door:
         house = [f"2001:db8:1:2::{number:x}" for number in range(5)]
         assert statuses(door, house) == [200, 200, 200, 429, 429]
         assert statuses(door, ["2001:db8:1:3::1", "192.0.2.1", "192.0.2.2"]) == [200] * 3, "the control: other networks"
@@ -203,7 +203,7 @@ def test_the_addresses_of_one_ipv6_network_count_as_one(served: ServeProcess, tm
             "one address, written twice"
         )
     whole = {"(?<net>.{8}).{8}$": "(?<net>.{16})$"} | slow
-    with nginx(tmp_path / "whole", SHIPPED, service=served.port, changes=whole) as door:
+    with before_service(tmp_path / "whole", SHIPPED, service=served.port, changes=whole) as door:
         assert statuses(door, house) == [200] * 5, "the control: without the map each is its own"
 
 
@@ -228,7 +228,7 @@ def poured(connection: socket.socket, begun: bytes, *, most: int) -> int:
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_a_request_that_never_ends(what: str, limited: Nginx, served: ServeProcess) -> None:
+def test_a_request_that_never_ends(what: str, limited: Door, served: ServeProcess) -> None:
     before = served.memory()
     assert poured(limited.connected(ATTACKER), ENDLESS[what], most=24) < 24
     assert served.memory() - before < 8 * 2**20
@@ -242,7 +242,7 @@ def test_the_service_alone_would_take_it(served: ServeProcess) -> None:
 
 
 def test_what_nginx_refuses_is_said_as_the_service_says_it_and_no_log_has_an_address(
-    limited: Nginx, tmp_path: Path
+    limited: Door, tmp_path: Path
 ) -> None:
     def got(sent: bytes) -> tuple[int, str]:
         with limited.connected(ATTACKER) as connection:
@@ -265,11 +265,11 @@ def test_what_nginx_refuses_is_said_as_the_service_says_it_and_no_log_has_an_add
     logged = limited.logged()
     assert b"127.0.0" not in logged
     assert len(logged) < 10_000
-    with nginx(tmp_path / "alone", SHIPPED, service=limited.inner + 1, changes={}) as alone:
+    with before_service(tmp_path / "alone", SHIPPED, service=limited.inner + 1, changes={}) as alone:
         assert asks(alone) == 503
 
 
-def test_a_device_contributes_through_it(limited: Nginx, served: ServeProcess) -> None:
+def test_a_device_contributes_through_it(limited: Door, served: ServeProcess) -> None:
     """The control of everything above: an honest device is answered, and what it sends is taken whole."""
     from incrowd.service.exchange import Address, exchange
 

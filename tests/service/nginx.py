@@ -1,27 +1,15 @@
-"""nginx as the configurations of the package start it, on loopback, in a folder of the test."""
+"""nginx with the configuration for a service, on loopback, in a folder of the test."""
 
 import os
-import shutil
 import socket
 import ssl
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from tests.nginx import running
 from tests.service.listener import certificate
-
-NGINX = shutil.which("nginx") or ("/usr/sbin/nginx" if Path("/usr/sbin/nginx").exists() else None)
-
-
-def needs_nginx() -> None:
-    if NGINX is None or not Path("/usr/lib/nginx/modules/ngx_stream_module.so").exists():
-        why = "there is no nginx here: apt-get install nginx libnginx-mod-stream"
-        (pytest.fail if os.environ.get("INCROWD_ALL_TESTS") else pytest.skip)(why)
 
 
 def free_port() -> int:
@@ -30,7 +18,7 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True)
-class Nginx:
+class Door:
     """Where it listens, before and behind its limit on connections; `folder` has its logs."""
 
     folder: Path
@@ -61,9 +49,8 @@ def changed(text: str, changes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def nginx(folder: Path, text: str, *, service: int, changes: Mapping[str, str]) -> Iterator[Nginx]:
+def before_service(folder: Path, text: str, *, service: int, changes: Mapping[str, str]) -> Iterator[Door]:
     """The service's configuration, on free ports; `changes` are a test's own."""
-    assert NGINX is not None
     folder.mkdir()
     (folder / "logs").mkdir()
     port, inner, pem = free_port(), free_port(), certificate(folder)
@@ -85,18 +72,5 @@ def nginx(folder: Path, text: str, *, service: int, changes: Mapping[str, str]) 
         "http {": "http { " + temporary,
     }
     (folder / "nginx.conf").write_text(changed(changed(text, changes), here))
-    command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf")]
-    subprocess.run([*command, "-t"], check=True, capture_output=True)
-    with subprocess.Popen([*command, "-g", "daemon off;"], stderr=subprocess.DEVNULL) as process:
-        try:
-            until = time.monotonic() + 20
-            while time.monotonic() < until:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            yield Nginx(folder, port, inner, ssl.create_default_context(cafile=str(pem)))
-        finally:
-            process.terminate()
-            process.wait(20)
+    with running(folder, port):
+        yield Door(folder, port, inner, ssl.create_default_context(cafile=str(pem)))
