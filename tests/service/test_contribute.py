@@ -97,23 +97,12 @@ def test_turns_that_are_none_are_refused(tmp_path: Path, wrong: dict[str, int]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_line_that_breaks_now_and_then(tmp_path: Path, path: str) -> None:
-    break_everywhere(tmp_path, path, every=23)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", PATHS)
-def test_a_line_that_breaks_at_every_third_byte(tmp_path: Path, path: str) -> None:
-    break_everywhere(tmp_path, path, every=3)
-
-
-def break_everywhere(tmp_path: Path, path: str, *, every: int) -> None:
     """One contribution is paid for, whichever byte of a reply is the last; and it counts once."""
     server = letters.server()
     with Listener(honest(server)).listening() as listener, owned(tmp_path) as own:
         remote = RemoteServer(listener.url)
         assert contribute(own, remote).accepted == 1
-        for done, place in enumerate(range(0, LENGTHS[path], every), start=1):
+        for done, place in enumerate(range(0, LENGTHS[path], 23), start=1):
             listener.cut[path] = place
             first = contribute(own, remote)
             listener.cut.clear()

@@ -53,9 +53,11 @@ def test_a_mistake_of_ours_is_told_without_what_it_was_made_with(
             raise ZeroDivisionError("a secret")
 
         drawn = await running.ask("/v1/draw")
-        monkeypatch.setattr(running.store, "enter", broken)
-        got = await running.answer(running.honest(drawn, seed=1), drawn)
+        with monkeypatch.context() as patched:
+            patched.setattr(running.store, "enter", broken)
+            got = await running.answer(running.honest(drawn, seed=1), drawn)
         assert (got.status, got.reason) == (500, "failed")
+        assert (await running.answer(running.honest(drawn, seed=1), drawn)).status == 200, "the service goes on"
 
     async def main() -> None:
         async with service(EmbeddedStore(asked(), turned_away=2e-3)) as running:

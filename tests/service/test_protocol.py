@@ -124,26 +124,6 @@ def test_a_body_is_asked_for_where_the_client_waits_to_be() -> None:
     with_service(work)
 
 
-def test_a_mistake_of_ours_is_told_as_one_and_the_service_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that fails in a way that nobody thought of."""
-
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-
-        async def broken(_: object) -> None:
-            raise ZeroDivisionError
-
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda *_: None)
-        with monkeypatch.context() as patched:
-            patched.setattr(running.store, "enter", broken)
-            got = await running.answer(running.honest(drawn, seed=1), drawn)
-            assert (got.status, got.reason) == (500, "failed")
-        assert (await running.answer(running.honest(drawn, seed=1), drawn)).status == 200
-
-    with_service(work)
-
-
 def test_many_weights_come_and_go_whole() -> None:
     levels = [f"level {number}" for number in range(9_990)]
     fields = {
