@@ -8,7 +8,7 @@ or the `target_range` of numbers. Where data are `public`, nobody is protected a
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,13 +21,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from incrowd.data import Clients
+from incrowd.data import Clients, Examples, from_arrays
+from incrowd.data.clients import MEASURED
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.learning import mlp
 from incrowd.runs.build import processors
 from incrowd.runs.clip_config import NormalisedSection
 from incrowd.runs.config import Private, RunOptions
+from incrowd.runs.identity import declare_public
 from incrowd.runs.result import Result
 from incrowd.settings.local import Local
 
@@ -64,6 +66,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
     name: str | None = None
     clients: int | None = None
     public: bool = False
+    released_before: bool = False
     ranges: ValueRange | Sequence[ValueRange] | None = None
     n_jobs: int | None = None
     random_state: int | np.random.RandomState | None = None
@@ -89,6 +92,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
             classes=classes,
             **stated | ({} if self.name is None else {"name": self.name}),
         )
+        data = replace(data, originals=_originals(x, labels))
         module = self.module if self.module is not None else mlp((x.shape[1], *self.hidden, classes or 1))
         sampled: dict[str, Any] = {} if self.cohort is None else {"cohort": self.cohort, "sampling": "poisson"}
         federation = Federation(
@@ -101,6 +105,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
                 delta=self.delta,
                 rounds=self.rounds,
                 clip=NormalisedSection(clip_norm=self.clip_norm),
+                released_before=self.released_before,
                 **sampled,
             ),
             run=RunOptions(plot=False, threads=self._threads(), **self._seed()),
@@ -116,6 +121,13 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
         check_is_fitted(self)
         features = validate_data(self, x, reset=False)
         return np.asarray(self.result_.outputs(self._scaled(features)), np.float64)
+
+    def _check_scored(self, x: Any) -> None:
+        """Rows on which a score is shown are public: refused where they are known as somebody's, and nobody's later."""
+        if not self.public:
+            features = validate_data(self, x, reset=False)
+            remedy = f"a score on them is exact, and not paid for: score on public rows; or {MEASURED}"
+            declare_public("the rows of a score", _originals(features, np.zeros(len(features))), remedy=remedy)
 
     def _check_stated(self, *fields: str) -> None:
         """What private data may not tell is stated, and no seed removes the noise."""
@@ -170,7 +182,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
     Guarantee: of data that are not `public`, nothing is collected or computed but what the statement covers. Every fit
     is charged to the ledger of the data, known by `name`: a grid search, or cross-validation, pays for each of its
-    fits, and ends with `BudgetExceeded` when the budget is spent; so compare settings on public data.
+    fits, and ends with `BudgetExceeded` when the budget is spent; and rows on which a `score` was shown are public from
+    then on, and no later fit protects them. So compare settings on public data. `released_before` is as in `Private`.
 
     Edge cases: private data of which something is not stated, or with a `random_state`, whose noise could be removed,
     are a `ConfigError` before anything is spent; a label that is no stated class is a `DataError`.
@@ -200,6 +213,12 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         logits = self._outputs(X)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy on public rows. Edge cases: those of private data are refused (`LedgerMismatch`)."""
+        check_is_fitted(self)
+        self._check_scored(X)
+        return float(super().score(X, y, sample_weight))
 
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
         order = np.argsort(self.classes_)
@@ -235,6 +254,12 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         low, high = self.target_range
         return np.asarray(low + (outputs + 1) / 2 * (high - low))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² on public rows; see `PrivateClassifier.score`."""
+        check_is_fitted(self)
+        self._check_scored(X)
+        return float(super().score(X, y, sample_weight))
+
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
         if self.target_range is None:
             return _finite(np.asarray(y, np.float32)), None
@@ -242,6 +267,12 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         if ends.shape != (2,):
             raise ConfigError(field="target_range", value=self.target_range, remedy="give the lowest and the highest")
         return _placed(y, *_ends("target_range", ends)).astype(np.float32), None
+
+
+def _originals(x: NDArray[Any], labels: NDArray[Any]) -> Examples:
+    """Rows as a ledger knows them again, whatever ranges are stated."""
+    largest = np.finfo(np.float32).max
+    return from_arrays(np.clip(x.astype(np.float64), -largest, largest), labels)
 
 
 def _ends(field: str, ends: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -146,13 +146,6 @@ def test_private_clients_state_what_a_ledger_has_to_know(tmp_path: Path, stated:
     assert not (tmp_path / "run").exists()
 
 
-def test_test_examples_that_are_the_clients_own_are_refused(tmp_path: Path) -> None:
-    features, labels, _ = arrays()
-    data = clients(public=False, name="visits", clients=20, test=(features[:9], labels[:9]))
-    with pytest.raises(ConfigError, match="they are all examples of clients"):
-        federation(data).train(tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

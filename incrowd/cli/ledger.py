@@ -232,6 +232,7 @@ def fresh(
     understand: Annotated[
         bool, typer.Option("--i-understand", help="Do not ask: what was spent is left out of account for good.")
     ] = False,
+    released: Annotated[bool, typer.Option(help="The data were released without privacy before.")] = False,
     as_json: Json = False,
 ) -> None:
     """Begin a new ledger for data on which something was spent. This breaks the promise that the old one kept.
@@ -256,8 +257,8 @@ def fresh(
         )
         if typer.prompt("Type the name of the data to go on", err=True) != name:
             raise ConfigError(field="NAME", value=name, remedy="another name was typed, and nothing was done")
-    its = None if relation is None else _relation(relation)
-    _say([_facts(care.fresh(home, known, budget=Budget(epsilon=epsilon, delta=delta), relation=its))], as_json)
+    its, budget = None if relation is None else _relation(relation), Budget(epsilon=epsilon, delta=delta)
+    _say([_facts(care.fresh(home, known, budget=budget, relation=its, released=released))], as_json)
 
 
 def _no_folder(file: Path) -> Path:

@@ -17,6 +17,7 @@ from incrowd.data.inputs import Inputs, joined
 from incrowd.data.names import check_safe
 from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
 from incrowd.data.partitioners import by_column
+from incrowd.data.rows import Cells
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.privacy.plan.sampling import named_places
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 TestClients = Literal["separate", "shared"]
 """Whether those whom the test examples are from hold none of the others, or may."""
+
+MEASURED = (
+    "exact figures of people who train are releases that nothing pays for: give a public test table, or leave it out "
+    "and measure with `incrowd evaluate` (Federation.evaluate), which pays"
+)
+"""What to do about test examples that are private."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +68,14 @@ def check_stated(stated: PublicFacts) -> None:
         raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
 
 
+def check_test_clients(test_clients: str, *, public: bool) -> None:
+    """Refuse to measure clients who also train, unless nobody is to be protected."""
+    if test_clients not in ("separate", "shared"):
+        raise ConfigError(field="test_clients", value=test_clients, remedy="choose from separate, shared")
+    if test_clients == "shared" and not public:
+        raise ConfigError(field="test_clients", value=test_clients, remedy=MEASURED)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clients:
     """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, and nothing is copied.
@@ -71,9 +86,11 @@ class Clients:
     them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
     names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``table`` says what
     the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file;
-    ``rows`` are those of a data frame, of each client, all columns of them, as a ledger knows them again.
-    ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
-    public nor unseen, and `describe` says so.
+    ``originals`` are the examples before they were scaled, where a ledger is to know the data by these;
+    ``cells`` are those of a data frame, all columns, by which a ledger knows it again, and ``test_cells`` those of its
+    test table.
+    ``test_clients`` is "shared" where the test examples may be from clients who also train: only of data that are
+    public, for what is measured is not paid for.
 
     Guarantee: every client has an example and every index points at one; ``nbytes`` counts all memory beyond the
     examples; ``clients`` and ``describe`` are the same for all data of which the same is declared.
@@ -93,7 +110,9 @@ class Clients:
     names: tuple[str, ...] = ()
     table: Columns | None = field(default=None, repr=False)
     file: Path | None = field(default=None, repr=False)
-    rows: Mapping[str, tuple[bytes, ...]] | None = field(default=None, repr=False)
+    originals: Examples | None = field(default=None, repr=False)
+    cells: Cells | None = field(default=None, repr=False)
+    test_cells: Cells | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:
@@ -113,8 +132,7 @@ class Clients:
         if self.names and self.names != self.owners:
             raise ConfigError(field="names", value=self.names, remedy="they are not those of the clients: see owners")
         check_safe(self.names)
-        if self.test_clients not in ("separate", "shared"):
-            raise ConfigError(field="test_clients", value=self.test_clients, remedy="choose from separate, shared")
+        check_test_clients(self.test_clients, public=self.public)
 
     @classmethod
     def of(cls, split: Split, partition: Partition, *, public: bool = False) -> "Clients":
@@ -252,7 +270,7 @@ class Clients:
         if self.test is None:
             test = "none"
         elif self.test_clients == "shared":
-            test = "clients who may also train: neither public nor unseen; what is measured is not paid for"
+            test = "clients who may also train, so it is not unseen"
         else:
             test = f"{len(self.test)} examples, public: held by the server, not by any client"
         return {"data": self.name, "clients": self.clients, "test_set": test}

@@ -71,6 +71,11 @@ class Partition:
         return np.diff(self.offsets)
 
     @property
+    def owners(self) -> NDArray[np.int64]:
+        """The client of each index."""
+        return np.repeat(np.arange(self.clients), self.sizes)
+
+    @property
     def nbytes(self) -> int:
         """Memory held by the index lists."""
         return self.offsets.nbytes + self.indices.nbytes

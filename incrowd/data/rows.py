@@ -1,105 +1,162 @@
-"""Each example, with whom it belongs to, as bytes: what a fingerprint of the data is made of."""
+"""Rows as keyed digests, which a ledger knows data by: of all that a row holds, and of parts of it."""
 
 import hashlib
 import math
-import struct
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd.data._cells import Reading, text_of
-from incrowd.data._rows import AS_USUAL, Cells, TableSource, read_rows
-from incrowd.data.clients import Clients
+from incrowd.data._rows import AS_USUAL, TableSource, read_rows
 from incrowd.data.examples import Examples
-from incrowd.data.inputs import is_single, named
+from incrowd.data.inputs import named
+from incrowd.privacy.content import Content, Digests, Rows, digests, fingerprint
 
 _EXACT = 2.0**53  # whole numbers below this are what they seem to be
-_AT_ONCE = 1024  # examples
-_LARGEST = float(np.finfo(np.float32).max)
+_AT_ONCE = 1024  # rows
+
+Bits = NDArray[np.uint64]
 
 
-def table_rows(source: TableSource, reading: Reading = AS_USUAL) -> Iterator[bytes]:
-    """The rows of a table, each in a form that is the same whatever the table's file is called, however its columns
-    and rows are ordered, which marks its numbers have, and which columns a model would see.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cells:
+    """The cells of a table, 64 bits each, [rows, columns], and whose each row is.
 
-    Whole numbers are compared as such, others as float32, in which they are learned from: 1, 1.0, 1e0 and
-    1.0000000001 are the same, in CSV and in Parquet. Everything else is compared as text.
+    They are the same however the table is written. Whole numbers are compared as such, others as float32, in which they
+    are learned from: 1, 1.0, 1e0 and 1.0000000001 are the same. Everything else is compared as text.
     """
+
+    header: tuple[str, ...]
+    values: Bits
+    owners: NDArray[np.str_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowDigests:
+    """Keyed digests of rows: of all that each holds; of its cells, without its owner's, whatever they are called and
+    however they are ordered; of its features in their order. And the number of each row's owner, which `exact` does
+    without where the owner is `named` in the row.
+    """
+
+    exact: Digests
+    cells: Digests
+    features: Digests
+    owners: NDArray[np.int64]
+    named: bool = False
+
+    def fingerprint(self, key: bytes) -> str:
+        """See `incrowd.privacy.content.fingerprint`."""
+        return fingerprint(self.exact, np.zeros_like(self.owners) if self.named else self.owners, key=key)
+
+    def content(self, key: bytes) -> Content:
+        """What these rows are recognised by, whose digests have the same key."""
+        kinds = {"cells": self.cells, "features": self.features}
+        return Content(
+            whole=self.fingerprint(key),
+            people=fingerprint(self.features, self.owners, key=key),
+            kinds={kind: Rows.of(rows, self.owners) for kind, rows in kinds.items()},
+        )
+
+    def by_owner(self) -> "list[RowDigests]":
+        """Those of each owner, in order."""
+        order = np.argsort(self.owners, kind="stable")
+        ends = np.flatnonzero(np.diff(self.owners[order])) + 1
+        return [self.some(rows) for rows in np.split(order, ends)]
+
+    def some(self, rows: NDArray[np.integer[Any]], owners: NDArray[np.int64] | None = None) -> "RowDigests":
+        """Some of the rows, perhaps of other owners."""
+        parts = {name: getattr(self, name)[rows] for name in ("exact", "cells", "features")}
+        return replace(self, **parts, owners=self.owners[rows] if owners is None else owners)
+
+
+def table_cells(source: TableSource, client: str, reading: Reading = AS_USUAL) -> Cells:
+    """The cells of a table, and the owners that its column `client` names, if there is one."""
     table = read_rows(source, reading)
-    packed = _packer(table.header, reading)
-    return (packed(cells) for _, cells in table.rows)
+    at = table.column(client) if client else None
+    owners: list[str] = []
+    blocks = [np.empty((0, len(table.header)), np.uint64)]
+    while rows := [cells for _, cells in islice(table.rows, _AT_ONCE)]:
+        columns = list(zip(*rows, strict=True))
+        owners += [""] * len(rows) if at is None else [text_of(reading.cleaned(cell)) for cell in columns[at]]
+        blocks.append(np.column_stack([_bits_of(column, reading) for column in columns]))
+    return Cells(header=table.header, values=np.concatenate(blocks), owners=np.array(owners, np.str_))
 
 
-def table_rows_by(source: TableSource, column: str, reading: Reading = AS_USUAL) -> dict[str, list[bytes]]:
-    """The rows of a table as `table_rows` has them, for each name in a column, in the order of the names."""
-    table = read_rows(source, reading)
-    packed, at = _packer(table.header, reading), table.column(column)
-    rows_of: dict[str, list[bytes]] = {}
-    for _, cells in table.rows:
-        rows_of.setdefault(text_of(reading.cleaned(cells[at])), []).append(packed(cells))
-    return {name: rows_of[name] for name in sorted(rows_of)}
-
-
-def _packer(header: tuple[str, ...], reading: Reading) -> Callable[[Cells], bytes]:
+def digests_of_cells(cells: Cells, features: Sequence[str], client: str, *, key: bytes) -> RowDigests:
+    """The digests of a table's rows, of which some columns are learned from."""
+    header, values = cells.header, cells.values
     order = sorted(range(len(header)), key=lambda column: header[column])
-    names = _packed([header[column].encode() for column in order])
-    return lambda cells: names + _packed([_cell(reading.plain(cells[column])) for column in order])
+    names = digests([repr([header[column] for column in order]).encode()], key=key)
+    others = [place for place, name in enumerate(header) if name != client]
+    learned = [header.index(name) for name in features]
+    return RowDigests(
+        exact=_digests(np.column_stack([np.repeat(names, len(values)), values[:, order]]), key),
+        cells=_digests(np.sort(values[:, others], axis=1), key),
+        features=_digests(values[:, learned], key),
+        owners=np.unique(cells.owners, return_inverse=True)[1],
+        named=bool(client),
+    )
 
 
-def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterator[bytes]:
-    """Examples, all or those in some rows, with their labels."""
-    inputs = sorted(named(examples.features).items())
-    alone = is_single(examples.features)
-    what = f"{examples.features.dtype} {examples.shape}" if alone else repr(sorted(examples.form))
-    kind = f"{what} {examples.scale!r} {examples.offset!r}".encode()
-    for row in range(len(examples)) if rows is None else rows:
-        yield _packed([kind, *(one[row].tobytes() for _, one in inputs), examples.labels[row].tobytes()])
+def digests_of_examples(examples: Examples, *, key: bytes) -> RowDigests:
+    """The digests of examples as they are meant, each its own; a few of them are in memory at a time."""
+    names = digests([repr(sorted(named(examples.features))).encode()], key=key)
+    labels = _as_bits(examples.labels.reshape(len(examples), -1))
+    cells, features = [], []
+    for begin in range(0, len(examples), _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        inputs = sorted(named(examples.values(some)).items())
+        block = np.hstack([_as_bits(one.reshape(len(one), -1)) for _, one in inputs])
+        features.append(_digests(block, key))
+        cells.append(_digests(np.sort(np.hstack([block, labels[some]]), axis=1), key))
+    learned = np.concatenate(features)
+    return RowDigests(
+        exact=_digests(np.column_stack([np.repeat(names, len(labels)), learned, labels]), key),
+        cells=np.concatenate(cells),
+        features=learned,
+        owners=np.arange(len(examples)),
+    )
 
 
-def owner_digests(data: Clients) -> Iterator[bytes]:
-    """Of each client one digest of its examples as they are meant.
-
-    Who has which examples together is what counts: other names of clients, another order or another scale of the same
-    values make no other data. An example that many clients hold is read once, and a few of them are in memory at a
-    time.
-    """
-    each = np.empty((len(data.examples), hashlib.sha256().digest_size), np.uint8)
-    known = np.zeros(len(data.examples), bool)
-    for client in range(data.present):
-        own = data.client(client)
-        new = np.unique(own[~known[own]])
-        for begin in range(0, len(new), _AT_ONCE):
-            some = new[begin : begin + _AT_ONCE]
-            each[some] = np.frombuffer(b"".join(_digests(data.examples, some)), np.uint8).reshape(len(some), -1)
-        known[new] = True
-        yield hashlib.sha256(np.sort(each[own].view(f"S{each.shape[1]}"), axis=None).tobytes()).digest()
+def _digests(values: Bits, key: bytes) -> Digests:
+    rows, width = values.tobytes(), values.shape[1] * values.itemsize
+    return digests((rows[begin : begin + width] for begin in range(0, len(rows), width)), key=key)
 
 
-def _digests(examples: Examples, rows: NDArray[Any]) -> Iterator[bytes]:
-    own = examples.some(rows)
-    meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
-    return (hashlib.sha256(row).digest() for row in example_rows(meant))
+def _bits_of(cells: Sequence[Any], reading: Reading) -> Bits:
+    """The bits of the cells of a column; those of numbers at once, where all are."""
+    plain = [reading.plain(cell) for cell in cells]
+    if not {bool, np.bool_} & set(map(type, plain)):
+        with suppress(TypeError, ValueError, OverflowError):
+            return _as_bits(np.array([float(cell) for cell in plain]))
+    seen: dict[Any, float | bytes] = {}
+    return np.array([_bits_of_one(cell, seen) for cell in plain], np.uint64)
 
 
-def _cell(cell: Any) -> bytes:
-    if AS_USUAL.is_missing(cell):  # however a file or a frame says so
-        return b""
-    try:
-        number = math.nan if isinstance(cell, bool) else float(cell)
-    except (TypeError, ValueError):
+def _bits_of_one(cell: Any, seen: dict[Any, Any]) -> int:
+    kept = (type(cell), cell)
+    if kept not in seen:
         number = math.nan
-    if number.is_integer() and abs(number) < _EXACT:
-        return b"w%d" % int(number)
-    if not abs(number) <= _LARGEST:  # no number, or one that nobody could learn from
-        return b"t" + str(cell).encode()
-    packed = struct.pack("<f", number)
-    (learned,) = struct.unpack("<f", packed)
-    return b"w%d" % int(learned) if learned.is_integer() and abs(learned) < _EXACT else b"n" + packed
+        text = not AS_USUAL.is_missing(cell)  # however a file or a frame says so
+        if text and not isinstance(cell, bool | np.bool_):
+            with suppress(TypeError, ValueError, OverflowError):
+                number, text = float(cell), False
+        digest = hashlib.blake2b(str(cell).encode(), digest_size=8).digest()
+        seen[kept] = int.from_bytes(digest) if text else int(_as_bits(np.array([number]))[0])
+    return int(seen[kept])
 
 
-def _packed(parts: list[bytes]) -> bytes:
-    """Parts end to end, in a way that no other parts are."""
-    return b"".join(struct.pack("<q", len(part)) + part for part in parts)
+def _as_bits(numbers: NDArray[Any]) -> Bits:
+    """Numbers in 64 bits, the same for those that look the same to who learns from them."""
+    exact = numbers.astype(np.float64)
+    with np.errstate(over="ignore"):
+        seen = exact.astype(np.float32).astype(np.float64)
+    whole = (np.abs(exact) < _EXACT) & (exact == np.rint(exact))
+    seen[whole] = exact[whole]
+    seen[np.isnan(seen)] = math.nan
+    return (seen + 0.0).view(np.uint64)  # there is one 0

@@ -18,7 +18,7 @@ from incrowd.data.examples import Examples, Labels
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
 from incrowd.data.partitioners import by_column
-from incrowd.data.rows import table_rows_by
+from incrowd.data.rows import table_cells
 from incrowd.data.schema import Column, EncodedCell, Text
 from incrowd.errors import ConfigError, DataError
 
@@ -48,7 +48,7 @@ def load_table(
 
     Edge cases: a column that a stated schema does not know is a `DataError`. Without ``clients`` they are counted,
     which is for tables that hide nobody. A test client who also trains is a `DataError`, unless ``test_clients`` is
-    "shared": then the test set is not called public.
+    "shared" and the table ``public``.
     """
     check_stated(stated)
     public, clients, test = stated.get("public", False), stated.get("clients"), stated.get("test")
@@ -65,6 +65,11 @@ def load_table(
     present = tuple(np.unique(owners).tolist())
     if names:
         check_names(names, actual=present, public=public)
+    cells = None
+    if not isinstance(source, str | Path):  # taken now: a frame may be another one later
+        cells = [
+            table_cells(_source(each), columns.client, columns.reading) for each in (source, test) if each is not None
+        ]
     data = Clients(
         examples=examples,
         partition=by_column(owners),
@@ -77,7 +82,8 @@ def load_table(
         test_clients=test_clients,
         table=columns,
         file=Path(source) if isinstance(source, str | Path) else None,
-        rows=None if isinstance(source, str | Path) else _rows_of(source, columns),
+        cells=cells[0] if cells else None,
+        test_cells=cells[-1] if cells and test is not None else None,
     )
     if holdout_clients is None:
         return data
@@ -128,11 +134,6 @@ def row_ids(source: Path | str | Frame, columns: Columns) -> tuple[str, ...]:
 def table_name(source: Path | str | Frame) -> str:
     """What a report calls a table."""
     return Path(source).name if isinstance(source, Path | str) else "data frame"
-
-
-def _rows_of(frame: Frame, columns: Columns) -> dict[str, tuple[bytes, ...]]:
-    """Taken now: a frame may be another one later."""
-    return {name: tuple(rows) for name, rows in table_rows_by(frame, columns.client, columns.reading).items()}
 
 
 def _name_of_file(source: Path | str | Frame) -> str:
@@ -278,5 +279,5 @@ def _check_separate(
         who = f" ({', '.join(both[:3].tolist())}{', ...' if both.size > 3 else ''})" if public else ""
         raise DataError(
             f"{test}: its column {column!r} has clients who also train{who}, so it is neither public nor unseen; "
-            'take them out, or say test_clients = "shared"'
+            + ('take them out, or say test_clients = "shared"' if public else "take them out")
         )

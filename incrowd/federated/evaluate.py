@@ -45,7 +45,6 @@ def evaluate(
     examples: Examples,
     *,
     loss: Loss = CROSS_ENTROPY,
-    counted: bool = True,
 ) -> Metrics | None:
     """What people report of weights, on the same examples: see `incrowd.federated.metrics`.
 
@@ -54,7 +53,7 @@ def evaluate(
     if examples.labels.size * (examples.classes or 1) > _MOST:
         return None
     outputs = outputs_of(model.with_weights(weights), examples)
-    return metrics(outputs, examples.labels, classes=examples.classes, loss=loss.name, counted=counted)
+    return metrics(outputs, examples.labels, classes=examples.classes, loss=loss.name)
 
 
 def outputs_of(module: nn.Module, examples: Examples) -> NDArray[Any]:

@@ -32,13 +32,11 @@ def metrics(
     *,
     classes: int | None,
     loss: str = "",
-    counted: bool = True,
 ) -> Metrics:
     """The metrics of outputs [N, C], [N, 1] or [N], as a model gives them, and labels [N], or [N, L] of yes and no.
 
     Outputs are logits where labels are classes or several yes/no; elsewhere numbers, or, where the loss is "poisson",
-    their logarithms. Of sequences, labels [N, T] and outputs [N, T, C], every place that counts is one. Without
-    `counted`, figures class by class are residual out: they tell how many of each class there are.
+    their logarithms. Of sequences, labels [N, T] and outputs [N, T, C], every place that counts is one.
     """
     raw = np.asarray(outputs, np.float64)
     if classes is None:
@@ -46,10 +44,7 @@ def metrics(
     if labels.ndim > 1:
         known = labels.ravel() != IGNORED
         raw, labels = raw.reshape(labels.size, -1)[known], labels.ravel()[known]
-    measured = of_classes(probabilities(raw), labels.astype(np.int64), classes=classes)
-    if not counted:
-        del measured["per_class"]
-    return measured
+    return of_classes(probabilities(raw), labels.astype(np.int64), classes=classes)
 
 
 def _of_numbers_or_answers(raw: Floats, labels: NDArray[Any], *, loss: str) -> Metrics:

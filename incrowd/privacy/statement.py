@@ -57,6 +57,8 @@ RECORDS_ASSUMED = (
 
 ALWAYS_UNCOVERED = (
     "what a party reveals outside this run, and other runs on the same data unless they share its ledger",
+    "other data of the same people that share neither whole rows nor all features with these, or only rows that many "
+    "people have: they are not recognised, and have a ledger of their own unless they are given the same name",
     "timing, traffic and the fact of being enrolled",
     "choices made by looking at private results of earlier runs",
 )
@@ -70,6 +72,11 @@ FORGOTTEN = "the ledger was kept in memory only: what other runs spent on the sa
 PUBLIC = (
     "the data are declared public, so that nobody in them is protected: each run on them has a ledger of its own, and "
     "what others spent is not in epsilon"
+)
+
+RELEASED = (
+    "data of the same people were released without privacy before: no epsilon bounds what that told of them, and this "
+    "epsilon does not contain it"
 )
 
 AFRESH = (
@@ -191,9 +198,9 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so do a ledger that nobody kept, data that are declared public, and a fresh start. What other runs spent is in
-    epsilon, and is said; what their charges note of themselves (contributions without numbers, a clip that is not
-    private, another unit, a server that is trusted) is said, too, whoever asks.
+    so do a ledger that nobody kept, data that are declared public or were released before, and a fresh start. What
+    other runs spent is in epsilon, and is said; what their charges note of themselves (contributions without numbers, a
+    clip that is not private, another unit, a server that is trusted) is said, too, whoever asks.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
@@ -201,6 +208,7 @@ def stated(
         SIMULATION if simulated else None,
         None if ledger.kept else FORGOTTEN,
         PUBLIC if ledger.data_identity.public else None,
+        RELEASED if ledger.data_identity.released else None,
         AFRESH.format(spent=", ".join(_known(each.epsilon) for each in ledger.forgets)) if ledger.forgets else None,
         SHARED.format(others=others) if others > 0 else None,
     )

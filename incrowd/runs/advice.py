@@ -14,7 +14,7 @@ from incrowd.privacy.plan.survey import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.database import Record
-from incrowd.runs.examples_advice import DIVERGED, of_examples, public_test
+from incrowd.runs.examples_advice import DIVERGED, of_examples
 from incrowd.runs.folder import Summary
 from incrowd.runs.silo_work import SiloWork
 
@@ -31,7 +31,7 @@ def advice(work: ClientWork | SiloWork) -> list[str]:
     Guarantee: it depends on the settings, the declared numbers, the model and test examples that are public, alone.
     """
     promised = [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
-    test = public_test(work)
+    test = work.data.test
     return promised if test is None else [*promised, *of_examples(work, test)]
 
 
@@ -41,7 +41,7 @@ def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Rec
     Guarantee: it depends on the public test set, and on what was released and measured there. Edge cases: where there
     is no test set that is public, there is nothing to say.
     """
-    if public_test(work) is None:
+    if work.data.test is None:
         return []
     return [*_astray(records), *_trivial(summary)]
 

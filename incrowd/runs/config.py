@@ -195,7 +195,8 @@ class Private(Section):
 
     `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
     them it is in the user's state folder, or, of public data, in the run's. One that this run begins has so much `room`
-    beside the run's own epsilon: for evaluations, or for later runs.
+    beside the run's own epsilon: for evaluations, or for later runs. `released_before` says that the data were declared
+    public once, or released otherwise, and so does every statement then.
 
     With `unit` "record" the section is `PrivateRecords`.
     """
@@ -217,6 +218,7 @@ class Private(Section):
     room: float = 0.0
     ledger: str | None = None
     witness: str | None = None
+    released_before: bool = False
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse what only the other kind of noise takes."""

@@ -116,7 +116,7 @@ SHOWN = {
     "model": ("bias", "hidden", "init_scale", "kind", "module"),
     "privacy": ("accountant", "allocation", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta",
                 "epsilon", "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace",
-                "place", "records", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
+                "place", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),
     "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
     "stop": ("least", "patience", "target", "watch"),

@@ -7,6 +7,7 @@ from pydantic import Field, Tag
 
 from incrowd.data import Column, Columns, Reading, TestClients
 from incrowd.data._cells import MISSING
+from incrowd.data.clients import MEASURED
 from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
 from incrowd.settings.section import Counts, Section, Words, tag
@@ -143,6 +144,8 @@ class Table(Meaning):
     def model_post_init(self, context: Any, /) -> None:
         """Ask for what may not be counted, and for what a template leaves open."""
         self.check_meaning(client=self.client)
+        if self.test_clients == "shared" and not self.public:
+            raise ConfigError(field="data.test_clients", value=self.test_clients, remedy=MEASURED)
         if self.clients is None and not self.public:
             remedy = f"{NEVER_COUNTED}; or public = true, where nobody is to be protected"
             raise ConfigError(field="data.clients", value=None, remedy=remedy)

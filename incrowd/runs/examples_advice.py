@@ -42,11 +42,6 @@ _LOOKED_AT, _TRIED, _LARGEST, _TINY = 1000, 64, 2_000_000, 1e-6
 _IN_ORDER = 2.0  # standard errors of what pixels in random order are alike: half of them a picture
 
 
-def public_test(work: ClientWork | SiloWork) -> Examples | None:
-    """The test examples, where they are public."""
-    return work.data.test if work.data.test_clients == "separate" else None
-
-
 def of_examples(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
     """What is doubtful, of test examples that are public."""
     yield from _of_scale(work, test)

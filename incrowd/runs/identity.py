@@ -1,23 +1,29 @@
 """Which data a run is about: their name and a fingerprint of their content, as the ledger knows them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from incrowd.data import Clients
-from incrowd.data.rows import example_rows, owner_digests, table_rows, table_rows_by
+import numpy as np
+
+from incrowd.data import Clients, Examples
+from incrowd.data._rows import read_rows
+from incrowd.data.clients import MEASURED
+from incrowd.data.rows import Cells, RowDigests, digests_of_cells, digests_of_examples, table_cells
 from incrowd.errors import ConfigError
+from incrowd.privacy.content import Content, digests
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
+from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, Declared
 from incrowd.runs.build import enrolled, federated_data, mnist_folder, section, whole_split
-from incrowd.runs.config import CommonSections
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table
+from incrowd.runs.silo_config import SiloConfig
 
 _NOT_PUBLIC = "leave data.public out"
 
 
-def identity_of(config: CommonSections, held: Clients | None = None) -> DataIdentity:
+def identity_of(config: Config | SiloConfig, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
@@ -25,35 +31,51 @@ def identity_of(config: CommonSections, held: Clients | None = None) -> DataIden
     (the column of a table, or how examples were divided) is the identity's `division`.
 
     Edge cases: data that are declared public and known as somebody's, in whatever unit, raise `LedgerMismatch`. The
-    embedded digits never are. A test file is declared public by being one: private data that have a ledger are refused
-    as such, and so is the run's own private table (`ConfigError`), for what is measured there is not paid for.
+    embedded digits never are. Test examples are declared public by being some: they must not be known as somebody's,
+    nor be rows of those who train (`ConfigError`), whatever their owners are called there.
     """
     with section("data"):
-        source = _source(config, held)
-        return DataIdentity(
-            name=source.name,
-            public=source.public,
-            unit="client",
-            division=source.division("client"),
-            fingerprint=_whole(source),
-        )
+        return _identity(_source(config, held), config)[0]
 
 
-def identities_of_silos(config: CommonSections, held: Clients | None = None) -> list[DataIdentity]:
+def identities_of_silos(config: Config | SiloConfig, held: Clients | None = None) -> list[DataIdentity]:
     """The data of each silo, whose records are protected: see `identity_of`. The fingerprint is over its own rows;
     `whole` is that of all silos' together, and `division` says how they were divided.
     """
     with section("data"):
         source = _source(config, held)
-        whole, key, silos = _whole(source), _key(source), source.by_silo()
-        common = DataIdentity(name=source.name, public=source.public, unit="record", division=source.division("silo"))
-        if source.may_be_private:
-            for place, rows in enumerate(silos, start=1):
-                _check_public(_of_silo(common.name, place), rows, remedy=_NOT_PUBLIC)
+        common, rows = _identity(source, config)
+        whole = replace(common, unit="record", division=source.division("silo"), whole=common.fingerprint)
+        key = _key(source)
         return [
-            replace(common, name=_of_silo(common.name, place), fingerprint=fingerprint(rows, key=key), whole=whole)
-            for place, rows in enumerate(silos, start=1)
+            replace(
+                whole,
+                name=_of_silo(common.name, place),
+                fingerprint=its.fingerprint(key),
+                content=None if common.content is None else its.content(key),
+                declared=common.declared if place == 1 else (),
+            )
+            for place, its in enumerate(source.by_silo(rows), start=1)
         ]
+
+
+def declare_public(name: str, examples: Examples, *, remedy: str) -> None:
+    """Examples on which something is measured exactly are public from now on: they are refused where they are known as
+    somebody's (`LedgerMismatch`), and nobody's later.
+    """
+    home = Home.of_user()
+    content = digests_of_examples(examples, key=home.key()).content(home.key())
+    home.release(Declared(names=(name,), content=content, remedy=remedy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestRows:
+    """Examples that the server holds, as a ledger has to know them, under the field of the settings that names them."""
+
+    name: str
+    field: str
+    value: str
+    rows: RowDigests
 
 
 class IdentifiedData(Protocol):
@@ -70,30 +92,28 @@ class IdentifiedData(Protocol):
         ...
 
     @property
-    def may_be_private(self) -> bool:
-        """Whether data that are declared public might be somebody's."""
+    def recognised(self) -> bool:
+        """Whether they can be known again under another name, and so might be somebody's."""
         ...
 
     def division(self, unit: str) -> str:
         """Who is a client, or a silo."""
         ...
 
-    def rows(self) -> Iterable[bytes]:
-        """Every example, as bytes."""
+    def rows(self, key: bytes) -> RowDigests:
+        """Every example."""
         ...
 
-    def by_silo(self) -> list[list[bytes]]:
+    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
         """The same of each silo, in the order of their places."""
         ...
 
-    def check_test(self, private: str | None) -> None:
-        """What is measured on test examples is shown and not charged, so they must not be what is to be protected,
-        whose fingerprint this is.
-        """
+    def test(self, key: bytes) -> TestRows | None:
+        """The examples on which exact figures are measured."""
         ...
 
 
-def _source(config: CommonSections, held: Clients | None) -> IdentifiedData:
+def _source(config: Config | SiloConfig, held: Clients | None) -> IdentifiedData:
     data = config.data
     if isinstance(data, Table):
         return _IdentifiedTable(data)
@@ -110,43 +130,41 @@ class _IdentifiedTable:
 
     data: Table
 
+    recognised = True
+
     @property
     def name(self) -> str:
-        return str(self._path.resolve()) if self.data.identity is None else self.data.identity
+        return str(self._path(self.data.file).resolve()) if self.data.identity is None else self.data.identity
 
     @property
     def public(self) -> bool:
-        return self.data.public
-
-    @property
-    def may_be_private(self) -> bool:
         return self.data.public
 
     def division(self, unit: str) -> str:
         without = "" if self.data.holdout_clients is None else f", {self.data.holdout_clients!r} of them held out"
         return f"one {unit} for each {self.data.client}{without}"
 
-    def rows(self) -> Iterable[bytes]:
-        return table_rows(self._path, self.data.meaning().reading)
+    def rows(self, key: bytes) -> RowDigests:
+        return self._rows(self.data.file, key)
 
-    def by_silo(self) -> list[list[bytes]]:
-        return list(table_rows_by(self._path, self.data.client, self.data.meaning().reading).values())
+    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
+        return rows.by_owner()
 
-    def check_test(self, private: str | None) -> None:
-        if self.data.test_file is None:
-            return
-        test = _IdentifiedTable(self.data.model_copy(update={"file": self.data.test_file, "identity": None}))
-        if private is not None and fingerprint(test.rows(), key=_key(test)) == private:
-            remedy = (
-                "it holds the private table itself, and what is measured on it is not paid for: name public examples"
-            )
-            raise ConfigError(field="test_file", value=self.data.test_file, remedy=remedy)
-        remedy = "what is measured on them is not paid for, so name another data.test_file"
-        _check_public(test.name, test.rows(), remedy=remedy)
+    def test(self, key: bytes) -> TestRows | None:
+        file = self.data.test_file
+        if file is None:
+            return None
+        name = str(self._path(file).resolve())
+        return TestRows(name=name, field="test_file", value=file, rows=self._rows(file, key))
 
-    @property
-    def _path(self) -> Path:
-        return Path(self.data.folder or ".") / self.data.file
+    def _rows(self, file: str, key: bytes) -> RowDigests:
+        columns = self.data.meaning()
+        header = read_rows(self._path(self.data.file), columns.reading).header  # a test table has its columns
+        cells = table_cells(self._path(file), columns.client, columns.reading)
+        return digests_of_cells(cells, columns.resolved(header).features, columns.client, key=key)
+
+    def _path(self, file: str) -> Path:
+        return Path(self.data.folder or ".") / file
 
 
 @dataclass(frozen=True)
@@ -157,29 +175,28 @@ class _PartiesElsewhere:
 
     data: Parties
 
+    public, recognised = False, False
+
     @property
     def name(self) -> str:
         return f"the parties of {self.data.federation}"
 
-    @property
-    def public(self) -> bool:
-        return False
-
-    @property
-    def may_be_private(self) -> bool:
-        return False
-
     def division(self, unit: str) -> str:
         return f"one {unit} for each party"
 
-    def rows(self) -> Iterable[bytes]:
-        return [self.name.encode()]
+    def rows(self, key: bytes) -> RowDigests:
+        return _named([self.name], key)
 
-    def by_silo(self) -> list[list[bytes]]:
-        return [[f"{self.name}: {party}".encode()] for party in enrolled(self.data)]
+    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
+        return _named([f"{self.name}: {party}" for party in enrolled(self.data)], Home.of_user().key()).by_owner()
 
-    def check_test(self, private: str | None) -> None:
-        pass
+    def test(self, key: bytes) -> TestRows | None:
+        file = self.data.test_file
+        if file is None:
+            return None
+        path, columns = Path(self.data.folder or ".") / file, self.data.meaning().resolved(())
+        rows = digests_of_cells(table_cells(path, "", columns.reading), columns.features, "", key=key)
+        return TestRows(name=str(path.resolve()), field="test_file", value=file, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -187,7 +204,7 @@ class _PartitionedExamples:
     """Examples before they are divided."""
 
     data: DigitsData | MnistData
-    config: CommonSections
+    config: Config | SiloConfig
 
     @property
     def name(self) -> str:
@@ -200,8 +217,8 @@ class _PartitionedExamples:
         return self.data.public
 
     @property
-    def may_be_private(self) -> bool:
-        return self.data.public and not isinstance(self.data, DigitsData)  # the digits come with this package
+    def recognised(self) -> bool:
+        return not (self.data.public and isinstance(self.data, DigitsData))  # the digits come with this package
 
     def division(self, unit: str) -> str:
         data = self.data
@@ -209,17 +226,19 @@ class _PartitionedExamples:
         numbers = "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
         return f"{data.partition} over {data.clients} {unit}s, seed {data.seed}{numbers}"
 
-    def rows(self) -> Iterable[bytes]:
-        return example_rows(whole_split(self.data).train)
+    def rows(self, key: bytes) -> RowDigests:
+        return digests_of_examples(whole_split(self.data).train, key=key)
 
-    def by_silo(self) -> list[list[bytes]]:
-        partitioned = federated_data(self.config)
-        return [
-            list(example_rows(partitioned.examples, partitioned.client(silo))) for silo in range(partitioned.clients)
-        ]
+    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
+        partition = federated_data(self.config).partition
+        return rows.some(partition.indices, partition.owners).by_owner()
 
-    def check_test(self, private: str | None) -> None:
-        pass
+    def test(self, key: bytes) -> TestRows | None:
+        test = whole_split(self.data).test
+        if test is None or not self.recognised:
+            return None
+        rows = digests_of_examples(test, key=key)
+        return TestRows(name=f"{self.name}, test", field="folder", value=self.name, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -227,6 +246,8 @@ class _Own:
     """Clients that a program, or a function of one's own, gave: their examples, or the rows of a data frame."""
 
     data: Clients
+
+    recognised = True
 
     @property
     def name(self) -> str:
@@ -236,54 +257,79 @@ class _Own:
     def public(self) -> bool:
         return self.data.public
 
-    @property
-    def may_be_private(self) -> bool:
-        return self.data.public
-
     def division(self, unit: str) -> str:
-        owner = "owner" if self.data.rows is None or self.data.table is None else self.data.table.client
+        owner = "owner" if self.data.cells is None or self.data.table is None else self.data.table.client
         return f"one {unit} for each {owner}"
 
-    def rows(self) -> Iterable[bytes]:
-        each = self._of_owners() if self.data.rows is None else self.data.rows.values()
-        return (row for rows in each for row in rows)
+    def rows(self, key: bytes) -> RowDigests:
+        data = self.data
+        if data.cells is not None:
+            return self._of_cells(data.cells, key)
+        examples = data.examples if data.originals is None else data.originals
+        return digests_of_examples(examples, key=key).some(data.partition.indices, data.partition.owners)
 
-    def _of_owners(self) -> Iterable[list[bytes]]:
-        if self.data.rows is None or self.data.owners is None:
-            return ([digest] for digest in owner_digests(self.data))
-        return (list(self.data.rows[owner]) for owner in self.data.owners)
+    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
+        each, cells, owners = rows.by_owner(), self.data.cells, self.data.owners
+        if cells is None or owners is None:
+            return each
+        return [its for name, its in zip(np.unique(cells.owners), each, strict=True) if name in owners]
 
-    def by_silo(self) -> list[list[bytes]]:
-        return list(self._of_owners())
+    def test(self, key: bytes) -> TestRows | None:
+        data = self.data
+        if data.test is None:
+            return None
+        of_cells = data.test_cells
+        rows = digests_of_examples(data.test, key=key) if of_cells is None else self._of_cells(of_cells, key)
+        return TestRows(name=f"{self.name}, test", field="test", value=f"{len(data.test)} examples", rows=rows)
 
-    def check_test(self, private: str | None) -> None:
-        test = self.data.test
-        if test is None:
-            return
-        rows = list(example_rows(test))
-        if private is not None and set(rows) <= set(example_rows(self.data.examples)):
-            remedy = "they are all examples of clients, and what is measured on them is not paid for: give public ones"
-            raise ConfigError(field="test", value=f"{len(rows)} examples", remedy=remedy)
-        remedy = "what is measured on them is not paid for, so give another test"
-        _check_public(f"{self.name}, test", rows, remedy=remedy)
-
-
-def _whole(source: IdentifiedData) -> str:
-    """The fingerprint of all the data, which are what they are said to be."""
-    whole = fingerprint(source.rows(), key=_key(source))
-    if source.may_be_private:
-        _check_public(source.name, source.rows(), remedy=_NOT_PUBLIC)
-    source.check_test(None if source.public else whole)
-    return whole
+    def _of_cells(self, cells: Cells, key: bytes) -> RowDigests:
+        assert self.data.table is not None  # noqa: S101 - cells are those of a table
+        return digests_of_cells(cells, self.data.table.features, self.data.table.client, key=key)
 
 
-def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:
-    """The data are not known as somebody's: under this name, as silos of it, or by their content."""
-    home = Home.of_user()
-    if home.registry.path.exists():
-        content = fingerprint(rows, key=home.key())
-        for known_as in (name, _of_silo(name, 1)):
-            home.check_public(known_as, content, remedy=remedy)
+def _named(names: list[str], key: bytes) -> RowDigests:
+    """What is known of parties whose rows nobody here has seen."""
+    rows = digests((name.encode() for name in names), key=key)
+    return RowDigests(exact=rows, cells=rows, features=rows, owners=np.arange(len(rows)))
+
+
+def _identity(source: IdentifiedData, config: Config | SiloConfig) -> tuple[DataIdentity, RowDigests]:
+    """The data of a source as clients', and its rows."""
+    key = _key(source)
+    rows = source.rows(key)
+    content = rows.content(key) if source.recognised and not source.public else None
+    declared = tuple(_declared(source, content))
+    for each in declared:
+        Home.of_user().check_public(each)
+    identity = DataIdentity(
+        name=source.name,
+        public=source.public,
+        unit="client",
+        division=source.division("client"),
+        fingerprint=rows.fingerprint(key),
+        released=config.privacy.released_before and not source.public,
+        content=content,
+        declared=declared,
+    )
+    return identity, rows
+
+
+def _declared(source: IdentifiedData, private: Content | None) -> Iterator[Declared]:
+    """What a run on this source declares public, which is not a part of what it protects."""
+    if source.public and not source.recognised:
+        return
+    key = Home.of_user().key()
+    if source.public:
+        names = (source.name, _of_silo(source.name, 1))
+        yield Declared(names=names, content=source.rows(key).content(key), remedy=_NOT_PUBLIC)
+    test = source.test(key)
+    if test is None:
+        return
+    content = test.rows.content(key)
+    if private is not None and private.holds(content):
+        remedy = f"it has rows of people who train, under whatever names: {MEASURED}; or take all such rows out"
+        raise ConfigError(field=test.field, value=test.value, remedy=remedy)
+    yield Declared(names=(test.name,), content=content, remedy=f"what is measured on them is shown: {MEASURED}")
 
 
 def _key(source: IdentifiedData) -> bytes:

@@ -33,13 +33,10 @@ def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
 
 
 def metrics(model: Model, weights: Floats, data: Clients, *, loss: Loss) -> dict[str, Any] | None:
-    """What people report of weights, measured on the test set that the server holds.
-
-    Edge cases: of test examples that are not public, nothing is said class by class, because that counts them.
-    """
+    """What people report of weights, measured on the test set that the server holds."""
     if data.test is None:
         return None
-    return evaluate(model, weights, data.test, loss=loss, counted=data.test_clients == "separate")
+    return evaluate(model, weights, data.test, loss=loss)
 
 
 def rehearse(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> None:

@@ -3,7 +3,7 @@
 import secrets
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,15 @@ class RunLedger:
         witness: Path | None = None,
     ) -> "RunLedger":
         """The ledger of the data, begun if they have none, and a new label there. Public data have their `own`, unless
-        a path is given.
+        a path is given. What the run declares public is remembered as that.
         """
-        label = secrets.token_hex(8)
+        label, home = secrets.token_hex(8), Home.of_user()
+        known = None
         if not identity.public:
-            known = Home.of_user().ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness)
+            known = home.ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness)
+        for declared in identity.declared:
+            home.release(declared)
+        if known is not None:
             return cls(identity=identity, id=known.id, label=label, path=known.path)
         where = own if path is None else path.resolve()
         _files.folder(where.parent)
@@ -107,7 +111,7 @@ class RunLedger:
     def to_json(self) -> dict[str, object]:
         """Plain JSON data."""
         places = {name: None if place is None else str(place) for name, place in self._places.items()}
-        return {**asdict(self), **places}
+        return {**vars(self), "identity": self.identity.to_json(), **places}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":

@@ -12,7 +12,7 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.config import Config
-from incrowd.runs.data_config import PartitionedData, Table
+from incrowd.runs.data_config import PartitionedData
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Point, drawn, grid
 
@@ -124,11 +124,6 @@ class Search:
         if self.select == "private" and config.run.trackers:
             remedy = "leave them out: of a private selection only the best may be seen, and they are told of all"
             raise ConfigError(field="run.trackers", value=list(config.run.trackers), remedy=remedy)
-        if isinstance(config.data, Table) and config.data.test_clients == "shared" and not config.data.public:
-            remedy = (
-                "a search chooses by the test examples, and of clients who train that is not paid for: give public ones"
-            )
-            raise ConfigError(field="data.test_clients", value="shared", remedy=remedy)
         dump = config.model_dump(mode="json")
         return Candidate(settings={key: _value(dump, key) for key in self.keys}, config=config)
 

@@ -49,7 +49,8 @@ class PrivateRecords(Section):
     there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
     noised counts a round, and `report_std` one noised table at the end, of how many records of each class the model
     calls which. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for their
-    witnesses: without them they are in the user's state folder, or, of public data, in the run's.
+    witnesses: without them they are in the user's state folder, or, of public data, in the run's. `released_before`
+    is as in `Private`.
     """
 
     unit: Literal["record"] = "record"
@@ -67,6 +68,7 @@ class PrivateRecords(Section):
     weigh: Literal["equally", "by records"] = "equally"
     ledger: str | None = None
     witness: str | None = None
+    released_before: bool = False
     clients: ClientLevelSection | None = None
 
     def model_post_init(self, context: Any, /) -> None:

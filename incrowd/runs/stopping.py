@@ -27,8 +27,7 @@ class Stop(Section):
     better means by more than `least`. With `target` it is over when the figure is as good as that.
 
     Guarantee: no round is charged after the one whose report decides, and what the plan has left is given back. The
-    published model is that of the last round. Edge cases: test examples of clients who may also train cannot be
-    watched: what they say is private, and nothing pays for it.
+    published model is that of the last round.
     """
 
     watch: Watched = "loss"
@@ -64,9 +63,6 @@ def check_watched(stop: Stop, data: Clients, *, counted: bool) -> None:
     paid = '; or watch = "counts" with privacy.count_std, which silos pay for'
     if data.test is None:
         remedy = f"there are no test examples: give public ones{paid}"
-        raise ConfigError(field="stop.watch", value=stop.watch, remedy=remedy)
-    if data.test_clients != "separate":
-        remedy = f"the test examples are of clients who may also train, so they are private: give public ones{paid}"
         raise ConfigError(field="stop.watch", value=stop.watch, remedy=remedy)
     if stop.watch == "accuracy" and data.examples.classes is None:
         raise ConfigError(field="stop.watch", value=stop.watch, remedy='the labels are numbers: watch = "loss"')

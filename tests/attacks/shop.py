@@ -13,7 +13,8 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search, Select
-from incrowd.runs.settings import load
+from incrowd.runs.settings import load, parse, tables
+from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.space import axis
 from tests.runs.small import payer_of
 
@@ -51,6 +52,14 @@ def config(table: Path, *overrides: str) -> Config:
     return load(settings(table), overrides=overrides)
 
 
+SILOS = ("privacy.unit=record", "privacy.rounds=1", "privacy.epsilon=2", "data.features=['age']")
+BY_USER = ("data.clients=12", "privacy.records=3")
+
+
+def of_silos(table: Path, *overrides: str) -> SiloConfig:
+    return parse(tables(settings(table), overrides=(*SILOS, *overrides)), SiloConfig)
+
+
 def trained(table: Path, out: Path, *overrides: str) -> Run:
     run = Run.create(config(table, *overrides), out)
     run.train()
@@ -77,7 +86,8 @@ def place(run: Run) -> Path:
 
 
 def search(table: Path, *, select: Select = "all", repetitions: Repetitions | None = None) -> Search:
-    write(table.with_name("test.csv"), HEADER, [[f"not {row[0]}", *row[1:]] for row in rows()[:4]])
+    others = [[f"not {row[0]}", f"{row[1]}.5", *row[2:]] for row in rows()[:4]]
+    write(table.with_name("test.csv"), HEADER, others)
     axes = [axis("local.learning_rate=0.1,1")]
     overrides = ("data.test_file=test.csv", "privacy.epsilon=3")
     return Search(source=settings(table), overrides=overrides, axes=axes, select=select, repetitions=repetitions)

@@ -6,26 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.ledger.home import Home
 from incrowd.runs.build import featured, federated_data
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
 from incrowd.runs.silo_config import SiloConfig
-from tests.attacks.shop import HEADER, config, ledger_of, place, rows, settings, spent, trained, write
+from tests.attacks.shop import (
+    BY_USER,
+    HEADER,
+    config,
+    ledger_of,
+    of_silos,
+    place,
+    rows,
+    settings,
+    spent,
+    trained,
+    write,
+)
 from tests.command import Command
 from tests.runs.small import silos_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SILOS = ("privacy.unit=record", "privacy.rounds=1", "privacy.epsilon=2", "data.features=['age']")
-
-
-def of_silos(table: Path, *overrides: str) -> SiloConfig:
-    return parse(tables(settings(table), overrides=(*SILOS, *overrides)), SiloConfig)
-
-
-BY_USER = ("data.clients=12", "privacy.records=3")
 BY_HALF = ("data.client=half", "data.clients=2", "privacy.records=18", "data.identity=another name")
 PUBLIC = ("data.public=true", "data.identity=another name")
 
@@ -100,9 +104,9 @@ def test_digits_that_no_model_sees_do_not_make_other_data(shop: Path, tmp_path: 
 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
-    for check in ("_check_undivided", "_check_key", "_update_registry"):
+    for check in ("_check_undivided", "_check_key", "_check_new", "_update_registry"):
         monkeypatch.setattr(Home, check, lambda *_: None)
-    monkeypatch.setattr("incrowd.privacy.ledger.registry.Registry.of_any_unit", lambda *_: [])
+    monkeypatch.setattr(Home, "check_public", lambda *_: None)
 
 
 @pytest.mark.slow
@@ -144,17 +148,6 @@ def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: 
 # What is measured, and not paid for
 
 
-SHARED = "data.test_clients=shared"
-"""Whoever says so is still not shown what is measured on the private table."""
-
-
-def test_the_training_table_is_no_test_set(shop: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="test_file"):
-        Run.create(config(shop, "data.test_file=shop.csv", SHARED), tmp_path / "run")
-    with pytest.raises(ConfigError, match="test_file"):
-        Run.create(of_silos(shop, *BY_USER, "data.test_file=shop.csv", SHARED), tmp_path / "silos")
-
-
 @pytest.mark.parametrize("unit", ["client", "record"])
 @pytest.mark.parametrize("public", ["true", "false"])
 def test_private_data_are_no_test_set_of_others(shop: Path, tmp_path: Path, unit: str, public: str) -> None:
@@ -162,21 +155,12 @@ def test_private_data_are_no_test_set_of_others(shop: Path, tmp_path: Path, unit
         trained(shop, tmp_path / "first")
     else:
         Run.create(of_silos(shop, *BY_USER), tmp_path / "first")
-    cheap = write(tmp_path / "data" / "cheap.csv", HEADER, [[*row[:2], "9.5", *row[3:]] for row in rows()])
+    cheap = [[f"other {row[0]}", row[1], "9.5", *row[3:]] for row in rows()]
+    cheap_shop = write(tmp_path / "data" / "cheap.csv", HEADER, cheap)
     write(tmp_path / "data" / "copy.csv", HEADER, rows()[::-1])
     for name in ("shop.csv", "copy.csv"):
         with pytest.raises(LedgerMismatch, match="have a ledger as private data"):
-            Run.create(config(cheap, f"data.test_file={name}", f"data.public={public}", SHARED), tmp_path / "second")
-
-
-def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control: nobody looks at what the test file is, and the number of rows and their accuracy are printed."""
-    monkeypatch.setattr("incrowd.runs.identity._IdentifiedTable.check_test", lambda *_: None)
-    result = Run.create(config(shop, "data.test_file=shop.csv", SHARED), tmp_path / "run").train()
-    assert result["test_set"].startswith("clients who may also train")
-    assert result["accuracy"] * 36 == pytest.approx(round(result["accuracy"] * 36))
+            Run.create(config(cheap_shop, f"data.test_file={name}", f"data.public={public}"), tmp_path / "second")
 
 
 # What is handed on

@@ -15,9 +15,7 @@ from incrowd.data._cells import Reading
 from incrowd.data.template import read_header, template
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerMismatch
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
 from incrowd.runs.settings import parse
-from incrowd.runs.space import axis
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -114,28 +112,10 @@ def left_behind(folder: Path) -> str:
     return json.dumps([found, None if metrics is None else sorted(metrics)])
 
 
-def test_a_summary_does_not_count_the_examples_of_those_who_train(tmp_path: Path) -> None:
-    """A test table of clients who also train is as private as they are: no line of the result may count its rows."""
-    left = []
-    for place, rows in enumerate((KNOWN[:-1], [*KNOWN, RARE])):
-        path = write(tmp_path / str(place), [row.replace(",2", f",{place + 2}", 1) for row in KNOWN])
-        test = write(tmp_path / str(place), rows, "test.csv")
-        Run.create(config(path, test_file=str(test), test_clients="shared"), tmp_path / f"run-{place}").train()
-        left.append(left_behind(tmp_path / f"run-{place}"))
-    assert left[0] == left[1]
-    assert "per_class" not in left[0]
-
-
-def test_a_private_table_is_no_test_table_whatever_is_said_of_its_clients(tmp_path: Path) -> None:
-    path = write(tmp_path, KNOWN)
-    test = write(tmp_path, KNOWN[::-1], "test.csv")
-    with pytest.raises(ConfigError, match="it holds the private table itself"):
-        Run.create(config(path, test_file=str(test), test_clients="shared"), tmp_path / "run")
-
-
 def test_control_a_public_test_table_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path, KNOWN)
-    test = write(tmp_path, [row.replace("p", "q", 1) for row in KNOWN], "test.csv")
+    others = [f"q{place},{20.5 + place},{'fm'[place % 2]},{place % 2}" for place in range(36)]
+    test = write(tmp_path, others, "test.csv")
     Run.create(config(path, test_file=str(test)), tmp_path / "run").train()
     assert "36 examples, public" in left_behind(tmp_path / "run")
     assert "per_class" in left_behind(tmp_path / "run")
@@ -176,20 +156,3 @@ def test_names_are_not_shown() -> None:
     data = load_table(frame, columns=WARD, clients=2)
     assert data.owners == ("Ada", "Bea")
     assert "Ada" not in repr(data) + json.dumps(data.describe())
-
-
-def test_a_search_does_not_choose_by_examples_of_those_who_train(tmp_path: Path) -> None:
-    """What is chosen by private examples tells about them, and only a private selection over paid runs is priced."""
-    path = write(tmp_path, KNOWN)
-    test = write(tmp_path, KNOWN[:5], "test.csv")
-    settings = tmp_path / "ward.toml"
-    settings.write_text(
-        f'[data]\nname = "table"\nfile = "{path.name}"\ntest_file = "{test.name}"\nclient = "patient"\nlabel = "died"\n'
-        'classes = 2\nclients = 10\ntest_clients = "shared"\ncolumns = {sex = "ignore"}\n'
-        "[privacy]\nepsilon = 4.0\ndelta = 1e-3\n"
-    )
-    axes = [axis("local.learning_rate=0.1,1")]
-    with pytest.raises(ConfigError, match=r"data\.test_clients = 'shared': a search chooses by the test examples"):
-        _ = Search(source=settings, axes=axes).candidates
-    public = Search(source=settings, axes=axes, overrides=("data.public=true",))
-    assert len(public.candidates) == 2  # the control

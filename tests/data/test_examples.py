@@ -1,12 +1,13 @@
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Clients, Examples, Partition, hold_out
-from incrowd.data.rows import example_rows, owner_digests
+from incrowd.data import Examples, hold_out
+from incrowd.data.rows import digests_of_examples
 from incrowd.errors import DataError
 
 
@@ -102,9 +103,13 @@ def test_labels_may_be_several() -> None:
         Examples(features=FEATURES, labels=np.array([0, -100, 1]), classes=2)
 
 
+KEY = b"k" * 32
+
+
 def test_a_fingerprint_sees_every_input() -> None:
-    def seen(examples: Examples) -> list[bytes]:
-        return list(example_rows(examples))
+    def seen(examples: Examples) -> list[int]:
+        found: list[int] = digests_of_examples(examples, key=KEY).exact.tolist()
+        return found
 
     turned = dict(reversed(several().features.items()))
     assert seen(several()) == seen(several(features=turned))
@@ -117,39 +122,33 @@ def test_a_fingerprint_sees_every_input() -> None:
     assert seen(several()) != seen(several(features=renamed))
 
 
-def held(*clients: list[int], examples: Examples | None = None) -> list[bytes]:
-    """The digests of clients who have these rows."""
-    offsets = np.cumsum([0, *map(len, clients)])
-    partition = Partition(offsets=offsets, indices=np.concatenate([np.array(one) for one in clients]))
-    return list(owner_digests(Clients(examples=examples or eight(), partition=partition)))
-
-
 def eight(*, scale: float = 1.0) -> Examples:
     features = np.arange(40, dtype=np.float32).reshape(8, 5) / np.float32(scale)
     return Examples(features=features, labels=np.arange(8) % 2, classes=2, scale=scale)
 
 
-def test_a_digest_of_a_client_is_of_all_that_it_has_in_any_order() -> None:
-    one, two = held([0, 1, 2], [2, 3])
-    assert held([2, 0, 1], [3, 2]) == [one, two]
-    assert held([3, 2], [1, 2, 0]) == [two, one]
-    assert held([0, 1, 2], [2, 3], examples=eight(scale=0.25)) == [one, two]
-    others = held([0, 1], [0, 1, 2, 2], [0, 1, 3], [2], [3], [2, 3, 3])
-    assert len({one, two, *others}) == 8
+def test_examples_are_known_by_what_they_mean() -> None:
+    one = digests_of_examples(eight(), key=KEY)
+    same, other = digests_of_examples(eight(scale=0.25), key=KEY), digests_of_examples(eight(), key=b"o" * 32)
+    turned = Examples(features=eight().features[:, ::-1].copy(), labels=eight().labels, classes=2)
+    relabelled = replace(eight(), labels=1 - eight().labels)
+    for kind in ("exact", "cells", "features"):
+        its, lies, told = (getattr(each, kind) for each in (one, same, other))
+        assert np.array_equal(its, lies)
+        assert len(set(its.tolist()) | set(told.tolist())) == 16
+        for changed, kept in ((turned, "cells"), (relabelled, "features")):
+            found = getattr(digests_of_examples(changed, key=KEY), kind)
+            assert np.array_equal(found, its) == (kind == kept)
 
 
-def test_examples_that_many_clients_hold_are_not_in_memory_together() -> None:
-    """Ten thousand clients with 600 of 60,000 pictures each would be 25 GB of rows."""
-    features = np.random.default_rng(0).normal(size=(6000, 200)).astype(np.float32)
-    examples, clients = Examples(features=features, labels=np.arange(6000) % 2, classes=2), 20
-    partition = Partition(offsets=np.arange(clients + 1) * 6000, indices=np.tile(np.arange(6000), clients))
-    data = Clients(examples=examples, partition=partition)
+def test_examples_are_not_in_memory_together_as_numbers() -> None:
+    features = np.zeros((20_000, 200), np.uint8)
+    examples = Examples(features=features, labels=np.arange(20_000) % 2, classes=2)
     tracemalloc.start()
     try:
-        digests = list(owner_digests(data))
+        digests = digests_of_examples(examples, key=KEY)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(digests) == clients
-    assert len(set(digests)) == 1
-    assert most < 1.5 * features.nbytes  # together they are twenty times as much
+    assert len(set(digests.features.tolist())) == 1
+    assert most < 8 * features.nbytes

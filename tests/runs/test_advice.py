@@ -283,9 +283,3 @@ def test_the_steps_that_are_tried_are_those_of_gradient_descent() -> None:
                 weight.sub_(0.5 * slope)
     assert found.data.test is not None
     assert first_steps(found, found.data.test) == pytest.approx((losses[0].item(), losses[5].item()), rel=1e-5)
-
-
-def test_test_examples_that_are_private_are_not_looked_at() -> None:
-    found = given(PLAIN * [1, 400], (NUMBERS % 10 == 0).astype(np.int64), learning_rate=1e4)
-    assert len(advice(found)) == 3
-    assert advice(replace(found, data=replace(found.data, test_clients="shared"))) == []

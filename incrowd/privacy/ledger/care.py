@@ -91,8 +91,11 @@ def restore(source: Path, target: Path) -> Mark:
     return mark
 
 
-def fresh(home: Home, known: Registered, *, budget: Budget, relation: Relation | None = None) -> Registered:
+def fresh(
+    home: Home, known: Registered, *, budget: Budget, relation: Relation | None = None, released: bool = False
+) -> Registered:
     """Begin a new ledger for the data of one that is closed by this: what was spent is left out of account from now on.
+    That the data were `released` without privacy stays said.
 
     Guarantee: the new ledger says for good, in its terms, what it forgets; the old one stays where it is and can be
     read, but not charged. Either all of this has happened, or nothing that counts.
@@ -107,12 +110,14 @@ def fresh(home: Home, known: Registered, *, budget: Budget, relation: Relation |
     if report is not None and report["intact"]:
         with Ledger.read(known.path) as ledger:
             relation, forgotten = relation or ledger.relation, ledger.forgets
+            released = released or ledger.data_identity.released
     if relation is None:
         raise ConfigError(field="relation", value=None, remedy=f"{known.path} cannot be read: state it")
     epsilon, delta = (None, None) if report is None else (report["epsilon"], report["delta"])
     its = Forgotten(ledger=known.id, entries=known.mark.entries, epsilon=epsilon, delta=delta)
     name = known.names[0]
-    identity = DataIdentity(name=name, fingerprint=(*known.fingerprints, None)[0], unit=known.unit or None)
+    content, unit = (*known.fingerprints, None)[0], known.unit or None
+    identity = DataIdentity(name=name, fingerprint=content, unit=unit, released=released)
     with home.alone():
         path = home.free_place(identity)
         make_ours(path.parent)

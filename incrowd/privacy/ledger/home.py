@@ -12,8 +12,9 @@ from pathlib import Path
 from incrowd._private import check_ours, make_ours
 from incrowd.errors import LedgerMismatch, LedgerMisplaced
 from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.content import Content
 from incrowd.privacy.ledger.chain import Chain
-from incrowd.privacy.ledger.identity import DataIdentity, same
+from incrowd.privacy.ledger.identity import DataIdentity, Declared, same
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.place import beside
 from incrowd.privacy.ledger.registry import Registered, Registry
@@ -27,7 +28,8 @@ class Home:
     """A user's state folder: the key for fingerprints, the registry, and the ledgers that were given no other place.
 
     Guarantee: data that are known, by their name or by their content, have the ledger that they had before: under
-    another name, in another order of rows, and whatever was removed but this folder. Of any number of processes that
+    another name, in another order of rows, with other labels, and whatever was removed but this folder. Data that were
+    declared public are remembered, too, and not private later unless that is said. Of any number of processes that
     ask at once for new data, one begins the ledger, and all get it; a crash at any instruction leaves what the next
     one can use.
 
@@ -76,6 +78,8 @@ class Home:
             known = self._known(identity, path)
             if known is None:
                 self._check_key(identity)
+                self._check_new(identity)
+                self._check_released(identity, said=identity.released)
                 known = self._begun(identity, budget, relation, path, witness)
             elif path not in (None, known.path):
                 raise LedgerMismatch(
@@ -84,6 +88,7 @@ class Home:
                 )
             with Ledger.open(known.path, witness=witness) as ledger:
                 _check_fits(known, ledger, identity, budget, relation)
+                self._check_released(identity, said=ledger.data_identity.released, path=known.path)
             self.registry.remember(known, identity)
         return known
 
@@ -96,16 +101,30 @@ class Home:
             for other in self.found(identity):
                 if other is not None and other.id != known.id:
                     raise LedgerMismatch(f"these data have a ledger already, {other.path}: theirs cannot be another")
+            with Ledger.read(known.path) as ledger:
+                self._check_released(identity, said=ledger.data_identity.released, path=known.path)
             self.registry.remember(known, identity)
 
-    def check_public(self, name: str, fingerprint: str | None, *, remedy: str) -> None:
+    def check_public(self, declared: Declared) -> None:
         """Data that are declared public are not known here as somebody's, whoever was protected, as a whole or in
-        parts: `LedgerMismatch`.
+        parts, under another name or with other labels: `LedgerMismatch`.
         """
-        for known in self.registry.of_any_unit(name, fingerprint) if self.registry.path.exists() else ():
+        if not self.registry.path.exists():
+            return
+        self.registry.complete()
+        content, name = declared.content, declared.names[0]
+        known = [its for each in declared.names for its in self.registry.of_any_unit(each, content.whole)]
+        for its in known or self._like(content):
             raise LedgerMismatch(
-                f"the data {name!r} are declared public, and have a ledger as private data, {known.path}: {remedy}"
+                f"the data {name!r} are declared public, and have a ledger as private data, {its.path}: "
+                f"{declared.remedy}"
             )
+
+    def release(self, declared: Declared) -> None:
+        """Remember that these data are released without privacy; see `check_public`."""
+        with self.alone():
+            self.check_public(declared)
+            self.registry.release(declared.names[0], declared.content)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -113,6 +132,7 @@ class Home:
         make_ours(self.folder)
         with self.registry.alone():
             if self.registry.path.exists():
+                self.registry.complete()
                 self._update_registry()
             else:
                 self._restore_registry()
@@ -135,8 +155,11 @@ class Home:
         """The ledger of this content, and the one of this name; looking makes nothing."""
         if not self.registry.path.exists():
             return None, None
-        unit = identity.unit or ""
-        return self.registry.of_content(unit, identity.fingerprint), self.registry.named(unit, identity.name)
+        unit, content = identity.unit or "", identity.content
+        of_content = self.registry.of_content(unit, identity.fingerprint)
+        if of_content is None and content is not None:
+            of_content = self.registry.of_content(unit, content.people)
+        return of_content, self.registry.named(unit, identity.name)
 
     def _known(self, identity: DataIdentity, path: Path | None) -> Registered | None:
         """The ledger that these data have already."""
@@ -178,6 +201,48 @@ class Home:
                     "the key that those were known by is gone: put the key back, or have those known by the new one "
                     "with `incrowd ledger include`"
                 )
+
+    def _check_new(self, identity: DataIdentity) -> None:
+        """Data that seem to be new are not those of another ledger, in part or under other names."""
+        for known in () if identity.content is None else self._like(identity.content):
+            part_of_the_same = identity.whole is not None and identity.whole in known.wholes
+            if known.unit == identity.unit and not part_of_the_same:
+                raise LedgerMismatch(
+                    f"rows of the data {identity.name!r} are those of {_listed(known.names)}, whose ledger is "
+                    f"{known.path}: give them that name and let the ledger go on for both with `incrowd ledger include`"
+                )
+
+    def _check_released(self, identity: DataIdentity, *, said: bool, path: Path | None = None) -> None:
+        """That data were released without privacy is said in the terms of their ledger, and so in every statement."""
+        names = [] if said else self._released_as(identity.content)
+        if not names and (said or not identity.released):
+            return
+        remedy = (
+            "no run can protect these people from that. To go on, state privacy.released_before = true, and every "
+            "statement says so"
+        )
+        if path is not None:
+            remedy = f"their ledger {path} does not say so: begin another with `incrowd ledger fresh --released`"
+        as_public = f", as {_listed(tuple(names))}, declared public" if names else ""
+        raise LedgerMismatch(
+            f"rows of the data {identity.name!r} were released without privacy before{as_public}: {remedy}"
+        )
+
+    def _released_as(self, content: Content | None) -> list[str]:
+        """The names of data that were released without privacy, and are partly these, or cannot be told from them."""
+        if content is None:
+            return []
+        samples = self.registry.samples()
+        return [
+            name
+            for fingerprint, name in self.registry.released()
+            if same(fingerprint, content.whole) is not False or content.like(samples.get(fingerprint, []))
+        ]
+
+    def _like(self, content: Content) -> list[Registered]:
+        """The ledgers of data whose rows are partly these."""
+        samples = self.registry.samples()
+        return [known for known in self.registry.ledgers() if content.like(samples.get(known.id, []))]
 
     def _begun(
         self, identity: DataIdentity, budget: Budget, relation: Relation, path: Path | None, witness: Path | None

@@ -1,16 +1,26 @@
 """Which data a ledger is about: a name, and a fingerprint that tells nothing to who does not have its key."""
 
 import hmac
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from incrowd.errors import ConfigError
+from incrowd.privacy.content import Content
 
 PUBLIC_KEY = b"data that protect nobody"
 """The key for data that are declared public: whoever has them may recognise them."""
 
-_MODULUS = 1 << 256
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """Data that are declared public: those of a run, or the ones that it is measured on. `names` are all that they may
+    be known by, and `remedy` is for private data.
+    """
+
+    names: tuple[str, ...]
+    content: Content
+    remedy: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +30,9 @@ class DataIdentity:
     `name` is the operator's. `fingerprint` is of the content (`fingerprint`), or None where only the name is known.
     `public` data are declared to protect nobody. `unit` is what is protected, say "client", and `division` says what
     makes one: the column of a table, or how examples were divided; of records, how they were divided among silos.
-    `whole` is the fingerprint of all that was divided, where these data are a part of it.
+    `whole` is the fingerprint of all that was divided, where these data are a part of it. `released` says that they
+    were released without privacy before. `content` is what they are recognised by under another name, and `declared`
+    what their run declares public; neither is written down with the identity.
 
     Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
     """
@@ -31,6 +43,9 @@ class DataIdentity:
     unit: str | None = None
     division: str = ""
     whole: str | None = None
+    released: bool = False
+    content: Content | None = field(default=None, compare=False, repr=False)
+    declared: tuple[Declared, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= 1000:
@@ -41,31 +56,12 @@ class DataIdentity:
 
     def to_json(self) -> dict[str, object]:
         """The identity as JSON can hold it."""
-        return asdict(self)
+        return {name: value for name, value in vars(self).items() if name not in ("content", "declared")}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "DataIdentity":
         """What `to_json` wrote."""
         return cls(**content)
-
-
-def fingerprint(rows: Iterable[bytes], *, key: bytes) -> str:
-    """The fingerprint of these rows, whatever their order; its first part says which key made it.
-
-    It is the multiset hash of Clarke, Devadas, van Dijk, Gassend and Suh (2003, "MSet-Add-Hash"): keyed digests of the
-    rows are added up modulo 2^256, and the sum is hidden by one more. Who does not have the key learns nothing from it,
-    not even how many rows there are.
-    """
-    total = 0
-    for row in rows:
-        total += int.from_bytes(hmac.digest(key, b"row:" + row, "sha256"), "big")
-    total %= _MODULUS
-    return f"{which(key)}:{hmac.digest(key, b'rows:' + total.to_bytes(32, 'big'), 'sha256').hex()}"
-
-
-def which(key: bytes) -> str:
-    """What tells keys apart, and nothing else about them."""
-    return hmac.digest(key, b"which key", "sha256").hex()[:16]
 
 
 def same(first: str | None, second: str | None) -> bool | None:

@@ -6,7 +6,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from incrowd._private import check_ours
+from incrowd.privacy.content import Content, Sample
 from incrowd.privacy.ledger.chain import create_own, translated
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.state import state_folder, sync
@@ -15,14 +18,18 @@ from incrowd.privacy.ledger.witness import Mark, Witness
 REGISTRY, LOCK = "registry.sqlite", "registry.lock"
 
 _SCHEMA = (
-    "CREATE TABLE ledgers (id TEXT PRIMARY KEY, unit TEXT NOT NULL, path TEXT NOT NULL UNIQUE, "
+    "CREATE TABLE IF NOT EXISTS ledgers (id TEXT PRIMARY KEY, unit TEXT NOT NULL, path TEXT NOT NULL UNIQUE, "
     "witness TEXT NOT NULL, entries INTEGER NOT NULL, head TEXT NOT NULL, division TEXT, "
     "retired INTEGER NOT NULL DEFAULT 0)",
-    "CREATE TABLE names (unit TEXT NOT NULL, name TEXT NOT NULL, ledger TEXT NOT NULL, PRIMARY KEY (unit, name))",
-    "CREATE TABLE fingerprints (unit TEXT NOT NULL, fingerprint TEXT NOT NULL, ledger TEXT NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS names (unit TEXT NOT NULL, name TEXT NOT NULL, ledger TEXT NOT NULL, "
+    "PRIMARY KEY (unit, name))",
+    "CREATE TABLE IF NOT EXISTS fingerprints (unit TEXT NOT NULL, fingerprint TEXT NOT NULL, ledger TEXT NOT NULL, "
     "PRIMARY KEY (unit, fingerprint))",
-    "CREATE TABLE wholes (unit TEXT NOT NULL, whole TEXT NOT NULL, ledger TEXT NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS wholes (unit TEXT NOT NULL, whole TEXT NOT NULL, ledger TEXT NOT NULL, "
     "PRIMARY KEY (unit, whole, ledger))",
+    "CREATE TABLE IF NOT EXISTS released (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS samples (owner TEXT NOT NULL, kind TEXT NOT NULL, digests BLOB NOT NULL, "
+    "shared REAL NOT NULL, PRIMARY KEY (owner, kind, digests))",
 )
 _COLUMNS = "id, unit, path, witness, entries, head, division"
 
@@ -75,13 +82,17 @@ class Registry:
         fresh = Registry(self.folder, name=f"{REGISTRY}.new")
         fresh.path.unlink(missing_ok=True)
         create_own(fresh.path)
-        with fresh._transaction() as connection:
-            for statement in _SCHEMA:
-                connection.execute(statement)
+        fresh.complete()
         for ledger in ledgers:
             fresh.add(ledger)
         fresh.path.rename(self.path)
         sync(self.folder)
+
+    def complete(self) -> None:
+        """Make the tables that an older version did not know."""
+        with self._transaction() as connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -131,6 +142,26 @@ class Registry:
         where = " OR ".join(f"id IN (SELECT ledger FROM {table} WHERE {column} = ?)" for table, column, _ in tables)  # noqa: S608 - our own names
         return self._select(where, *(value for *_, value in tables))
 
+    def released(self) -> list[tuple[str, str]]:
+        """The fingerprints and the names of data that were released without privacy."""
+        with self._transaction(write=False) as connection:
+            return connection.execute("SELECT fingerprint, name FROM released ORDER BY rowid").fetchall()
+
+    def release(self, name: str, content: Content) -> None:
+        """Data of this content are released without privacy."""
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO released VALUES (?, ?)", (content.whole, name))
+            _keep(connection, content.whole, content)
+
+    def samples(self) -> dict[str, list[Sample]]:
+        """What is kept of the content of data, by their ledger, or by the fingerprint of those that were released."""
+        with self._transaction(write=False) as connection:
+            kept: dict[str, list[Sample]] = {}
+            for owner, kind, digests, shared in connection.execute("SELECT owner, kind, digests, shared FROM samples"):
+                sample = Sample(kind=kind, digests=np.frombuffer(digests, "<u8"), shared=shared)
+                kept.setdefault(owner, []).append(sample)
+            return kept
+
     def add(self, ledger: Registered) -> None:
         """Take a new ledger in, under its names and fingerprints."""
         with self._transaction() as connection:
@@ -142,6 +173,9 @@ class Registry:
         content = [] if identity.fingerprint is None else [identity.fingerprint]
         wholes = [] if identity.whole is None else [identity.whole]
         with self._transaction() as connection:
+            if identity.content is not None:
+                content.append(identity.content.people)
+                _keep(connection, ledger.id, identity.content)
             _remember(connection, ledger, [identity.name], content, wholes)
             settled = "UPDATE ledgers SET division = ? WHERE id = ? AND division IS NULL"
             connection.execute(settled, (identity.division or None, ledger.id))
@@ -152,6 +186,7 @@ class Registry:
             _insert(connection, new)
             for table in ("names", "fingerprints", "wholes"):
                 connection.execute(f"UPDATE {table} SET ledger = ? WHERE ledger = ?", (new.id, old.id))  # noqa: S608 - our own names
+            connection.execute("UPDATE OR IGNORE samples SET owner = ? WHERE owner = ?", (new.id, old.id))
             connection.execute("UPDATE ledgers SET retired = 1 WHERE id = ?", (old.id,))
 
     def relocate(self, ledger: str, *, path: Path, witness: Path) -> None:
@@ -226,6 +261,11 @@ def _remember(
     for table, column, values in known:
         statement = f"INSERT OR IGNORE INTO {table} (unit, {column}, ledger) VALUES (?, ?, ?)"  # noqa: S608 - our own names
         connection.executemany(statement, [(ledger.unit, value, ledger.id) for value in values])
+
+
+def _keep(connection: sqlite3.Connection, owner: str, content: Content) -> None:
+    rows = [(owner, each.kind, each.digests.astype("<u8").tobytes(), each.shared) for each in content.samples()]
+    connection.executemany("INSERT OR IGNORE INTO samples VALUES (?, ?, ?, ?)", rows)
 
 
 def _registered(

@@ -21,17 +21,17 @@ from incrowd.errors import (
     LedgerUnwritable,
 )
 from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.content import Content
 from incrowd.privacy.ledger import state
+from incrowd.privacy.ledger.care import fresh
 from incrowd.privacy.ledger.chain import Chain, check_own
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.identity import DataIdentity, fingerprint, same, which
+from incrowd.privacy.ledger.identity import DataIdentity, Declared
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.overview import describe, overview
 from incrowd.privacy.ledger.registry import Registered
 from tests.privacy.ledgers import BUDGET, EVENT, FITS, RELATION, SMALL, start, status_of
-
-KEY, OTHER = b"k" * 32, b"o" * 32
-ROWS = [b"ann", b"bob", b"bob", b"cat"]
+from tests.privacy.test_content import people
 
 
 @pytest.fixture
@@ -49,21 +49,6 @@ def found(home: Home, identity: DataIdentity, path: Path | None = None, **change
 
 
 # Identities
-
-
-def test_a_fingerprint_is_of_the_rows_and_not_of_their_order() -> None:
-    first = fingerprint(ROWS, key=KEY)
-    assert fingerprint(ROWS[::-1], key=KEY) == first
-    for other in (ROWS[:-1], [*ROWS, b"ann"], [b"ann", b"bob", b"cat"], [b"annbob", b"bob", b"cat"], []):
-        assert same(fingerprint(other, key=KEY), first) is False
-    assert same(first, first) is True
-
-
-def test_fingerprints_of_different_keys_are_not_compared() -> None:
-    first, second = fingerprint(ROWS, key=KEY), fingerprint(ROWS, key=OTHER)
-    assert first.startswith(which(KEY))
-    assert same(first, second) is same(first, None) is same(None, None) is None
-    assert first.partition(":")[2] != second.partition(":")[2]
 
 
 def test_an_identity_survives_json_and_says_whether_it_is_public() -> None:
@@ -233,14 +218,79 @@ def test_a_beginning_that_was_cut_off_is_made_again(home: Home) -> None:
     assert found(home, data()).path == place
 
 
+def declared(name: str = "x", content: Content | None = None) -> Declared:
+    return Declared(names=(name, f"{name}, silo-1"), content=content or people(), remedy="")
+
+
+def known(content: Content | None = None, **changes: Any) -> DataIdentity:
+    content = content or people()
+    stated: dict[str, Any] = {"name": "shop", "fingerprint": content.whole, "unit": "client", "content": content}
+    return DataIdentity(**stated | changes)
+
+
 def test_data_that_are_known_do_not_become_public(home: Home) -> None:
-    home.check_public("shop", "1:aa", remedy="")  # nothing is known yet, and nothing made
+    home.check_public(declared())  # nothing is known yet, and nothing made
     assert not home.folder.exists()
-    found(home, data())
-    home.check_public("x", "1:bb", remedy="")
-    for name, content in (("x", "1:aa"), ("shop", "1:bb"), ("shop", None)):
+    found(home, known())
+    home.check_public(declared(content=people(start=100)))
+    for its in (declared(), declared("shop", people(start=100)), declared(content=people(label=1))):
         with pytest.raises(LedgerMismatch, match="are declared public"):
-            home.check_public(name, content, remedy="")
+            home.check_public(its)
+        with pytest.raises(LedgerMismatch, match="are declared public"):
+            home.release(its)
+    assert home.registry.released() == []
+
+
+def test_what_was_released_without_privacy_is_private_later_only_if_that_is_said(home: Home) -> None:
+    home.release(declared())
+    home.release(declared())  # which costs nothing
+    other_key = people(start=100, key=b"o" * 32)  # that cannot be told from anything
+    for content in (people(), people(label=1), people(count=15), other_key):
+        with pytest.raises(LedgerMismatch, match=r"without privacy before, as 'x'.*privacy\.released_before"):
+            found(home, known(content))
+    assert home.registry.ledgers() == []
+    with Ledger.open(found(home, known(released=True)).path) as ledger:
+        assert ledger.data_identity.released
+    assert found(home, known()).names == ("shop",)  # the ledger says so
+    other = found(home, known(people(start=100), name="other"))
+    with pytest.raises(LedgerMismatch, match=r"does not say so.*ledger fresh --released"):
+        found(home, known(people(start=100), name="other", released=True))
+    later = people(start=200)
+    home.release(declared("y", later))
+    with pytest.raises(LedgerMismatch, match=r"as 'y'.*ledger fresh --released"):
+        home.include(other, known(later, name="other"))
+    again = fresh(home, other, budget=BUDGET, released=True)
+    home.include(again, known(later, name="other"))
+    assert found(home, known(later, name="other")).id == again.id
+    with Ledger.read(fresh(home, again, budget=BUDGET).path) as ledger:
+        assert ledger.data_identity.released
+
+
+def test_the_same_people_with_other_labels_have_the_ledger_that_they_had(home: Home) -> None:
+    first = found(home, known())
+    assert found(home, known(people(label=1), name="others")).id == first.id
+    for content in (people(count=15), people(owners=2)):
+        with pytest.raises(LedgerMismatch, match="are those of 'shop', 'others'"):
+            found(home, known(content, name="more"))
+    assert found(home, known(people(count=15), name="records", unit="record")).id != first.id
+    assert found(home, known(people(start=100), name="new")).id != first.id
+
+
+def test_silos_of_the_same_data_may_have_some_rows_in_common(home: Home) -> None:
+    first = found(home, known(unit="record", whole="1:ff"))
+    assert found(home, known(people(count=15), name="silo-2", unit="record", whole="1:ff")).id != first.id
+    with pytest.raises(LedgerMismatch, match="are those of"):
+        found(home, known(people(count=16), name="silo-3", unit="record", whole="1:ee"))
+
+
+def test_a_registry_of_an_older_version_learns_to_recognise(home: Home) -> None:
+    first = found(home, data())
+    with closing(sqlite3.connect(home.registry.path)) as connection:
+        connection.execute("DROP TABLE samples")
+        connection.execute("DROP TABLE released")
+    home.check_public(declared())
+    home.release(declared())
+    assert found(home, data()).id == first.id
 
 
 def test_what_was_divided_is_not_divided_otherwise_even_where_the_registry_was_lost(home: Home) -> None:
@@ -252,7 +302,7 @@ def test_what_was_divided_is_not_divided_otherwise_even_where_the_registry_was_l
         found(home, other)
     assert found(home, replace(other, division="by user")).id != first.id
     with pytest.raises(LedgerMismatch, match="are declared public"):
-        home.check_public("y", "1:ff", remedy="")
+        home.check_public(declared(content=replace(people(), whole="1:ff")))
     home.registry.path.unlink()
     with pytest.warns(UserWarning, match="made anew"), pytest.raises(LedgerMismatch, match="divided among silos"):
         found(home, replace(other, fingerprint="1:cc"))
