@@ -204,7 +204,7 @@ def test_no_honest_answer_is_lost_because_another_device_named_the_same() -> Non
 
 
 def test_a_copy_of_an_answer_with_noise_is_a_copy_whatever_its_mark() -> None:
-    server = Server(asked(instances=1))
+    server = Server(asked(instances=1), turned_away=1e-9)
     drawn = server.draw()
     device = phone()
     own = device.answer(server.specification_json(), drawn.weights, drawn.gamma)
