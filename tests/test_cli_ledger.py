@@ -1,12 +1,10 @@
 """`incrowd ledger` on the command line: begin, list, move, back up, put back, give back, start afresh."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from incrowd.privacy.ledger.ledger import Ledger
-from tests.attacks.shop import HEADER, rows, settings, write
 from tests.command import Command, command
 from tests.privacy.ledgers import SMALL
 
@@ -90,21 +88,3 @@ def test_wrong_use_is_named_and_makes_nothing(
     assert refused.status == 2
     assert message in refused.err
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_name_the_data(incrowd: Command, tmp_path: Path) -> None:
-    config = str(settings(write(tmp_path / "shop.csv", HEADER, rows())))
-    budget = ("--epsilon", "9", "--delta", "1e-3")
-    assert incrowd("include", "--data-of", config).status == 2
-    assert "public data" in incrowd("new", "--data-of", config, *budget, "--set", "data.public=true").err
-    begun = incrowd("new", "--data-of", config, *budget, "--json").object()
-    assert begun["data"] == [str(tmp_path / "shop.csv")]
-    assert incrowd("new", "--data-of", config, *budget).status == 2
-    silos = ("--set", "privacy={unit='record', epsilon=1, delta=1e-5, records=100}")
-    found = incrowd("new", "--data-of", config, *budget, *silos, "--json").object()["ledgers"]
-    assert len(found) == 12
-    assert {each["unit"] for each in found} == {"record"}
-    assert incrowd("new", "one.sqlite", "--data-of", config, *budget, *silos).status == 2
-    write(tmp_path / "shop.csv", HEADER, rows()[1:])
-    assert incrowd("include", "--data-of", config).status == 0
-    assert json.loads(incrowd("include", "--data-of", config, *silos, "--json").out)["ledgers"]

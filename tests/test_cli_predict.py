@@ -130,29 +130,6 @@ def test_a_module_of_one_s_own_is_imported(incrowd: Command) -> None:
     assert incrowd("predict", "run", "new.csv", "--json").object()["predictions"][0] in ("no", "yes")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("sex;other\nf;3\n", "new.csv has no column 'age': name one of sex, other"),
-        ("sex,age\nf,3\n", "new.csv has no column 'age': its header is one cell with a comma in it: state delimiter ="),
-        ("sex;age\nf;3\nx;4\n", "new.csv, line 3: sex = 'x' is none of the stated levels, f, m; state it"),
-        ("sex;age\nf;300\n", "new.csv, line 2: age = '300' is outside of the stated range, 0 to 100; mend the row"),
-        ("sex;age\nf;\n", "new.csv, line 2: age = '' is missing; state what stands for it"),
-        ("sex;age\n", "new.csv: has a header and no rows; give at least one"),
-        (None, "new.csv: cannot be read (No such file or directory); check the path"),
-    ],
-)
-def test_a_table_that_does_not_fit_is_named(incrowd: Command, text: str | None, message: str) -> None:
-    ward().train()
-    if text is not None:
-        Path("new.csv").write_text(text)
-    done = incrowd("predict", "run", "new.csv", "--out", "said.csv")
-    assert done.status == 2
-    assert done.err.startswith(f"incrowd: {message}")
-    assert done.out == ""
-    assert not Path("said.csv").exists()
-
-
 def test_a_run_that_cannot_say_anything_is_refused(incrowd: Command) -> None:
     done = incrowd("predict", "run", "new.csv")
     assert (done.status, done.err) == (2, "incrowd: run = 'run': there is no run; start one with incrowd train\n")

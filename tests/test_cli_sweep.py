@@ -33,15 +33,6 @@ def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Comm
     assert incrowd(*GRID, *QUICK, "--json").object() == found
 
 
-@pytest.mark.slow
-def test_a_sweep_prints_a_table_and_what_holds(incrowd: Command) -> None:
-    finished = incrowd(*GRID, *QUICK, "--out", "here")
-    assert finished.status == 0
-    assert finished.out.count("│") > 10
-    for words in ("epsilon of the search", "the selected", "Not covered", "test accuracy", "here/search.png"):
-        assert words in finished.out
-
-
 def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
     axes = ("--grid", "server.learning_rate=1..30:log", "--random", "3")
     law = ("--select", "private", "--expected-runs", "1", "--law", "0.5")

@@ -78,12 +78,6 @@ def test_a_config_file_and_overrides(incrowd: Command, tmp_path: Path) -> None:
     assert found["epsilon"] <= 1
 
 
-def test_runs_without_a_folder_are_numbered(incrowd: Command, tmp_path: Path) -> None:
-    for number in (1, 2):
-        assert incrowd(*quick()).status == 0
-        assert (tmp_path / f"out/run-{number}/summary.json").exists()
-
-
 BAD_SETTINGS = [
     ("privacy.epsilom=3", "privacy.epsilom = 3: there is no such key; did you mean privacy.epsilon?"),
     ("privacy.delta=1", "privacy.delta = 1.0"),
@@ -164,10 +158,3 @@ def test_a_killed_command_goes_on(incrowd: Command, tmp_path: Path) -> None:
     assert found["rounds"] + found["rounds_lost"] == 15
     assert found["rounds_lost"] <= 1
     assert verify(tmp_path / "here/ledger.sqlite")["events"] == 15
-
-
-def test_a_device_that_is_not_there_is_named(incrowd: Command, tmp_path: Path) -> None:
-    finished = incrowd(*quick(), "--device", "nowhere")
-    assert finished.status == 2
-    assert "run.device = 'nowhere'" in finished.err
-    assert list(tmp_path.rglob("*")) == []

@@ -77,13 +77,6 @@ def test_a_link_in_the_place_of_a_file_is_not_written_through(tmp_path: Path) ->
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_file_without_a_date_says_nothing(tmp_path: Path) -> None:
-    _files.write(tmp_path / "dated", "x")
-    _files.write(tmp_path / "undated", "x", dated=False)
-    assert (tmp_path / "undated").stat().st_mtime == _files.PUBLIC_TIME
-    assert (tmp_path / "dated").stat().st_mtime > _files.PUBLIC_TIME
-
-
 def test_files_links_and_folders_are_removed_and_what_cannot_be_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,24 +30,6 @@ def test_without_numba_plain_code_has_all_the_work(monkeypatch: pytest.MonkeyPat
     assert [loops.best(60) is proposals for _ in range(4)] == [True] * 4
 
 
-@pytest.mark.parametrize("error", [ImportError, AttributeError, SystemError, OSError, RuntimeError])
-def test_with_a_numba_that_fails_when_it_is_loaded_plain_code_goes_on(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
-    """Say because it does not fit other packages: what is to be noised is paid for by then."""
-
-    class Broken:
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == NAME:
-                raise error("it does not fit this room")
-
-    monkeypatch.setattr(_machine_code, "WORTH", 100)
-    monkeypatch.delitem(sys.modules, NAME, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-    loops = LoopsOrPlain(NAME, plain=proposals)
-    assert [loops.best(60) is proposals for _ in range(3)] == [True] * 3
-
-
 DRAWN = """
 import resource, sys
 import numpy as np

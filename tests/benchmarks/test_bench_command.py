@@ -37,22 +37,6 @@ def test_json_is_one_object_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_works_and_records_are_measured_after_each_other_each_against_its_own_peers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(records, "MODELS", ("small",))
-    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
-    words = ["--work", "small,records", "--against", "lean,opacus", "--batch", "10", "--quick"]
-    assert run(monkeypatch, *words, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {"small b10 vs lean", "records small b10 vs opacus-ghost"} <= set(found["ratios"])
-    assert {one["work"] for one in found["results"]} == {"small", "records small"}
-    assert not any("pfl" in name for name in found["ratios"])
-    assert run(monkeypatch, *words) == 0
-    assert capsys.readouterr().out.count("were compared with ours first") == 2
-
-
-@pytest.mark.slow
 def test_what_was_measured_is_printed_though_what_follows_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,3 @@
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,13 +75,3 @@ def report() -> RecordReport:
     other = RecordResult.of(TASK.task, "opacus", rates=[5.0], difference=2e-6)
     plain = RecordResult.of(TASK.task, "plain", rates=[50.0], difference=None)
     return RecordReport(results=[ours, other, plain], skipped={"nobody": "not here"}, machine={"processors": 2})
-
-
-def test_a_report_is_json_and_a_table() -> None:
-    found = json.loads(json.dumps(report().to_dict(), allow_nan=False))
-    assert found["results"][1]["difference"] == 2e-6
-    text = report().to_text()
-    assert "| records small | 10 | opacus | 5 | 2000.00 | 8.00 |" in text
-    assert "the largest difference is 2.0e-06" in text
-    assert "Left out: nobody, not here." in text
-    assert text.endswith("processors: 2.")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Category, Column, Date, Ignored, Number, Reading, Text, YesNo, column_of, columns_of
+from incrowd.data import Category, Column, Date, Ignored, Number, Reading, Text, YesNo, columns_of
 from incrowd.errors import ConfigError, DataError
 
 USUAL = Reading()
@@ -98,30 +98,6 @@ def test_a_number_is_found_back(low: float, length: float, share: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("spelled", "column"),
-    [
-        ("number", Number()),
-        ("whole number", Number(whole=True)),
-        ("yes/no", YesNo()),
-        ("ignore", Ignored()),
-        ({"range": [0, 120], "missing": 40}, Number(range=(0, 120), missing=40)),
-        ({"range": [0, 1.5], "to": [0, 1], "outside": "clip"}, Number(range=(0, 1.5), to=(0, 1), outside="clip")),
-        ({"kind": "whole number", "range": [0, 9]}, Number(whole=True, range=(0, 9))),
-        ({"kind": "number", "missing": 0, "indicator": True}, Number(missing=0, indicator=True)),
-        ({"levels": ["f", "m"], "other": True}, Category(levels=("f", "m"), other=True)),
-        ({"levels": [1, 2], "missing": 1}, Category(levels=("1", "2"), missing="1")),
-        ({"yes": "ja", "no": ["nein"]}, YesNo(yes=("ja",), no=("nein",))),
-        ({"kind": "yes/no", "missing": False}, YesNo(missing=False)),
-        ({"dates": ["2015-01-01", "2025-12-31"]}, Date(dates=YEARS)),
-        ({"dates": list(YEARS), "format": "%Y", "missing": "2020-01-01"},
-         Date(dates=YEARS, format="%Y", missing=date(2020, 1, 1))),
-    ],
-)  # fmt: skip
-def test_settings_spell_a_column(spelled: Any, column: Column) -> None:
-    assert column_of(spelled) == column
-
-
-@pytest.mark.parametrize(
     ("spelled", "message"),
     [
         ("?", r"columns\.age = '\?': fill it in"),
@@ -166,50 +142,3 @@ def test_settings_spell_a_column(spelled: Any, column: Column) -> None:
 def test_a_column_that_has_no_meaning_is_refused(spelled: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         columns_of({"age": spelled})
-
-
-@pytest.mark.parametrize(
-    ("column", "cell", "numbers"),
-    [
-        (Number(range=(0, 10), knots=3), "5", (0.0, 1.0, 0.0)),
-        (Number(range=(0, 10), knots=3), "2.5", (0.5, 0.5, 0.0)),
-        (Number(range=(0, 10), knots=3, outside="clip"), "99", (0.0, 0.0, 1.0)),
-        (Number(range=(0, 999), log=True, to=(0, 1)), "0", (0.0,)),
-        (Number(range=(0, 999), log=True, to=(0, 1)), "999", (1.0,)),
-        (Number(range=(0, 99), log=True), "9", (0.0,)),
-        (Number(range=(-99, 99), log=True), "0", (0.0,)),
-        (Number(range=(0, 99), log=True, knots=3), "9", (0.0, 1.0, 0.0)),
-        (Number(range=(0, 99), log=True, knots=2, missing=0.0, indicator=True), "", (1.0, 0.0, 1.0)),
-    ],
-)
-def test_places_by_their_logarithm_and_near_knots(column: Number, cell: str, numbers: tuple[float, ...]) -> None:
-    assert column.encoded(cell, Reading()) == pytest.approx(numbers)
-
-
-@pytest.mark.slow
-@given(st.floats(0, 50), st.integers(2, 12))
-def test_how_near_the_knots_are_adds_up_to_one(value: float, knots: int) -> None:
-    near = Number(range=(0, 50), knots=knots).encoded(repr(value), Reading())
-    assert sum(near) == pytest.approx(1)
-    assert sum(place > 0 for place in near) <= 2
-
-
-def test_knots_are_named_by_where_they_are() -> None:
-    assert Number(range=(0, 10), knots=3).features("age") == ("age near 0", "age near 5", "age near 10")
-    assert Number(range=(0, 99), log=True, knots=3).features("sum") == ("sum near 0", "sum near 9", "sum near 99")
-    assert Number(range=(0, 99), log=True).features("sum") == ("sum",)
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ({"range": [0, 9], "knots": 1}, r"knots = 1: give at least 2"),
-        ({"range": [0, 9], "knots": 3, "to": [0, 1]}, r"knots = 3: give at least 2, and leave out `to`"),
-        ({"kind": "number", "knots": 3}, r"knots = 3: it is about a range"),
-        ({"kind": "number", "log": True}, r"log = True: it is about a range"),
-        ({"range": [0, 9], "knots": 2.5}, r"knots = 2\.5: give a whole number"),
-    ],
-)
-def test_knots_and_logarithms_are_about_a_range(words: dict[str, Any], error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        columns_of({"age": words})

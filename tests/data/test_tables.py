@@ -41,15 +41,6 @@ def test_a_table_becomes_a_federated_data_set(tmp_path: Path, text: str) -> None
     assert (data.name, data.test) == ("shop.csv", None)
 
 
-def test_labels_without_classes_are_numbers(tmp_path: Path) -> None:
-    examples = load(tmp_path, TABLE, Columns(client="user", label="spent", features=("age",))).examples
-    assert (examples.labels.dtype.name, examples.labels.tolist(), examples.classes) == (
-        "float32",
-        [2.5, -1000, 0],
-        None,
-    )
-
-
 def test_a_test_table_is_held_by_the_server(tmp_path: Path) -> None:
     load(tmp_path, TABLE)
     held = tmp_path / "held.csv"
@@ -129,12 +120,6 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
 
 
 HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
-
-
-@pytest.mark.skipif(HAS_PYARROW, reason="pyarrow is installed")
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"shop\.parquet: Parquet needs pyarrow; run pip install pyarrow"):
-        load(tmp_path, b"", name="shop.parquet")
 
 
 @pytest.mark.skipif(not HAS_PYARROW, reason="pyarrow is not installed")

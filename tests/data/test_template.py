@@ -1,6 +1,4 @@
 import gzip
-import importlib
-import importlib.util
 import tomllib
 from pathlib import Path
 
@@ -9,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.data.template import Header, read_header, relative, template
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 
 
 def written(folder: Path, content: bytes, name: str = "v.csv") -> Path:
@@ -73,38 +71,6 @@ def test_client_and_label_that_are_named_are_no_features() -> None:
     assert (data["delimiter"], data["encoding"]) == (";", "latin-1")
     with pytest.raises(ConfigError, match="label = 'dead': choose from patient, age, died"):
         template(Path("v.csv"), header, label="dead", seen="v.csv")
-
-
-@pytest.mark.parametrize(
-    ("content", "name", "message"),
-    [
-        (b"", "v.csv", "has no header that can be read"),
-        (b"\n\n", "v.csv", "has no header that can be read"),
-        (b'"a,b', "v.csv", "has no header that can be read; give one, and check its quotes"),
-        (b"a,b,a\n", "v.csv", "has more than one column 'a'"),
-        (b"a" * (2 << 20), "v.csv", "its first line does not end"),
-        (b"a,b\n", "v.csv.gz", "broken gzip"),
-        (b"a,b\n", "v.xlsx", "unknown kind of table"),
-    ],
-)
-def test_a_file_without_a_header_is_named(tmp_path: Path, content: bytes, name: str, message: str) -> None:
-    with pytest.raises(DataError, match=f"{name}.*{message}"):
-        read_header(written(tmp_path, content, name))
-    with pytest.raises(DataError, match=r"none.csv: cannot be read \(No such file"):
-        read_header(tmp_path / "none.csv")
-
-
-def test_parquet_gives_its_names(tmp_path: Path) -> None:
-    path = tmp_path / "v.parquet"
-    if importlib.util.find_spec("pyarrow") is None:
-        with pytest.raises(DataError, match="Parquet needs pyarrow"):
-            read_header(path)
-        return
-    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-    parquet.write_table(arrow.table({"patient": [1], "age": [2]}), path)
-    assert read_header(path) == Header(columns=("patient", "age"))
-    with pytest.raises(DataError, match="cannot be read as Parquet"):
-        read_header(written(tmp_path, b"no", "w.parquet"))
 
 
 def test_a_file_is_named_as_it_is_seen_from_the_settings(tmp_path: Path) -> None:

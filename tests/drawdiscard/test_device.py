@@ -1,19 +1,16 @@
 import json
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from incrowd._files import Turn
 from incrowd._random import SeededRandomness
@@ -312,15 +309,6 @@ def test_whatever_weights_a_server_sends_the_step_is_bounded(table: Table, link:
     assert 0.2 < np.abs(up - down).max() <= 0.5 + 1e-5
 
 
-def test_a_device_without_torch_refuses_what_needs_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.torch_model", None)
-    asked = Specification.from_formula("O ~ B", **{**KEYS, "hidden": [3]})
-    own = device(table)
-    with pytest.raises(SpecificationRefused, match="cannot compute such a model"):
-        own.answer(asked.to_json(), np.zeros(asked.size))
-    assert charges(own) == 0
-
-
 def test_two_answers_share_no_noise(table: Table) -> None:
     for own in (device(table), device(table, seed=3)):
         first, second = (own.answer(asked_for().to_json(), np.zeros(33)) for _ in range(2))
@@ -353,33 +341,6 @@ def test_what_was_charged_without_a_day_counts_by_the_time_of_its_entry(table: T
         own.ledger.charge(mechanism.event("model"))
     with pytest.raises(BudgetExceeded, match="daily"):
         own.answer(asked_for().to_json(), np.zeros(33))
-
-
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 40)), max_size=6), st.integers(0, 20))
-def test_a_day_is_found_without_reading_all_as_by_reading_all(
-    history: list[tuple[int, bool, int]], present: int
-) -> None:
-    """Any days, noted or not, forwards and back, up to many times the window that is looked at first."""
-    ledger = Ledger.in_memory(budget=Budget(epsilon=1e6, delta=1e-6), relation=Relation.REPLACE_ONE)
-    mechanism, now = Mechanism(size=1, clip=1.0, epsilon=1e-3), FIRST_DAY
-
-    def allowance() -> Allowance:
-        return Allowance(ledger=ledger, daily_epsilon=1e6, exclusive=nullcontext, today=lambda: now)
-
-    for forward, noted, times in history:
-        now = FIRST_DAY + timedelta(days=forward)
-        for _ in range(times):
-            if noted:
-                allowance().charge(mechanism)
-            else:
-                ledger.charge(mechanism.event("model"))
-    now = FIRST_DAY + timedelta(days=present)
-    days = [entry.content()["note"].get("day", entry.at[:10]) for entry in ledger.entries() if entry.kind == "charge"]
-    latest = max([now.isoformat(), *days])
-    day, charged = allowance()._day()
-    assert (day, len(charged)) == (latest, days.count(latest))
 
 
 def test_threads_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:

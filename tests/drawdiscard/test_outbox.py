@@ -73,13 +73,3 @@ def test_without_a_place_it_is_in_memory() -> None:
     memory.clear(PRINT)
     assert memory.waiting(PRINT) is None
     assert Outbox(None).waiting(PRINT) is None
-
-
-def test_a_step_is_taken_in_float64_and_rounded_once() -> None:
-    gamma, weights = 0.1, np.float32(1 / 3)
-    expected = np.float32(float(weights) - (gamma * 2.0**-31) * 12345.0)
-    assert stepped(np.array([weights]), Whole(np.array([12345]), 2.0**-31), gamma=gamma)[0] == expected
-
-
-def test_a_step_beyond_every_number_is_not_finite() -> None:
-    assert np.isinf(stepped(np.zeros(1, np.float32), Whole(np.array([2**40]), 1.0), gamma=1e300))[0]

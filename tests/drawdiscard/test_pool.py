@@ -196,16 +196,6 @@ def test_a_huge_answer_leaves_nothing_behind_when_it_is_gone(k: int) -> None:
         Pool.restore(pool.snapshot(), randomness=SEEDED)
 
 
-@pytest.mark.parametrize("size", [1.001 * LARGEST, 1e200, 1.7e308, np.inf, np.nan])
-def test_what_is_larger_has_no_place_in_a_pool(size: float) -> None:
-    pool = Pool(np.zeros((2, 3)), randomness=SEEDED)
-    before = pool.snapshot().instances
-    for sign in (1, -1):
-        with pytest.raises(DataError, match="finite numbers of at most"):
-            pool.discard([0.0, sign * size, 0.0])
-    np.testing.assert_array_equal(pool.snapshot().instances, before)
-
-
 @pytest.mark.parametrize("few", [0, 1, 3, 7])
 def test_a_pool_is_frozen_with_the_newest_of_its_replaced_versions(few: int) -> None:
     pool = Pool(np.zeros((2, 5)), randomness=SeededRandomness(1), history=7)

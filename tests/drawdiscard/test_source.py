@@ -1,15 +1,14 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.source import InMemoryTable, SqliteTable, rows_of
-from incrowd.errors import ConfigError, DataError
+from incrowd.drawdiscard.source import InMemoryTable, SqliteTable
+from incrowd.errors import ConfigError
 from tests.statistics import ODD, chi_square
 
 STREAM = SeededRandomness(seed=2).stream
@@ -72,17 +71,3 @@ def test_no_text_but_a_column_s_name_reaches_sql(visits: SqliteTable, name: str)
     for source in (visits, InMemoryTable({"x": [1]})):
         with pytest.raises(ConfigError, match="column"):
             source.sample([name], most=1, stream=STREAM("examples"))
-
-
-def test_nothing_is_lost_in_silence() -> None:
-    class NAType:
-        pass
-
-    values = [np.int64(3), np.float32(0.5), True, np.bool_(False), None, float("nan"), NAType(), "text"]
-    assert InMemoryTable({"x": values}).read(["x"])["x"] == [3, 0.5, 1, 0, None, None, None, "text"]
-    assert rows_of([{"x": 1}, {"y": 2}]).read(["x", "y"]) == {"x": [1, None], "y": [None, 2]}
-    for odd in (date(2026, 1, 1), [[1]], [b""], {"a"}, b"\x03", 1j, np.datetime64("2026-01-01")):
-        with pytest.raises(DataError, match="'x' holds"):
-            InMemoryTable({"x": [odd]})
-    with pytest.raises(DataError, match="different lengths"):
-        InMemoryTable({"x": [1], "y": [1, 2]})

@@ -71,13 +71,6 @@ def test_a_table_without_a_field_is_refused() -> None:
         specification().encode(found)
 
 
-def test_a_multinomial_response_has_a_column_a_level() -> None:
-    asked = Specification.of(changed(link="multinomial", response="E2", terms=[["B"]]))
-    _, responses = asked.encode({"E2": ["a", "d", "z", "b"], "B": [0, 0, 0, 1]})
-    np.testing.assert_array_equal(responses, [[1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]])
-    assert asked.size == 8
-
-
 def test_the_model_has_as_many_weights_as_the_specification_says() -> None:
     for asked in (
         specification(),
@@ -103,11 +96,6 @@ def test_the_text_gives_back_the_specification() -> None:
     assert specification(gamma=0.004).fingerprint != asked.fingerprint
     turned = Specification.of({**json.loads(asked.to_json()), "fields": dict(reversed(FIELDS.items()))})
     assert turned.fingerprint == asked.fingerprint
-
-
-def test_the_update_variance_is_that_of_the_noise_times_gamma() -> None:
-    asked = specification(privacy="feature", epsilon=math.log(16))
-    assert asked.update_variance == pytest.approx(2 * (2 * 0.005 / math.log(16)) ** 2)
 
 
 def test_people_are_told_what_it_means() -> None:

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.drawdiscard import specification_file
 from incrowd.drawdiscard.specification_file import read_specification
 from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import KEYS, asked
@@ -54,12 +53,3 @@ def test_what_states_none_is_refused(tmp_path: Path, name: str, text: str | byte
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=problem):
         read_specification(tmp_path / name)
-
-
-def test_a_file_that_is_not_there_or_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
-        read_specification(tmp_path / "none.json")
-    monkeypatch.setattr(specification_file, "LONGEST", 10)
-    (tmp_path / "long.json").write_text(asked().to_json())
-    with pytest.raises(ConfigError, match="at most 10 bytes"):
-        read_specification(tmp_path / "long.json")

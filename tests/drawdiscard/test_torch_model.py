@@ -35,17 +35,6 @@ def test_without_hidden_layers_it_is_a_generalised_linear_model(link: Link) -> N
     )
 
 
-def test_hidden_layers_have_gradients_too() -> None:
-    model = perceptron((3, 5, 4), link="multinomial")
-    weights = SeededRandomness(seed=6).stream("weights").normals(model.size)
-    responses = responses_for(MULTINOMIAL)
-    direction = SeededRandomness(seed=7).stream("direction").normals(model.size)
-    ahead = model.loss(weights + 1e-3 * direction, FEATURES, responses)
-    behind = model.loss(weights - 1e-3 * direction, FEATURES, responses)
-    along = float(np.dot(model.gradient(weights, FEATURES, responses), direction))
-    assert (ahead - behind) / 2e-3 == pytest.approx(along, rel=2e-2)
-
-
 def test_frozen_parts_are_in_evaluation_mode_and_dropout_is_refused() -> None:
     body = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).requires_grad_(requires_grad=False)
     model = TorchModel(module=Model(nn.Sequential(body, nn.Linear(3, 4))), features=3, outputs=4, link=MULTINOMIAL)

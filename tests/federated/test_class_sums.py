@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Clients, Examples
-from incrowd.errors import DataError
+from incrowd.data import Clients
 from incrowd.federated import class_sums, nearest_mean, score
 from incrowd.federated.class_sums import CONSTANT, size_of
 from incrowd.learning import linear
@@ -52,18 +51,6 @@ def test_one_private_round_reads_new_examples(data: Clients) -> None:
     assert accuracy > 0.8
 
 
-def test_the_nearest_mean_is_the_nearest() -> None:
-    """Against distances, one by one."""
-    generator = np.random.Generator(np.random.PCG64(5))
-    means, counts = generator.normal(size=(4, 6)), np.array([3.0, 1.0, 7.0, 2.0])
-    sums = np.hstack([means * counts[:, None], counts[:, None] * CONSTANT])
-    weights = nearest_mean(sums, 0.0)
-    points = generator.normal(size=(50, 6))
-    scores = points @ weights[:24].reshape(4, 6).T + weights[24:]
-    for point, found in zip(points, scores.argmax(axis=1), strict=True):
-        assert found == min(range(4), key=lambda label: float(np.linalg.norm(point - means[label])))
-
-
 def test_the_noise_s_part_of_a_length_is_taken_off() -> None:
     generator = np.random.Generator(np.random.PCG64(6))
     means, counts, sigma = generator.normal(size=(2, 500)), np.array([10.0, 10.0]), 3.0
@@ -74,16 +61,3 @@ def test_the_noise_s_part_of_a_length_is_taken_off() -> None:
     naive = nearest_mean(noised, 0.0)[1000:]
     truth = -(means**2).sum(axis=1) / 2
     assert np.all(np.abs(biases - truth) < np.abs(naive - truth))
-
-
-def test_a_class_that_nobody_seems_to_have_is_never_picked() -> None:
-    sums = np.array([[1.0, 0.0, CONSTANT], [5.0, 5.0, -0.1]])
-    weights = nearest_mean(sums, 0.1)
-    assert np.all(np.isfinite(weights))
-    assert weights[-1] < -1e5
-
-
-def test_numbers_have_no_class_means(data: Clients) -> None:
-    numbers = Examples(features=data.examples.features, labels=data.examples.labels.astype(np.float32))
-    with pytest.raises(DataError, match="not classes"):
-        size_of(Clients(examples=numbers, partition=data.partition))

@@ -40,31 +40,11 @@ def test_what_fills_a_row_up_repeats_one_that_counts(examples: int, batching: di
         assert (positions[size:] == positions[size - 1]).all()
 
 
-@pytest.mark.parametrize(
-    ("examples", "batching", "sizes"),
-    [
-        (10, {"batch_size": 4}, [4, 4, 2]),
-        (3, {"batch_size": 4}, [3]),
-        (8, {"batch_size": 4}, [4, 4]),
-        (10, {"batches": 4}, [2, 3, 2, 3]),
-        (3, {"batches": 4}, [1, 1, 1]),
-        (10, {}, [10]),
-    ],
-)
-def test_the_sizes_of_batches(examples: int, batching: dict[str, int], sizes: list[int]) -> None:
-    assert drawn(examples, **batching).sizes.tolist() == sizes
-    assert drawn(examples, epochs=2, **batching).sizes.tolist() == sizes * 2
-
-
 def test_epochs_rounds_and_clients_have_orders_of_their_own() -> None:
     two = drawn(50, epochs=2, batch_size=25)
     assert not np.array_equal(two.positions[:2], two.positions[2:])
     for other in ({"client": 1}, {"round": 1}):
         assert not np.array_equal(two.positions, drawn(50, epochs=2, batch_size=25, **other).positions)
-
-
-def test_without_shuffling_the_order_is_that_of_the_data() -> None:
-    assert drawn(5, shuffle=False, batch_size=2).positions.tolist() == [[0, 1], [2, 3], [4, 4]]
 
 
 def test_orders_are_uniform() -> None:

@@ -8,26 +8,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from incrowd import Local
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import (
     CROSS_ENTROPY,
-    LOGISTIC,
-    POISSON,
-    SQUARED,
     ClientTensors,
     CohortEngine,
     Contributions,
     Execution,
-    Loss,
     Model,
     linear,
     mlp,
     small_cnn,
 )
-from incrowd.learning.paths.autograd import Autograd
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,
@@ -153,38 +148,6 @@ def test_any_cohort_learns_what_the_slow_twin_learns(
     weights, cohort = model.initial(RANDOMNESS), range(len(sizes))
     found = trained(CohortEngine(model, data, local, Execution(chunk=chunk)), weights, cohort)
     assert_close(found, twin(model, data, local, weights, cohort), tolerance=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("loss", "labels"), [(LOGISTIC, 2), (SQUARED, 9), (POISSON, 4)], ids=lambda one: getattr(one, "name", None)
-)
-@pytest.mark.parametrize("widths", [(FEATURES, 1), (FEATURES, 70, 1)], ids=str)
-@pytest.mark.parametrize("kind", [torch.int64, torch.float32], ids=str)
-@pytest.mark.parametrize("dead", [0.5, 0.8])
-def test_generalised_linear_models_learn_what_the_slow_twin_learns(
-    loss: Loss, labels: int, widths: tuple[int, ...], kind: torch.dtype, dead: float
-) -> None:
-    data = clients(dead=dead)
-    data = with_labels(data, (data.labels % labels).to(kind))
-    model = mlp(widths)
-    local = Local(learning_rate=0.02, batch_size=8, loss=loss.name)
-    weights = model.initial(RANDOMNESS)
-    engine = CohortEngine(model, data, local, Execution(chunk=3))
-    assert engine.loss is loss
-    assert not any(isinstance(path, Autograd) for path in engine.paths)
-    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT, loss=loss))
-
-
-def test_a_loss_of_the_users_own_goes_through_autograd() -> None:
-    def margin(outputs: Tensor, labels: Tensor) -> Tensor:
-        return nn.functional.multi_margin_loss(outputs, labels)
-
-    model, data = mlp((FEATURES, 8, CLASSES)), clients()
-    local, loss = Local(learning_rate=0.1, batch_size=10), Loss(name="margin", value=margin)
-    engine = CohortEngine(model, data, local, loss=loss)
-    weights = model.initial(RANDOMNESS)
-    assert [type(path) for path in engine.paths] == [Autograd]
-    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT, loss=loss))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -315,12 +278,6 @@ def test_training_that_diverges_is_visible(dead: float) -> None:
         assert not np.isfinite(chunk.norms()).any()
 
 
-def test_an_empty_cohort_has_no_chunks() -> None:
-    model = linear(FEATURES, CLASSES)
-    engine = CohortEngine(model, clients(), Local(learning_rate=0.3))
-    assert list(engine.train(model.weights, [], randomness=RANDOMNESS, round=0)) == []
-
-
 def test_the_chunk_follows_from_the_model_or_is_given() -> None:
     model, data, local = linear(FEATURES, CLASSES), clients(), Local(learning_rate=0.3, batch_size=5)
     assert CohortEngine(model, data, local).chunk == 25
@@ -348,35 +305,3 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(DataError, match="'cross entropy' does not fit a model with 4 outputs"):
         CohortEngine(linear(FEATURES, CLASSES - 1), data, local)
     assert engine.loss is CROSS_ENTROPY
-
-
-@pytest.mark.watched
-@pytest.mark.parametrize("bad", [{"threads": 0}, {"chunk": 0}, {"device": "abacus"}], ids=str)
-def test_an_execution_that_cannot_be_is_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(bad))):
-        Execution(**bad)  # type: ignore[arg-type]  # that is the point
-
-
-def test_many_features_of_which_few_are_used_are_trained_on() -> None:
-    generator = np.random.default_rng(2)
-    features = np.zeros((40, 70_000), np.float32)
-    features[np.arange(40)[:, None], generator.integers(0, 70_000, (40, 30))] = generator.standard_normal((40, 30))
-    data = ClientTensors(
-        features=torch.from_numpy(features),
-        labels=torch.from_numpy(generator.integers(0, 3, 40)),
-        offsets=np.array([0, 15, 40]),
-        indices=np.arange(40),
-    )
-    local = Local(learning_rate=0.5, batch_size=10, epochs=2)
-    for model in (linear(70_000, 3), mlp((70_000, 66, 3))):
-        weights = model.initial(RANDOMNESS)
-        found = trained(CohortEngine(model, data, local), weights, range(2))
-        assert_close(found, twin(model, data, local, weights, range(2)))
-
-
-@pytest.mark.parametrize("model", ["linear", "wide"])
-def test_examples_without_any_feature_teach_the_biases(model: str) -> None:
-    one, data, local = MODELS[model](), clients(dead=1.0), Local(learning_rate=0.3, batch_size=4)
-    weights = one.initial(RANDOMNESS)
-    found = trained(CohortEngine(one, data, local), weights, COHORT)
-    assert_close(found, twin(one, data, local, weights, COHORT))

@@ -1,9 +1,8 @@
-import numpy as np
 import pytest
 
-from incrowd.data import Examples, Split
+from incrowd.data import Split
 from incrowd.privacy.account.accounting import Budget
-from papers.geyer.ablations import HELD_OUT, held_out, variants
+from papers.geyer.ablations import variants
 from papers.geyer.measure import ROWS
 from papers.geyer.recipes import RECIPES, Case
 from papers.geyer.report import report
@@ -13,20 +12,6 @@ from papers.geyer.table1 import Table
 
 def case(clients: int, epsilon: float = 8.0) -> Case:
     return Case(clients=clients, budget=Budget(epsilon=epsilon, delta=ROWS[clients].delta), shape=(28, 28))
-
-
-def numbered(count: int) -> Examples:
-    labels = np.arange(count, dtype=np.int64) % 10
-    return Examples(features=np.arange(count, dtype=np.float32)[:, None], labels=labels, classes=10)
-
-
-@pytest.mark.parametrize(("examples", "public"), [(60, 10), (120_000, HELD_OUT)])
-def test_the_last_training_examples_are_public_and_the_test_examples_unseen(examples: int, public: int) -> None:
-    found = held_out(Split(name="any", train=numbered(examples), test=numbered(5)))
-    assert found.test is not None
-    assert len(found.test) == public
-    assert found.train.features[:, 0].tolist() == list(range(examples - public))
-    assert found.test.features[:, 0].tolist() == list(range(examples - public, examples))
 
 
 @pytest.mark.slow

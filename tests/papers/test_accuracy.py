@@ -11,7 +11,7 @@ from PIL import Image
 from incrowd import ConfigError
 from papers.accuracy.measure import Bench
 from papers.accuracy.published import FIGURES, published
-from papers.accuracy.sets import SETS, load_set
+from papers.accuracy.sets import load_set
 from tests.command import Command, command
 from tests.papers.small import write_set
 
@@ -53,24 +53,6 @@ def write_jpegs(path: Path) -> None:
 def bench_accuracy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     monkeypatch.chdir(tmp_path)
     return command(monkeypatch, capsys, "bench-accuracy")
-
-
-@pytest.mark.parametrize("name", [name for name in SETS if name != "letters" and "adult" not in name])
-def test_every_set_is_two_parts_of_pictures(name: str, data: Path) -> None:
-    split = load_set(name, data)
-    assert split.name == name
-    assert split.test is not None
-    others = {"cifar10": (3, 32, 32), "cifar10-grey": (32, 32), "spot-sides": (3, 16, 16), "grain": (64, 64)}
-    assert split.train.shape == others.get(name, (28, 28))
-    assert split.train.shape == split.test.shape
-
-
-def test_the_census_is_rows_of_stated_columns_or_numbers_as_they_are(data: Path) -> None:
-    stated, raw = load_set("adult", data), load_set("adult-raw", data)
-    assert len(stated.train) == len(raw.train) == 16
-    assert stated.train.labels.tolist() == [0, 1] * 8
-    assert np.abs(stated.train.values(slice(None))).max() == 1
-    assert raw.train.values(slice(1)).tolist() == [[44, 90000, 14, 0, 0, 40]]
 
 
 def test_published_figures_are_those_of_the_same_promise() -> None:

@@ -2,17 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients
-from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
-from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.simulation import Updates
-from incrowd.privacy.mechanism.device import Mechanism
 from papers.ddml.known_weights import TRUTH, Population, specification, truth
-from papers.ddml.recovery import Recovery, advance, plot_recovery
+from papers.ddml.recovery import Recovery, plot_recovery
 
 
 def population(size: int, *, seed: int = 1) -> Population:
@@ -33,28 +27,6 @@ def test_about_46_percent_are_positive_and_the_truth_is_right_as_often_as_in_the
     assert drawn.o.mean() == pytest.approx(0.46, abs=0.01)
     outputs = drawn.features() @ truth(specification())[1:] + truth(specification())[0]
     assert ((outputs > 0) == drawn.o).mean() == pytest.approx(0.79, abs=0.01)
-
-
-def test_all_instances_end_as_if_every_update_had_been_made() -> None:
-    k, updates, examples = 4, 200, 3
-    coins = draw_and_discard(instances=k, updates=updates, randomness=SeededRandomness(3))
-    drawn = population(updates * examples)
-    model = Glm(features=32, link=LOGISTIC)
-    features, responses = drawn.features().reshape(updates, examples, 32), drawn.o.reshape(updates, examples, 1)
-    made = Updates(
-        gradients=GlmGradients(model, features, responses),
-        mechanism=Mechanism(size=33, clip=1.0, epsilon=1.0, noise="none", privacy="feature"),
-        devices=np.arange(updates),
-        rates=0.5,
-    )
-    start = SeededRandomness(4).stream("start").normals(k * 33).reshape(k, 33).astype(np.float32)
-    plain = start.astype(np.float64)
-    for update in range(updates):
-        weights = plain[coins.drawn[update]]
-        plain[coins.replaced[update]] = weights - 0.5 * model.gradient(weights, features[update], responses[update])
-    found = advance(made, Genealogy(coins, [updates]), start)
-    assert np.allclose(found, plain, atol=1e-4)
-    assert len(Genealogy(coins, [updates]).needed) < updates / 2
 
 
 @pytest.mark.slow

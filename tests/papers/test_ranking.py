@@ -2,7 +2,7 @@
 
 import pytest
 
-from papers.ddml.ranked_items import TAGS_OF_ITEM, World
+from papers.ddml.ranked_items import World
 from papers.ddml.ranking import Ranking
 
 SMALL = World(items=300, tags=12, words=30, buckets=18)
@@ -11,12 +11,6 @@ SMALL = World(items=300, tags=12, words=30, buckets=18)
 @pytest.fixture(scope="module")
 def study() -> Ranking:
     return Ranking(world=SMALL, devices=1_000, updates=20_000)
-
-
-def test_the_world_has_about_the_papers_sizes() -> None:
-    world = World()
-    assert (world.items, world.weights) == (7_000, 1 + 100 + 100 * (400 + 98))
-    assert all(len(set(tags)) == TAGS_OF_ITEM for tags in world.tags_of[:50].tolist())
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.ddml.scores import BinaryScores, share_behind
+from papers.ddml.scores import BinaryScores
 
 EXAMPLES = st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=30).filter(
     lambda examples: len({label for label, _ in examples}) == 2
@@ -34,12 +34,3 @@ def test_pr_auc_is_the_mean_precision_at_the_positive_examples(pairs: list[tuple
 
     expected = np.mean([precision(number) for label, number in pairs if label])
     assert score(pairs).pr_auc == pytest.approx(expected)
-
-
-@given(EXAMPLES)
-def test_the_share_behind_three_measures_is_the_one_that_they_were_measured_at(pairs: list[tuple[bool, int]]) -> None:
-    found = score(pairs)
-    if all(0 < measure < 1 for measure in (found.accuracy, found.precision, found.recall)):
-        share = sum(label for label, _ in pairs) / len(pairs)
-        implied = share_behind(accuracy=found.accuracy, precision=found.precision, recall=found.recall)
-        assert implied == pytest.approx(share)

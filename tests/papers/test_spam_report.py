@@ -62,13 +62,6 @@ def test_an_attack_that_ruins_a_model_does_not_ruin_it_behind_the_test() -> None
     assert behind.honest_rejected < 0.03
 
 
-def test_noise_alone_is_turned_away_about_as_often_as_wanted() -> None:
-    found = Spam(rate=0.05, honest=4_000).noise_alone(40)
-    assert 0.04 - 4 * found["standard_error"] < found["noise_alone"] < 0.05 + 4 * found["standard_error"]
-    assert found["longest_steps"] < 0.05
-    assert found["standard_error"] < 0.01 / 2
-
-
 @pytest.mark.slow
 def test_a_report_has_every_attack_at_every_share() -> None:
     attacks = (NAMED["replay"], Attack("none of it", NAMED["replay"].forge, stoppable=False))

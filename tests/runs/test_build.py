@@ -6,20 +6,10 @@ import pytest
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.mechanism.clipping import (
-    ElementwiseClip,
-    FixedClip,
-    MedianClip,
-    NormalisedClip,
-    PerLayerClip,
-    QuantileClip,
-)
-from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import federated_data, randomness, untouched_test
 from incrowd.runs.client_work import _schedule, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
-from incrowd.settings.server import ServerOptimizer
 from tests.runs.small import planned, seeded, small
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -108,72 +98,11 @@ def test_models_fit_the_examples(overrides: tuple[str, ...], size: int) -> None:
     assert assemble(small(*overrides)).engine.model.size == size
 
 
-@pytest.mark.parametrize(
-    ("features", "size"),
-    [
-        ("{name='unit'}", 64),
-        ("{name='unit', centred=false}", 64),
-        ("{name='strokes', stroke_width=2, stride=2}", 128),
-        ("{name='strokes', stroke_width=2, stride=2, deskew=true}", 128),
-        ("{name='strokes', stroke_width=2, stride=2, constant=0.1}", 129),
-        pytest.param("{name='strokes', stroke_width=2, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
-    ],
-)
-def test_clients_may_make_features_of_their_examples(folder: Path, features: str, size: int) -> None:
-    cached = features.replace("}", f", cache='{folder}'}}")
-    first, again = (assemble(small(f"features={cached}")).data for _ in range(2))
-    assert first.examples.shape == (size,)
-    assert np.array_equal(first.examples.features, again.examples.features)
-    assert len(list(folder.iterdir())) == (3 if "dimensions" in features else 2)  # training, test; learnt directions
-
-
-@pytest.mark.parametrize(
-    ("overrides", "clip"),
-    [
-        ((), NormalisedClip()),
-        (("privacy.clip.kind=fixed", "privacy.clip.clip_norm=0.5"), FixedClip(clip_norm=0.5)),
-        (
-            ("model.kind=mlp", "model.hidden=[5]", "privacy.clip.kind=per-layer", "privacy.clip.clip_norms=[1, 2]"),
-            PerLayerClip(clip_norms=(1.0, 2.0), parts=(64 * 5 + 5, 5 * 10 + 10)),
-        ),
-        (("privacy.clip.kind=elementwise", "privacy.clip.limit=0.01"), ElementwiseClip(limit=0.01, size=650)),
-        (
-            ("privacy.clip.kind=quantile", "privacy.clip.bit_noise=9", "privacy.clip.quantile=0.7"),
-            QuantileClip(clip_norm=0.1, bit_noise=9.0, quantile=0.7),
-        ),
-        (("privacy.clip.kind=quantile", "data.clients=100"), QuantileClip(clip_norm=0.1, bit_noise=5.0)),
-        (("privacy.clip.kind=median",), MedianClip()),
-    ],
-)
-def test_clips_are_made_from_their_sections(overrides: tuple[str, ...], clip: object) -> None:
-    plan = planned(assemble(small(*overrides)))
-    assert plan.config.clip == clip
-    assert plan.price.epsilon <= 8
-
-
 @pytest.mark.slow
 def test_a_schedule_may_grow() -> None:
     config = small("privacy.sampling=poisson", "privacy.cohort=8", "privacy.grow_from=2", "privacy.accountant=rdp")
     cohorts = [step.cohort for step in planned(assemble(config)).config.schedule.steps]
     assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["everyone", "poisson"])
-def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
-    given = ("privacy.rounds=20", "server.decay=linear", f"privacy.sampling={sampling}")
-    cohort = () if sampling == "everyone" else ("privacy.cohort=6",)
-    even, weighted = (
-        planned(assemble(small(*given, *cohort, f"privacy.allocation={name}"))) for name in ("even", "weighted")
-    )
-    assert weighted.price.epsilon <= 8
-    influence = ServerOptimizer(decay="linear").influence(20)
-
-    def left(plan: Plan) -> float:
-        noise = [plan.round(number).noise_multiplier for number in range(20)]
-        return float(np.linalg.norm(influence * noise))
-
-    assert left(weighted) < 0.97 * left(even)
 
 
 def test_the_round_for_class_shares_has_its_share_of_what_all_rounds_are_told() -> None:
@@ -221,15 +150,6 @@ def test_an_error_names_section_and_key(override: str, field: str) -> None:
     with pytest.raises(ConfigError) as raised:
         assemble(seeded(override))
     assert raised.value.field == field
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sampling", "cohort", "expected"), [("poisson", 25, 25 + 2 * 18.75**0.5), ("fixed", 25, 25), ("poisson", 100, 100)]
-)
-def test_an_accelerator_is_told_how_large_rounds_usually_are(sampling: str, cohort: int, expected: float) -> None:
-    words = f"privacy.sampling={sampling}", f"privacy.cohort={cohort}", "data.clients=100"
-    assert assemble(small(*words)).engine.execution.cohort == pytest.approx(expected)
 
 
 def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:

@@ -3,12 +3,9 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import incrowd
 from incrowd._random import SystemRandomness
@@ -191,18 +188,6 @@ def test_a_run_that_is_over_says_its_result_again_with_all_that_was_spent(folder
     assert Run.open(run.folder).train()["epsilon"] == found["epsilon_of_all"]
 
 
-def test_other_weights_are_scored_as_they_are(folder: Path) -> None:
-    run = trained(folder / "run", seeded("privacy.room=1e6"))
-    high = EvaluationConfig(epsilon=1e5)
-    size = clients_of(run).model.size
-    untrained, released = run.evaluate(high, weights=np.zeros(size)), run.evaluate(high)
-    assert untrained["accuracy"] < 0.2 < released["accuracy"]
-    with pytest.raises(ConfigError, match="weights"):
-        run.evaluate(high, weights=np.zeros(size + 1))
-    gone = run.evaluate(high, weights=np.full(size, np.nan))
-    assert gone["accuracy"] == pytest.approx(0.0, abs=7 * gone["accuracy_std"])
-
-
 def test_noise_that_drowns_the_figures_is_said(folder: Path) -> None:
     run = trained(folder / "run", seeded("privacy.room=1e6"))
     assert "noise alone moves each share by" in run.evaluate(EvaluationConfig(epsilon=0.5))["doubtful"][0]
@@ -225,34 +210,6 @@ def test_what_makes_no_sense_is_refused_before_anything_is_reserved(folder: Path
         Run.create(seeded("privacy.room=-1"), folder / "other")
     with Ledger.read(run.folder / "ledger.sqlite") as ledger:
         assert len(ledger.reservations()) == 1
-
-
-def federation(labels: Any, outputs: int, *, loss: str, **rest: Any) -> incrowd.Federation:
-    made = np.random.default_rng(0)
-    x = made.normal(size=(60, 3)).astype(np.float32)
-    torch.manual_seed(0)
-    parts = {f"c{k}": (x[k::6], labels[k::6]) for k in range(6)}
-    clients = incrowd.Clients.from_partitions(parts, public=True, **rest)
-    return incrowd.Federation(
-        nn.Linear(3, outputs),
-        clients,
-        privacy=incrowd.Private(epsilon=20.0, delta=1e-2, rounds=2, room=1e4),
-        run=incrowd.RunOptions(randomness="seeded", seed=3, plot=False, threads=1),
-        loss=loss,
-    )
-
-
-def test_numbers_need_a_bound_and_have_no_classes(folder: Path) -> None:
-    labels = np.linspace(-1, 1, 60).astype(np.float32)
-    whole = federation(labels, 1, loss="squared")
-    whole.train(folder / "run", progress=False)
-    with pytest.raises(ConfigError, match="loss_bound = None: the labels are numbers"):
-        whole.evaluate(folder / "run", epsilon=1.0)
-    with pytest.raises(ConfigError, match="by_class = True"):
-        whole.evaluate(folder / "run", epsilon=1.0, loss_bound=2.0, by_class=True)
-    found = whole.evaluate(folder / "run", epsilon=1000.0, loss_bound=2.0)
-    assert "accuracy" not in found
-    assert 0 < found["loss"] < 2
 
 
 def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) -> None:

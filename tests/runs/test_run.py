@@ -131,15 +131,6 @@ def test_seeded_runs_repeat_themselves_and_others_do_not(folder: Path) -> None:
     assert len({weights(folder / name) for name in "acde"}) == 4
 
 
-def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
-    run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2"), folder)
-    again = Run.open(folder)
-    assert again.config == run.config
-    assert planned(clients_of(again)) == planned(clients_of(run))
-    assert clients_of(again).engine.chunk == clients_of(run).engine.chunk
-    assert again.settings == run.settings
-
-
 @pytest.mark.slow
 def test_a_schedule_that_is_given_is_taken_as_it_is_now_and_later(folder: Path) -> None:
     steps = (Step(rounds=1, cohort=3, noise_multiplier=40.0), Step(rounds=2, cohort=6, noise_multiplier=50.0))
@@ -174,12 +165,6 @@ def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
 # Where a run may begin
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_the_remedy(folder: Path) -> None:
-    Run.create(small(), folder)
-    with pytest.raises(ConfigError, match=r"go on with `incrowd resume .*`, or name another folder"):
-        Run.create(small(), folder)
-
-
 @pytest.mark.parametrize("left", ["ledger.sqlite", "ledger.sqlite.witness"])
 def test_starting_afresh_on_a_spent_ledger_is_refused(folder: Path, left: str) -> None:
     Run.create(small(), folder).train()
@@ -188,15 +173,6 @@ def test_starting_afresh_on_a_spent_ledger_is_refused(folder: Path, left: str) -
             path.unlink()
     with pytest.raises(ConfigError, match=f"it holds {left} of a run"):
         Run.create(small(), folder)
-
-
-def test_a_folder_without_a_run_cannot_go_on(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run; start one with incrowd train"):
-        Run.open(folder)
-    assert list(folder.iterdir()) == []
-    Database(folder / "run.sqlite").close()
-    with pytest.raises(DataError, match="was cut off while it was made, and nothing was spent"):
-        Run.open(folder)
 
 
 @pytest.mark.parametrize(

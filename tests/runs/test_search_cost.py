@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
@@ -71,16 +69,6 @@ def test_nothing_is_charged_for_public_examples_and_what_it_would_cost_is_said()
     assert PUBLIC in found.holds()["selected"]
 
 
-def test_prices_side_by_side() -> None:
-    found = cost(*[plan(4)] * 8).prices
-    assert found["one_run"] <= 2.0
-    assert found["one_run"] < found["best_of_logarithmic"] < found["best_of_geometric"] < found["every_candidate"]
-    assert math.isfinite(found["best_of_poisson"])
-    fewer = cost(*[plan(4)] * 8, select="private", repetitions=Repetitions(mean=2.0)).prices
-    assert fewer["best_of_geometric"] < found["best_of_geometric"]
-    assert fewer["every_candidate"] == pytest.approx(found["every_candidate"])
-
-
 def test_the_search_s_delta_is_the_least_and_its_relation_is_one() -> None:
     assert cost(plan(delta=1e-4), plan(delta=1e-5)).delta == 1e-5
     fixed = fixed_size(10), fixed_size(20)
@@ -108,14 +96,6 @@ def test_noise_is_raised_until_the_search_fits(private: bool) -> None:
     assert factors[0] == pytest.approx(factors[1])
     assert factors[0] > 1
     assert cost(*plans, **wanted).fitted(1000.0) == plans
-
-
-def test_correlated_noise_is_priced_but_not_raised() -> None:
-    correlated = CorrelatedPlan(clients=50, rounds=4, groups=2, budget=Budget(epsilon=2.0, delta=DELTA))
-    found = Cost(plans=[plan(), correlated], select="all")
-    assert found.price.epsilon > 2.0
-    with pytest.raises(ConfigError, match="correlated"):
-        found.fitted(2.0)
 
 
 def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:

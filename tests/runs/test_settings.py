@@ -90,18 +90,6 @@ def test_what_cannot_be_used_is_named_with_its_remedy(override: str, message: st
     assert str(raised.value).startswith(message)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give a readable TOML file"):
-        load(tmp_path / "none.toml")
-    broken = tmp_path / "broken.toml"
-    broken.write_text("[privacy\n")
-    with pytest.raises(ConfigError, match="it is not TOML"):
-        load(broken)
-    broken.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="it is not TOML"):
-        load(broken)
-
-
 def test_a_data_folder_is_seen_from_the_file_and_an_override_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

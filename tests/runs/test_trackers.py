@@ -83,9 +83,3 @@ def test_mlflow_hears_of_a_run_in_earnest_when_it_is_over(folder: Path, monkeypa
     assert [words[0] for words in told] == ["start", "dict", *["metrics"] * 4, "dict", "end"]
     assert [words[2] for words in told if words[0] == "metrics"] == [0, 1, 2, 3]
     assert told[2][1] == ["accuracy", "clip_norm", "epsilon", "loss", "noise_std"]
-
-
-def test_tensorboard_gets_curves(folder: Path) -> None:
-    pytest.importorskip("tensorboard")
-    Run.create(seeded('run.trackers=["tensorboard"]'), folder).train()
-    assert list((folder / "tensorboard").glob("events.*"))

@@ -12,9 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from incrowd import Local
-from incrowd.learning import LOGISTIC, ClientTensors, CohortEngine, Model, small_cnn
+from incrowd.learning import ClientTensors, CohortEngine, Model, small_cnn
 from incrowd.learning.convolved import loops, net
-from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.paths import autograd
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 
@@ -123,14 +122,6 @@ def test_label_shares_are_added_to_the_outputs() -> None:
     assert not np.allclose(found[0], without[0], rtol=0.01)
 
 
-def test_another_loss_of_its_kind_is_taken() -> None:
-    data = pictures(16, 16, classes=2)
-    fast = engine(small_cnn(side=16, outputs=1).module, data, loss=LOGISTIC)
-    weights = fast.model.initial(RANDOMNESS)
-    slow = CohortEngine(fast.model, data, LOCAL, loss=LOGISTIC, paths=[autograd.make])
-    assert_close(trained(fast, weights, [0, 1]), trained(slow, weights, [0, 1]))
-
-
 def test_what_is_no_number_is_not_lost() -> None:
     data = pictures(16, 16)
     fast = engine(small_cnn(side=16, outputs=4).module, data)
@@ -205,12 +196,6 @@ def test_other_steps_go_another_way(changed: dict[str, float]) -> None:
     local = LOCAL.model_copy(update=changed)
     chosen = CohortEngine(small_cnn(side=16, outputs=4), pictures(16, 16), local)
     assert [type(path).__name__ for path in chosen.paths] == ["Autograd"]
-
-
-def test_another_loss_goes_another_way() -> None:
-    loss = Loss(name="other", value=CROSS_ENTROPY.value)
-    chosen = CohortEngine(small_cnn(side=16, outputs=4), pictures(16, 16), LOCAL, loss=loss)
-    assert "Convolved" not in [type(path).__name__ for path in chosen.paths]
 
 
 def normals(*shape: int, seed: int = 0) -> Tensor:

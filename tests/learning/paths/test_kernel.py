@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd.learning import machine_code
-from incrowd.learning.deltas import RUN
 from incrowd.learning.paths.compiled import kernel, vector
-from incrowd.learning.paths.compiled.vector import LINE, add_products, add_rows, add_to_rows, exp, fetch, pack
+from incrowd.learning.paths.compiled.vector import LINE, add_products, add_rows, add_to_rows, fetch, pack
 
 
 @numba.njit
@@ -36,11 +35,6 @@ def added_products(out, row, table, where, places, step):  # type: ignore[no-unt
 def packed(values, places, numbers, where):  # type: ignore[no-untyped-def]  # as numba finds them
     fetch(values, (where[0], where[0] + where[1]))
     return pack(values, places, numbers, where)
-
-
-@numba.njit
-def exponentials(x):  # type: ignore[no-untyped-def]  # as numba finds them
-    return np.array([exp(one) for one in x])
 
 
 def floats(generator: np.random.Generator, *shape: int) -> NDArray[np.float32]:
@@ -121,10 +115,6 @@ def test_packing_keeps_what_is_not_zero_and_what_is_no_number(lines: int, before
     assert not numbers[:before].any()
 
 
-def test_squares_are_added_up_in_runs_of_the_length_that_the_bound_allows_for() -> None:
-    assert kernel.RUN == RUN
-
-
 def test_a_digest_follows_every_file_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one")
     (tmp_path / "b.py").write_text("two")
@@ -170,12 +160,3 @@ def test_what_another_release_left_on_disk_is_no_error(tmp_path: Path) -> None:
     for index in found:
         index.write_bytes(index.read_bytes().replace(b"numba", b"nambu"))
     assert added(tmp_path) == ["7.0", "0"]
-
-
-@pytest.mark.slow
-def test_the_exponential_is_that_of_numpy_and_keeps_what_is_no_number() -> None:
-    x = np.linspace(-87, 0, 5001, dtype=np.float32)
-    assert exponentials(x) == pytest.approx(np.exp(x, dtype=np.float64), rel=2**-21)
-    small, none = exponentials(np.array([-1e30, np.nan], np.float32))
-    assert 0 <= small < 1e-37
-    assert np.isnan(none)
