@@ -118,9 +118,9 @@ def test_the_frozen_layers_see_each_client_once() -> None:
     for _ in range(2):
         trained(fast, fast.model.weights, [0, 1])
     assert seen == [32, 32, 32]
-    assert path._there.tolist() == [1, 1, 0]
-    assert path._made[53:].isnan().all()
-    assert path._made[:53].isfinite().all()
+    assert path._cache.there.tolist() == [1, 1, 0]
+    assert path._cache.made[53:].isnan().all()
+    assert path._cache.made[:53].isfinite().all()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -234,10 +234,23 @@ def test_where_nobody_has_examples_nothing_is_kept() -> None:
     assert engine(thawed(), empty).paths == []
 
 
-def test_what_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_MEMORY", 4 * 8 * TOKENS * 12)
-    inside(engine(headed(), clients(12)))
-    assert not any(isinstance(path, Ahead) for path in engine(headed(), clients(13)).paths)
+@pytest.mark.parametrize("memory", [0, 4 * 8 * TOKENS * 20])
+def test_what_is_not_kept_is_computed_again(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = clients(13, 40, 3)
+    expected = trained(engine(headed(), data), engine(headed(), data).model.weights, range(3))
+    monkeypatch.setattr(ahead, "_MEMORY", memory)
+    fast = engine(headed(), data)
+    assert len(inside(fast)._cache.made) == (13 if memory else 0)
+    for _ in range(2):
+        found = trained(fast, fast.model.weights, range(3))
+        assert all(np.array_equal(found[client], expected[client]) for client in range(3))
+
+
+def test_a_client_with_too_many_examples_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_OF_ONE", 4 * 8 * TOKENS * 20)
+    fast = engine(headed(), data := clients(13, 40, 20))
+    assert [type(fast._ways.path(client)) is Ahead for client in range(3)] == [True, False, True]
+    assert_close(trained(fast, fast.model.weights, [0, 1]), whole(fast, data, LOCAL))
 
 
 def test_label_shares_are_those_of_the_client() -> None:

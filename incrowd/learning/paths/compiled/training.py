@@ -49,7 +49,7 @@ class Compiled(TrainingPath):
         self._program = program
         self._store = task.store(sparing=True)
         self._features: NDArray[Any] = data.features.flatten(1).numpy()
-        self._labels = data.labels.numpy().astype(np.float32)
+        self._labels = data.labels.numpy()  # of the same memory, in which other clients' may be by and by
         self._scale, self._rate = np.float32(data.scale), np.float32(task.local.learning_rate)
         self._loss = _MEANS[program.loss]
         self._layers = layout.table_of(program)
@@ -88,8 +88,8 @@ class Compiled(TrainingPath):
         rest = FlatDelta(flat, LOOPS)
         return [Contributions(numbers, [ApartDelta(space, used[0]), rest] if apart else [rest])]
 
-    def _objective_of(self, examples: kernel.Pairs, labels: NDArray[np.float32]) -> kernel.Objective:
-        return kernel.Objective(examples, labels, self._scale, self._rate, self._loss)
+    def _objective_of(self, examples: kernel.Pairs, labels: NDArray[Any]) -> kernel.Objective:
+        return kernel.Objective(examples, labels.astype(np.float32), self._scale, self._rate, self._loss)
 
     def _compile(self) -> None:
         """Train nobody, so that processes that are forked from this one find the machine code ready."""

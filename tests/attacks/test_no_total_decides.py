@@ -1,0 +1,231 @@
+"""How a client is trained follows from the model, the settings and its own examples, whoever else there is.
+
+Attack: one client with one example more, and the examples of all no longer fitted into a gibibyte behind frozen layers.
+Everybody else was then trained another way, and their sum moved by .06 to 1.3 clip bounds: 14.7 of epsilon where 8 was
+stated. So a stranger with extreme examples, or an extreme number of them, joins clients of every way to train.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from incrowd import Local
+from incrowd._random import Floats, SeededRandomness
+from incrowd.data.inputs import each
+from incrowd.learning import SQUARED, ClientTensors, CohortEngine, Execution, Model, as_loss, small_cnn, threads
+from incrowd.learning.compiling.worth import compiler_there
+from incrowd.learning.paths import PATHS, WHOLE, ahead, autograd
+from incrowd.learning.paths.path import MakePath, TrainingPath, TrainingTask
+from incrowd.learning.paths.together import training as together
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Records
+from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS, RecordTraining
+from incrowd.settings.descent import Descent
+from tests.learning.cohorts import RANDOMNESS
+from tests.learning.own_models import CASES, WIDTH, Case, Recurrent
+from tests.learning.paths.test_ahead import adapted, headed
+
+SIZES = (9, 1, 23, 14)
+INPUTS, SPARSE = 2, 48
+LARGE, MORE = 2**18, 1025
+"""So many frozen outputs of float32, of so many examples, are more than a gibibyte."""
+STRANGERS = {"one example": "no numbers", "very many, all zero": "zeros", "very many, all large": "large"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    with threads.one_thread():
+        yield
+
+
+def behind_large_frozen() -> nn.Module:
+    return nn.Sequential(nn.Linear(INPUTS, LARGE).requires_grad_(False), nn.Linear(LARGE, 1))
+
+
+def stack(*widths: int, bend: Callable[[], nn.Module] = nn.ReLU, normal: bool = False) -> nn.Module:
+    first, hidden, last = widths
+    between = [nn.LayerNorm(hidden)] if normal else []
+    return nn.Sequential(nn.Linear(first, hidden), *between, bend(), nn.Linear(hidden, last))
+
+
+def floats(*shape: int, zeros: float = 0.0) -> Callable[[np.random.Generator, int], Tensor]:
+    def drawn(generator: np.random.Generator, count: int) -> Tensor:
+        found = generator.normal(size=(count, *shape)) * (generator.random((count, *shape)) >= zeros)
+        return torch.from_numpy(found.astype(np.float32))
+
+    return drawn
+
+
+def own_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A way to train, and clients who go it."""
+
+    case: Case
+    execution: Execution = field(default_factory=Execution)
+    paths: Sequence[MakePath] = PATHS
+    many: int = 150
+
+    def clients(self, stranger: str | None) -> ClientTensors:
+        """The same clients, and a stranger whose examples lie before theirs."""
+        count = 0 if stranger is None else 1 if stranger == "one example" else self.many
+        own, generator = self.case.clients(SIZES), np.random.default_rng(99)
+        features = each(lambda one: changed(one, STRANGERS.get(stranger or "")), self.case.features(generator, count))
+        return replace(
+            own,
+            features=joined(features, own.features),
+            labels=torch.cat([self.case.labels(generator, count), own.labels]),
+            offsets=np.append(own.offsets, own.offsets[-1] + count),
+            indices=np.append(own.indices + count, np.arange(count)),
+        )
+
+    def learnt(self, stranger: str | None) -> tuple[list[str], dict[int, Floats]]:
+        """How the clients are trained, beside a stranger, and what each of them contributes."""
+        data, local = self.clients(stranger), Local(learning_rate=0.3, batch_size=4)
+        engine = CohortEngine(self.case.model(), data, local, self.execution, loss=self.case.loss, paths=self.paths)
+        cohort = [client for client in range(len(SIZES) + 1) if 0 < len(data.examples(client)) <= 150]
+        found: dict[int, Floats] = {}
+        for _ in range(2):  # what was kept in the first round must change nothing in the second
+            for chunk in engine.train(engine.model.weights, cohort, randomness=RANDOMNESS, round=0):
+                for client, row, norm in zip(chunk.clients, chunk.rows(), chunk.norms(), strict=True):
+                    again = found.setdefault(client, np.append(row, norm))
+                    assert client == len(SIZES) or np.array_equal(again, np.append(row, norm))
+        return [type(engine._ways.path(k)).__name__ for k in range(len(SIZES))], {
+            k: found[k] for k in range(len(SIZES))
+        }
+
+
+def changed(one: Tensor, content: str | None) -> Tensor:
+    if one.is_floating_point():
+        return one * {"large": 1e30, "no numbers": torch.nan}.get(content or "", 0.0)
+    return one.new_zeros(one.shape) if content == "zeros" else one
+
+
+def joined(one: Any, other: Any) -> Any:
+    if isinstance(one, dict):
+        return {name: torch.cat([one[name], other[name]]) for name in one}
+    return torch.cat([one, other])
+
+
+ALWAYS = Execution(compile="always")
+TOKENS = CASES["GRU on tokens"].features
+NAMED = CASES["transformer, inputs by name"]
+
+
+def plain(module: Callable[[], nn.Module], *shape: int, zeros: float = 0.0, **how: Any) -> Backend:
+    return Backend(case=Case(module=module, features=floats(*shape, zeros=zeros)), **how)
+
+
+BACKENDS: dict[str, Backend] = {
+    "compiled loops": plain(lambda: stack(WIDTH, 5, 3), WIDTH),
+    "compiled loops, sparse": plain(lambda: stack(SPARSE, 800, 3), SPARSE, zeros=0.9),
+    "fused": plain(lambda: stack(SPARSE, 800, 3), SPARSE),
+    "fused, normed": plain(lambda: stack(SPARSE, 90, 3, normal=True), SPARSE),
+    "convolutions": plain(lambda: small_cnn(side=16).module, 16, 16),
+    "direct": plain(lambda: stack(SPARSE, 800, 3, bend=nn.ELU), SPARSE),
+    "vectorized": plain(
+        lambda: stack(WIDTH, 5, 3), WIDTH, execution=Execution(chunk=2), paths=(together.make, autograd.make)
+    ),
+    "loop": Backend(case=Case(module=lambda: Recurrent(nn.GRU), features=TOKENS, loss=as_loss(own_loss))),
+    "loop, inputs by name": Backend(case=NAMED),
+    "compiled step": plain(lambda: stack(WIDTH, 6, 3, bend=nn.Softplus, normal=True), WIDTH, execution=ALWAYS),
+    "compiled step of a transformer": Backend(case=NAMED, execution=ALWAYS),
+    "frozen": Backend(
+        case=Case(module=behind_large_frozen, features=floats(INPUTS), labels=floats(), loss=SQUARED), many=MORE
+    ),
+    "frozen, a head": Backend(case=Case(module=headed, features=TOKENS)),
+    "frozen, adapters": Backend(case=Case(module=adapted, features=TOKENS)),
+    "adapters": Backend(case=CASES["adapters"]),
+}
+
+
+SLOW = pytest.param("compiled step of a transformer", marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+
+
+@pytest.mark.parametrize("name", [SLOW if "transformer" in name else name for name in BACKENDS])
+def test_a_stranger_changes_no_bit_of_what_others_contribute(name: str) -> None:
+    backend = BACKENDS[name]
+    if backend.execution is ALWAYS and not compiler_there():
+        pytest.skip("there is no C++ compiler: apt-get install g++")
+    ways, alone = backend.learnt(None)
+    for stranger in list(STRANGERS)[-1:] if backend.execution is ALWAYS else STRANGERS:
+        others_ways, found = backend.learnt(stranger)
+        assert others_ways == ways, stranger
+        assert all(np.array_equal(found[client], alone[client]) for client in alone), stranger
+
+
+def by_the_total(task: TrainingTask) -> TrainingPath | None:
+    """The broken twin: frozen layers are computed ahead for all or for nobody, by how many examples all have."""
+    return ahead.before(WHOLE)(task) if len(task.data.indices) <= sum(SIZES) + 100 else None
+
+
+def test_a_way_that_follows_from_a_total_is_noticed() -> None:
+    backend = replace(BACKENDS["frozen, a head"], paths=(by_the_total, *WHOLE))
+    ways, alone = backend.learnt(None)
+    others_ways, found = backend.learnt("one example")
+    assert others_ways == ways
+    others_ways, found = backend.learnt("very many, all zero")
+    assert others_ways != ways
+    assert not any(np.array_equal(found[client], alone[client]) for client in alone)
+
+
+def test_clients_of_two_ways_behind_frozen_layers_have_the_same_bits_in_every_chunk() -> None:
+    """What one client had learnt was overwritten by the next, where other clients came in larger groups than they."""
+    data = Case(module=nn.Identity, features=floats(INPUTS)).clients((9, 200, 8, 7))
+    body = nn.Linear(INPUTS, 64).requires_grad_(False)
+    model = Model(nn.Sequential(body, nn.Linear(64, 190), nn.ReLU(), nn.Linear(190, 3)))
+    found = []
+    for chunk in (None, 3):
+        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=4), Execution(chunk=chunk))
+        ways: list[Any] = [engine._ways.path(client) for client in range(4)]
+        assert len({type(way._ways.path(client)) for client, way in enumerate(ways)}) == 2
+        chunks = engine.train(model.weights, range(4), randomness=RANDOMNESS, round=0)
+        rows = {client: row for chunk in chunks for client, row in zip(chunk.clients, chunk.rows(), strict=True)}
+        found.append([rows[client] for client in range(4)])
+    assert all(map(np.array_equal, *found))
+
+
+RECORDS: dict[str, Callable[[], Case]] = {
+    "ghost": lambda: Case(module=lambda: stack(SPARSE, 9, 3), features=floats(SPARSE)),
+    "pictures": lambda: Case(module=lambda: small_cnn(side=16).module, features=floats(16, 16)),
+    "side by side": lambda: CASES["GRU on tokens"],
+    "one by one": lambda: replace(NAMED, loss=as_loss(own_loss)),
+    "frozen": lambda: Case(module=headed, features=TOKENS),
+    "adapters": lambda: CASES["adapters"],
+}
+
+
+TRAINING = RecordTraining(
+    steps=2, sampling_prob=1.0, expected_batch=8.0, clip_norm=1.0, noise_multiplier=1.0, physical_batch=7
+)
+
+
+def sums_of(case: Case, everyone: Records, count: int) -> Tensor:
+    """The clipped sums of two steps of the first records."""
+    some = replace(everyone, features=each(lambda one: one[:count], everyone.features), labels=everyone.labels[:count])
+    engine, sums = BatchedRecords(case.model(), some, Descent(learning_rate=1e-9), loss=case.loss), list[Tensor]()
+
+    def noise(total: Tensor) -> Tensor:
+        sums.append(total.double().clone())
+        return torch.zeros_like(total)
+
+    engine.train(engine.model.weights, TRAINING, noise=noise, batches=SeededRandomness(seed=3).stream("batches"))
+    return torch.stack(sums)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("held", [0, 7, FLOAT32_RECORDS])
+def test_one_record_more_moves_no_sum_of_a_silo_by_more_than_its_price(name: str, held: int) -> None:
+    case = RECORDS[name]()
+    everyone = case.records(held + 1)
+    moved = (sums_of(case, everyone, held + 1) - sums_of(case, everyone, held)).norm(dim=1)
+    assert bool((moved <= TRAINING.sensitivity).all())
+    assert bool((moved > 0).all())
