@@ -20,6 +20,7 @@ from incrowd.learning.execution import Execution
 from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
+from incrowd.learning.own_code import OwnCode
 from incrowd.learning.paths import PATHS
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.paths.ways import FirstWay
@@ -54,8 +55,8 @@ class CohortEngine:
     Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
     that does not exist: refused before anything is trained. What a program told torch before, so that it computes less
     exactly, does not hold here (see `incrowd.learning.arithmetic`). Another processor or release of torch may round
-    differently. What a module or a loss of your own remembers outside of the module (in a global variable, say) is not
-    noticed.
+    differently. A module or a loss of your own that remembers anything, in a global variable, say, is refused too, at
+    the latest after it has been at work (see `OwnCode`).
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class CohortEngine:
         refuse_dropout(model.module, whose="client", own=True)
         check_label_shares(local.label_shares, self.loss)
         outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
+        self._own = OwnCode(model.module, self.loss)
         tried_with_tokens(model, data.features, what="examples")
         task = TrainingTask(
             model=model, loss=self.loss, data=self._data, local=local, execution=self.execution, outputs=outputs
@@ -235,7 +237,10 @@ class CohortEngine:
 
     def _train_group(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         """The contributions of a group."""
-        return self._ways.path(group[0]).train(start.weights, [self._client_round(client, start) for client in group])
+        with self._own.unchanged():
+            rounds = [self._client_round(client, start) for client in group]
+        with self._own.unchanged():
+            return self._ways.path(group[0]).train(start.weights, rounds)
 
     def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         with ieee(self.execution.device):

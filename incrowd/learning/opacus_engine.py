@@ -22,6 +22,8 @@ from incrowd._random import Floats, Stream
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.gradients.sums import Formed, NoisedSums
+from incrowd.learning.losses import Loss
+from incrowd.learning.own_code import OwnCode
 from incrowd.learning.records import StepNoise, Trained
 from incrowd.privacy.mechanism.steps import RecordTraining
 
@@ -99,7 +101,8 @@ class OpacusRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
-        with ieee(self.parameters[0].device.type):
+        criterion = Loss(name=getattr(self.criterion, "__name__", type(self.criterion).__name__), value=self.criterion)
+        with ieee(self.parameters[0].device.type), OwnCode(nn.Identity(), criterion).unchanged():
             return self._train(weights, training, noise=noise, batches=batches)
 
     def _train(

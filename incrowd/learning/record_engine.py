@@ -18,6 +18,7 @@ from incrowd.learning.gradients.sums import NoisedSums
 from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
+from incrowd.learning.own_code import OwnCode
 from incrowd.learning.records import Reader, Records, StepNoise, Trained
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.privacy.mechanism.steps import RecordTraining
@@ -56,6 +57,7 @@ class BatchedRecords:
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         tried_with_tokens(model, records.features, what="records")
+        self._own = OwnCode(model.module, loss)
         self.execution = execution
         there = (
             None if execution.device == "cpu" else torch.empty(model.size, dtype=torch.float32, device=execution.device)
@@ -87,7 +89,7 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
-        with ieee(self.records.device.type):
+        with ieee(self.records.device.type), self._own.unchanged():
             return self._train(weights, training, noise=noise, batches=batches)
 
     def _train(

@@ -1,7 +1,7 @@
 """A model tried out on made-up examples, before anything real is read or paid for."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.inputs import calling, chosen, meant, shown, zeros
+from incrowd.learning.inputs import calling, chosen, meant, noise, shown, zeros
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.modules import trainable, working_copy
+from incrowd.learning.own_code import OwnCode, refused
 from incrowd.learning.threads import one_thread
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError)
@@ -42,6 +43,7 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
         if len(labels):
             loss.check(labels, outputs.shape[1:])
         _check_loss(loss, outputs, labels, each_alone=each_alone)
+        _check_memory(OwnCode(model.module, loss), model, features, loss, outputs, labels)
         if each_alone:
             _check_module(module, features)
         return tuple(outputs.shape[1:])
@@ -212,6 +214,41 @@ def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor, *, each_alone: bool
                 "total, or labels that are left out of the count?): give one that is"
             )
             raise ConfigError(field="loss", value=loss.name, remedy=remedy)
+
+
+def _check_memory(own: OwnCode, model: Model, features: Inputs, loss: Loss, outputs: Tensor, labels: Tensor) -> None:
+    """Call both with A, with B and with A again. A module is called in a fresh copy, as every client has one."""
+    drawn = torch.get_rng_state()
+
+    def of_module(count: int) -> Tensor | None:
+        module, generator = working_copy(model.module, torch.device("cpu")), torch.Generator().manual_seed(count)
+        made_up = meant(noise(features, count, generator=generator), scale=1, offset=0)
+        torch.set_rng_state(drawn)
+        with torch.no_grad(), MadeUp():  # numbers that it may not be for
+            found: Tensor = calling(module, features)(made_up)
+            return found
+        return None
+
+    def of_loss(count: int) -> Tensor | None:
+        generator = torch.Generator().manual_seed(count)
+        made_up = torch.randn(count, *outputs.shape[1:], generator=generator).requires_grad_()
+        with MadeUp():  # one example alone, that it may not be for
+            value = loss.value(made_up, _labels(labels, outputs)[:count])
+            gradient: Tensor = torch.autograd.grad(value, made_up)[0]
+            return torch.cat([value.detach().view(1), gradient.flatten()])
+        return None
+
+    calls: list[tuple[str, str, Callable[[int], Tensor | None]]] = [
+        ("module", type(model.module).__name__, of_module),
+        ("loss", loss.name, of_loss),
+    ]
+    for field, name, call in calls[not own.of_module : 1 + own.of_loss]:
+        first = call(_SEVERAL)  # what is made once, at the first call, may be made
+        with own.unchanged():
+            call(1)
+            again = call(_SEVERAL)
+        if first is not None and again is not None and not torch.equal(first.nan_to_num(), again.nan_to_num()):
+            raise refused(field, name)
 
 
 def _is_tensor(value: object) -> bool:

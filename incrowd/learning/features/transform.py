@@ -1,8 +1,8 @@
 """Apply a feature map to examples: once, in chunks, on all cores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ import torch
 from incrowd.data import Clients, Examples
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError
+from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.features import cache as disk
+from incrowd.learning.features.encoder import CallableMap, ModuleMap
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.token_grams import takes_tokens
+from incrowd.learning.own_code import refused
 
 _CHUNK = 32  # examples at a time: measured, what a chunk of images needs stays in a core's cache
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
@@ -33,8 +36,9 @@ def transform(
     example's features have the same bits whatever others there are. The labels are the caller's own array; a cached
     file that was cut off or changed is computed anew, and one that is being written is never seen.
 
-    Edge cases: a map whose features of the first example change with the examples around it, or from call to call, is a
-    `ConfigError`; one that gives the wrong number of rows, no numbers for a row, or what is not finite, a `DataError`.
+    Edge cases: a map whose features of the first example change with the examples around it, or from call to call, and
+    one that remembers what it was called with, are a `ConfigError`; one that gives the wrong number of rows, no numbers
+    for a row, or what is not finite, a `DataError`.
     """
     _check_type(feature_map, single(examples.features).dtype)
     path = None if cache is None else disk.place(Path(cache), feature_map, examples, alone=alone)
@@ -59,6 +63,8 @@ def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: 
     first = source(slice(0, min(max(chunk, _CHUNK), count)))
     start = _applied(feature_map, first)  # here, so that a map that prepares itself does so once
     _check_alone(feature_map, first, start)
+    own = list(_own(feature_map))
+    before = remembered(own)  # after the first call, so that what is loaded once may be
     features = np.empty((count, start.shape[1]), np.float32)
 
     def work(begin: int) -> None:
@@ -68,7 +74,19 @@ def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: 
     with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for _ in pool.map(work, range(0, count, chunk)):
             pass
+    if remembered(own) != before:
+        raise refused("feature_map", feature_map.name)
     return features
+
+
+def _own(feature_map: object) -> Iterator[object]:
+    """The functions and modules of one's own in a map, and in those that it consists of."""
+    if isinstance(feature_map, CallableMap | ModuleMap):
+        yield vars(feature_map)
+    elif is_dataclass(feature_map):
+        for value in vars(feature_map).values():
+            for one in value if isinstance(value, tuple) else (value,):
+                yield from _own(one)
 
 
 def _check_type(feature_map: FeatureMap, given: np.dtype[Any]) -> None:

@@ -1,0 +1,236 @@
+"""A loss or a module that remembers whom it was called with is refused before anything is spent.
+
+Attack: an honest mistake. Class weights that follow from running frequencies carried one client's labels to all who
+came after it: eleven others moved by 1.29 clip bounds.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from incrowd import Clients, Federation, Local, Private, PrivateRecords
+from incrowd.errors import ConfigError
+from incrowd.estimators import PrivateClassifier
+from incrowd.learning import CohortEngine, Execution, Model, as_loss
+from incrowd.learning.compiling.remembered import remembered
+from incrowd.learning.features import from_callable, transform
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
+
+REFUSED = "it remembers what it was called with"
+SEEN = Counter[int]()
+WEIGHTS = torch.linspace(0.5, 1.5, CLASSES)
+
+
+def weighted(outputs: Tensor, labels: Tensor, seen: Counter[int]) -> Tensor:
+    seen.update(labels.tolist())
+    counts = torch.tensor([1.0 + seen[one] for one in range(outputs.shape[-1])])
+    return mean(outputs, labels, 1 / counts)
+
+
+def mean(outputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """A mean of what each example gives, as records need it."""
+    return (cross_entropy(outputs, labels, reduction="none") * weights[labels]).mean()
+
+
+def by_a_global(outputs: Tensor, labels: Tensor) -> Tensor:
+    return weighted(outputs, labels, SEEN)
+
+
+def by_a_default(outputs: Tensor, labels: Tensor, seen: Counter[int] = Counter()) -> Tensor:  # noqa: B006  # the mistake
+    return weighted(outputs, labels, seen)
+
+
+def by_a_closure() -> Callable[[Tensor, Tensor], Tensor]:
+    seen = Counter[int]()
+    return lambda outputs, labels: weighted(outputs, labels, seen)
+
+
+class Frequencies(nn.Module):
+    """As a module of torch's keeps them."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.ones(CLASSES))
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        self.seen += torch.bincount(labels, minlength=CLASSES)
+        return mean(outputs, labels, 1 / self.seen)
+
+
+class ByClass:
+    """A class attribute, which all of its objects share."""
+
+    seen: ClassVar[Counter[int]] = Counter()
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return weighted(outputs, labels, self.seen)
+
+
+class Array:
+    """Counts in NumPy, which change the loss by and by only."""
+
+    def __init__(self) -> None:
+        self.seen = np.zeros(CLASSES)
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        self.seen += np.bincount(labels.numpy(), minlength=CLASSES)
+        much: float = self.seen.sum() > 10_000
+        return cross_entropy(outputs, labels) * (1.0 + much)
+
+
+def drawn(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Not memory, but nobody's own either."""
+    return cross_entropy(outputs, labels) * np.random.default_rng().random()
+
+
+REMEMBERING: dict[str, Callable[[], Any]] = {
+    "a global": lambda: by_a_global,
+    "a default": lambda: by_a_default,
+    "a closure": by_a_closure,
+    "a buffer": Frequencies,
+    "a class attribute": ByClass,
+    "an array": Array,
+    "numbers drawn": lambda: drawn,
+}
+
+
+class Constant:
+    """Weights that are made at the first call, of nobody's labels."""
+
+    def __init__(self) -> None:
+        self.weights: Tensor | None = None
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if self.weights is None:
+            self.weights = WEIGHTS.clone()
+        return mean(outputs, labels, self.weights)
+
+
+HONEST: dict[str, Callable[[], Any]] = {
+    "torch's": lambda: nn.CrossEntropyLoss(label_smoothing=0.1),
+    "a function": lambda: lambda outputs, labels: mean(outputs, labels, WEIGHTS),
+    "made at the first call": Constant,
+}
+
+
+def module() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 6), nn.Softplus(), nn.Linear(6, CLASSES))
+
+
+def people() -> Clients:
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(60, FEATURES)).astype(np.float32)
+    return Clients.from_arrays(
+        features, np.arange(60) % CLASSES, owner=np.arange(60) // 3, classes=CLASSES, clients=20, name="visits"
+    )
+
+
+@pytest.mark.parametrize("name", [*REMEMBERING, *HONEST])
+def test_no_loss_that_remembers_is_trained_with(name: str, tmp_path: Path) -> None:
+    for privacy, local in (
+        (Private(epsilon=2.0, delta=1e-3, rounds=1), Local(learning_rate=0.1)),
+        (PrivateRecords(epsilon=2.0, delta=1e-3, rounds=1, records=3), None),
+    ):
+        folder = tmp_path / type(privacy).__name__
+        loss = {**REMEMBERING, **HONEST}[name]()
+        if name in HONEST:
+            assert (
+                len(Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder).rounds) == 1
+            )
+            continue
+        with pytest.raises(ConfigError, match=REFUSED):
+            Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder)
+        assert not list(folder.glob("**/*.sqlite"))
+
+
+@pytest.mark.parametrize("name", [*REMEMBERING, *HONEST])
+def test_remembered_reaches_all_that_code_can_hold(name: str) -> None:
+    value = as_loss({**REMEMBERING, **HONEST}[name]()).value
+    outputs, labels = torch.zeros(3, CLASSES), torch.arange(3)
+    value(outputs, labels)
+    before = remembered(value)
+    value(outputs, labels)
+    assert (remembered(value) == before) == (name in HONEST or name == "numbers drawn")
+
+
+class Late:
+    """It begins to remember when it meets more examples than anybody makes up."""
+
+    def __init__(self) -> None:
+        self.seen = Counter[int]()
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return weighted(outputs, labels, self.seen if len(labels) > 5 else Counter())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loss_that_begins_to_remember_later_ends_the_round(threads: int) -> None:
+    data, local = clients([4, 12, 30]), Local(learning_rate=0.1, batch_size=10)
+    engine = CohortEngine(Model(module(), fresh=True), data, local, Execution(threads=threads), loss=as_loss(Late()))
+    weights = engine.model.initial(RANDOMNESS)
+    assert len(trained(engine, weights, [0])) == 1  # the control: of few examples nothing is remembered
+    with pytest.raises(ConfigError, match=REFUSED):
+        trained(engine, weights, [0, 1, 2])
+
+
+class Sharing(nn.Module):
+    """A module whose copies share what they have seen."""
+
+    seen: ClassVar[list[float]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(FEATURES, CLASSES), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(float(x.abs().mean()))
+        outputs: Tensor = self.layer(x) * float(np.mean(self.seen))
+        return outputs
+
+
+class Counting(Sharing):
+    """The control: each client has a copy of its own, and only that changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        outputs: Tensor = self.layer(x)
+        return outputs
+
+
+@pytest.mark.parametrize("kind", [Sharing, Counting])
+def test_no_module_whose_copies_share_a_memory_is_trained(kind: type[nn.Module]) -> None:
+    def attempt() -> None:
+        CohortEngine(Model(kind(), fresh=True), clients([4, 12]), Local(learning_rate=0.1))
+
+    def estimated() -> None:
+        data = np.random.default_rng(0).normal(size=(40, FEATURES))
+        rules: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-2, "rounds": 1, "public": True, "module": kind()}
+        PrivateClassifier(**rules).fit(data, np.arange(40) % CLASSES)
+
+    for door in (attempt, estimated):
+        if kind is Counting:
+            door()
+            continue
+        with pytest.raises(ConfigError, match=REFUSED):
+            door()
+
+
+def test_no_feature_map_that_remembers_is_applied() -> None:
+    examples, mean = people().examples, [np.zeros(FEATURES, np.float32)]
+
+    def running(values: Any) -> Any:
+        mean[0] = 0.9999999 * mean[0] + 1e-7 * values.mean(0)
+        return values - mean[0]
+
+    with pytest.raises(ConfigError, match=REFUSED):
+        transform(from_callable(running, name="running"), examples)
+    assert len(transform(from_callable(lambda values: values - 1, name="fixed"), examples)) == 60
