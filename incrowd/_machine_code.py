@@ -1,11 +1,17 @@
 """Loops that numba compiles, for the rooms that do without numba as well."""
 
 import contextlib
+import os
+import stat
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
+
+from incrowd._private import check_ours, compiled_code
+from incrowd.errors import ConfigError
 
 WORTH = 2**22
 """Loading numba takes as long as plain code takes for about so many values."""
@@ -23,11 +29,45 @@ def compiled(function: _Function) -> _Function:
     compile_: Any = numba.njit
     settings = {"error_model": "numpy", "nogil": True}
     try:
-        loop: _Function = compile_(function, cache=True, **settings)
+        loop: _Function = kept_privately(partial(compile_, function, cache=True, **settings))
     except RuntimeError:  # there is no folder that can be written to
         loop = compile_(function, **settings)
     whatever_the_disk_says(loop)
     return loop
+
+
+def kept_privately(make: Callable[[], Any]) -> Any:
+    """A loop as `make` makes it, whose machine code is loaded only from where nobody else can put any: if need be, from
+    `incrowd._private.compiled_code`.
+    """
+    import numba
+
+    loop = make()
+    if _is_private(loop):
+        return loop
+    settings: Any = numba.config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(compiled_code("numba"))
+    try:
+        return make()
+    finally:
+        settings.CACHE_DIR = before
+
+
+def _is_private(loop: Any) -> bool:
+    """Whether only this user decides what a loop is loaded from: beside its source, whoever decides about that."""
+    folder = getattr(getattr(loop, "_cache", None), "cache_path", None)
+    if folder is None or not hasattr(os, "geteuid"):
+        return True
+    source = Path(loop.py_func.__code__.co_filename).parent
+    if Path(folder) == source / "__pycache__":
+        kept, code = Path(folder).lstat(), source.stat()
+        ours = kept.st_uid in (0, os.geteuid(), code.st_uid) and stat.S_ISDIR(kept.st_mode)
+        return ours and not kept.st_mode & ~code.st_mode & 0o022
+    try:
+        check_ours(folder)
+    except ConfigError:
+        return False
+    return True
 
 
 def whatever_the_disk_says(loop: Any) -> None:

@@ -4,9 +4,13 @@ What decides over privacy (a ledger, a key, a stored number) is worth nothing wh
 write it, rename it, or put something else in its place.
 """
 
+import atexit
 import errno
 import os
+import shutil
 import stat
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from incrowd.errors import ConfigError
@@ -56,6 +60,26 @@ def make_ours(folder: str | os.PathLike[str]) -> None:
         if not each.exists():
             each.mkdir(mode=0o700, exist_ok=True)
     check_ours(folder)
+
+
+@cache
+def compiled_code(of: str) -> Path:
+    """The folder for code that a compiler makes, which is loaded and run: in $XDG_CACHE_HOME/incrowd or
+    ~/.cache/incrowd.
+
+    Guarantee: only this user can read or write it, and nobody else the folders on the way to it.
+
+    Edge cases: where that cannot be had, it is a new folder, which is removed when the process ends.
+    """
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = (Path(home) if home else Path.home() / ".cache").absolute() / "incrowd" / of
+        make_ours(folder)
+        check_ours(folder, secret=True)
+    except (ConfigError, OSError, RuntimeError):
+        folder = Path(tempfile.mkdtemp(prefix="incrowd-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def read_ours(path: str | os.PathLike[str], *, secret: bool = False) -> bytes:

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import numba
 
-from incrowd._machine_code import whatever_the_disk_says
+from incrowd._machine_code import kept_privately, whatever_the_disk_says
 
 SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
 """Sums may be taken in another order, but what is no number stays none."""
@@ -35,7 +36,7 @@ def kept(file: str) -> Callable[[Loop], Loop]:
     def compiled(function: Loop) -> Loop:
         compile_: Any = numba.njit
         try:
-            loop: Any = compile_(function, cache=True, **SETTINGS)
+            loop: Any = kept_privately(partial(compile_, function, cache=True, **SETTINGS))
             index = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
             index._source_stamp = sources  # in place of the one file's size and time
             _forget_unreadable(index)

@@ -4,8 +4,9 @@
 | ------------ | ---------------------------------------------------------------- |
 | `worth`      | whether compiling pays, by facts that are the same for everybody |
 | `function`   | a function, compiled for the shapes of one call                  |
+| `private`    | the folder for compiled code, of this user alone                 |
 | `attention`  | attention written out where that is faster                       |
 | `places`     | a place that is taken at the end, taken at the beginning         |
 | `unrolled`   | recurrent layers written out in time, which torch can compile    |
-| `remembered` | all that a module holds, to see whether a call changed it        |
+| `remembered` | all that own code can hold, to see whether a call changed it     |
 """
