@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, Integers
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism import grid
-from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, clip_rows, factors_of, part_norms
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import check_sum
 
@@ -258,4 +258,4 @@ class ClippedSum:
 def _factors(clip: ScalingClip, norms: Floats) -> Floats:
     """The clip's factors; 0 for the parts of a contribution that is not finite."""
     finite = np.isfinite(norms).all(axis=1, keepdims=True)
-    return np.where(finite, clip.factors(np.where(finite, norms, 0.0)), 0.0)
+    return np.where(finite, factors_of(clip, np.where(finite, norms, 0.0)), 0.0)

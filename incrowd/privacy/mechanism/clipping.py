@@ -307,8 +307,8 @@ class Clipped:
 def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
     """Clip contributions of any numeric type.
 
-    Guarantee: every row of the result is finite and within the clip's bound; one that cannot be (NaN, an infinity, a
-    norm that overflows) is dropped, which is a zero contribution, and marked.
+    Guarantee: every row of the result is finite and within the clip's bound, whoever wrote the clip; one that cannot be
+    (NaN, an infinity, a norm that overflows) is dropped, which is a zero contribution, and marked.
 
     Edge cases: whole numbers are converted; no rows, and rows of no numbers, are fine.
     """
@@ -318,7 +318,33 @@ def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
     if dropped.any():
         rows = np.where(dropped[:, None], 0.0, rows)
         norms = np.where(dropped, 0.0, norms)
-    return Clipped(rows=clip.clip(rows), dropped=dropped, unclipped=~dropped & (norms <= clip.clip_norm))
+    clipped = clip.clip(rows)
+    if type(clip) not in _OURS:
+        clipped = _bounded(clip, np.asarray(clipped, dtype=np.float64).reshape(rows.shape))
+    return Clipped(rows=clipped, dropped=dropped, unclipped=~dropped & (norms <= clip.clip_norm))
+
+
+def factors_of(clip: ScalingClip, norms: Floats) -> Floats:
+    """The clip's factors for finite norms, of a clip of one's own no larger than its bound allows."""
+    factors = clip.factors(norms)
+    if type(clip) in _OURS:
+        return factors
+    factors = np.where(np.isfinite(factors), factors, 0.0)
+    with np.errstate(over="ignore"):
+        lengths = np.hypot.reduce(factors * norms, axis=1)
+    return factors * _down_to(clip.clip_norm, lengths)[:, None]
+
+
+def _bounded(clip: Clip, rows: Floats) -> Floats:
+    """What a clip of one's own gives, held to the bounds that it states."""
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+    rows = rows * _down_to(clip.clip_norm, _norms(rows))[:, None]
+    most: float | None = getattr(clip, "l1_bound", None)
+    return rows if most is None else rows * _down_to(most, np.abs(rows).sum(axis=1, keepdims=True))  # which are short
+
+
+_OURS = (FixedClip, NormalisedClip, PerLayerClip, ElementwiseClip, L1Clip, QuantileClip)
+"""Their bounds are proved; those of all other classes are checked row by row."""
 
 
 def part_norms(rows: Floats, parts: tuple[int, ...] | None) -> Floats:
