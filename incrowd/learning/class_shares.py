@@ -121,8 +121,7 @@ class OwnShares(TrainingPath):
     be, times `LONG`. The last number makes all contributions equally long: a clip shortens all of them alike, so that
     the mean of what is sent is that of the shares.
 
-    Edge cases: a client without labels that count says that its classes are equally frequent; shares that are no
-    numbers make the whole contribution none.
+    Edge cases: a client without labels that count says that its classes are equally frequent.
     """
 
     def __init__(self, task: TrainingTask, *, asked: ClassShares) -> None:
@@ -136,11 +135,8 @@ class OwnShares(TrainingPath):
         rows = weights.new_zeros(len(clients), self.task.model.size)
         for row, one in zip(rows, clients, strict=True):
             told = self.told(one.client)
-            length = float(torch.linalg.vector_norm(told))
-            if length > 1:
-                told, length = told / length, 1.0
             row[: len(told)] = LONG * told
-            row[-1] = LONG * math.sqrt(1 - length**2) if length <= 1 else math.nan
+            row[-1] = LONG * math.sqrt(max(0.0, 1 - float(told @ told)))
         return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
 
     def told(self, client: int) -> Tensor:

@@ -80,12 +80,6 @@ def test_of_labels_of_yes_and_no_each_says_its_shares_of_yes() -> None:
         assert row[0] / 2 == pytest.approx(float(labels_of(one, client).mean()) - 0.5, abs=1e-6)
 
 
-def test_shares_that_are_too_long_are_cut_to_the_bound() -> None:
-    odd = with_labels(clients(), torch.full((sum(SIZES), 3), 5.0))
-    for row in said(odd, linear(FEATURES, 3), loss=LOGISTIC).values():
-        assert np.linalg.norm(row[:3]) == pytest.approx(1, abs=1e-6)
-
-
 class PerPlace(nn.Module):
     """A class for each place of a sequence."""
 
