@@ -204,12 +204,13 @@ def end_its_life(deployment: Deployment) -> None:
 
 def answers(line: ServerLine, node: int) -> list[bytes]:
     """Ask a node, and wait for its answer."""
-    wait_for(lambda: node in line.present(), 60)
+    wait_for(lambda: line.beat() and node in line.present(), 60)
     asked = list(line.push([node], b"give", 120.0))
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if found := [answer for _, answer in line.pull(asked, 10_000) if answer is not None]:
             return found
+        line.beat()
         time.sleep(0.1)
     return []
 

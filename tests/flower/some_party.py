@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+from incrowd._log import log_to_stderr
 from incrowd.flower.child import end_with
 from incrowd.flower.node import Connection, Refusal, attend
 
@@ -32,7 +33,7 @@ def main(folder: Path, address: str, authority: Path) -> None:
         if question.startswith(b"refuse"):
             raise Refusal(b"no: " + str((folder / "asked").read_bytes().count(b"\n")).encode())
         if question.startswith(b"fail"):
-            raise ValueError("a record says 42")
+            raise ValueError("a record says sesame")
         return answer(name, question)
 
     stop = threading.Event()
@@ -41,5 +42,6 @@ def main(folder: Path, address: str, authority: Path) -> None:
 
 
 if __name__ == "__main__":
+    log_to_stderr(as_json=False)
     end_with(os.getppid())
     main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

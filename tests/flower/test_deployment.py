@@ -1,16 +1,13 @@
 """A server and three parties as real processes on loopback, with TLS and keys."""
 
-import itertools
 import os
 import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError
@@ -45,11 +42,12 @@ def test_the_same_question_is_answered_from_the_disk(deployment: Deployment) -> 
 
 
 def test_a_handler_that_fails_says_nothing_of_the_data_and_the_party_stays(deployment: Deployment) -> None:
+    assert deployment.ask(b"zero") == expected(b"zero")
     assert deployment.ask(b"fail", timeout=12.0) == {}
     assert deployment.ask(b"one") == expected(b"one")
     logs = b"".join((deployment.folder / f"{name}.log").read_bytes() for name in NAMES)
     assert b"ValueError" in logs
-    assert b"42" not in logs
+    assert b"sesame" not in logs
 
 
 def test_too_long_an_answer_counts_as_an_empty_one_and_keeps_no_other_from_arriving(deployment: Deployment) -> None:
@@ -81,7 +79,7 @@ def test_a_party_that_is_killed_while_it_answers_answers_in_its_next_life_at_onc
         found.update({names[owners[q]]: answer for q, answer in deployment.link.pull(list(owners), 1000)})
         return len(found) == len(NAMES)
 
-    wait_for(come, 30)  # without the trick with its number, a minute would not do; and nobody asked again
+    wait_for(come, 50)  # without the trick with its number, a minute would not do; and nobody asked again
     assert found == expected(b"die now")
 
 
@@ -91,24 +89,6 @@ def test_a_party_that_was_removed_is_let_in_no_more(deployment: Deployment) -> N
     assert set(deployment.ask(b"two")) == {"amber", "cedar"}
     with pytest.raises(ConfigError, match="is not enrolled"):
         deployment.link.remove("birch")
-
-
-def test_thirty_rounds_and_twelve_kills_give_the_answers_of_no_kill(deployment: Deployment) -> None:
-    random = np.random.default_rng(20)
-    killed = set(random.choice(30, 12, replace=False).tolist())
-    whom = itertools.cycle(("superlink", "amber", "birch", "superlink", "cedar"))
-    for number in range(30):
-        question = random.bytes(1 + int(random.integers(200_000)))
-        if number in killed:
-            owners = deployment.link.push(list(deployment.link.nodes.values()), question, 60.0)
-            list(deployment.link.pull(list(owners), 2**24))
-            time.sleep(random.uniform(0.0, 0.3))
-            if (victim := next(whom)) in NAMES:
-                deployment.kill(victim)
-                deployment.start(victim)
-            else:
-                deployment.kill_server(victim)
-        assert deployment.ask(question) == expected(question)
 
 
 def test_nothing_that_parties_sent_is_on_the_servers_disk_and_its_files_are_its_own(deployment: Deployment) -> None:

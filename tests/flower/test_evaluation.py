@@ -28,7 +28,7 @@ from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.run import Run
 from tests.flower.members import NAMES as MEMBERS
 from tests.flower.members import Hospitals, MemberLine, settings_text
-from tests.flower.nodes import Answers, PlainLine, VirtualClock, WildLine
+from tests.flower.nodes import Answers, PlainLine, VirtualClock
 from tests.flower.parties import MODEL, Made, plan_of
 from tests.flower.parties import NAMES as MADE_NAMES
 from tests.flower.parties import SERVER as MADE_SERVER
@@ -159,29 +159,6 @@ def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, 
     with pytest.raises(DataError, match="0 of 3 parties have accepted the evaluation, and 1 are needed"):
         evaluate(run, EvaluationConfig(epsilon=1.0), replace(network, patience=Patience(clock=VirtualClock())))
     assert (run.folder / "evaluation.json").read_text() == before or why == "budget"
-
-
-@pytest.mark.slow
-def test_over_a_network_at_its_worst_each_counts_once_and_pays_once(tmp_path: Path) -> None:
-    run, wanted = finished(tmp_path / "run"), EvaluationConfig(epsilon=1e4)
-    plain, parties = deployed(run, tmp_path)
-    expected = evaluate(run, wanted, plain)
-    assert isinstance(plain.line, PlainLine)
-    clock = VirtualClock()
-    line = WildLine(nodes=plain.line.nodes, clock=clock, generator=np.random.default_rng(1))
-    wild = replace(plain, line=line, patience=Patience(timeout=300.0, clock=clock))
-    figures = [evaluate(run, wanted, wild)["accuracy"] for _ in range(5)]
-    assert [charged(each.folder) for each in parties] == [[0] * 6] * 3
-    assert figures == pytest.approx([expected["accuracy"]] * 5, abs=14 * expected["accuracy_std"])
-    assert all(line.happened[what] for what in ("sent twice", "replayed", "broken", "lost", "dropped"))
-
-
-def test_blocks_are_told_to_evaluate_here(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run")
-    network, _ = deployed(run, tmp_path)
-    nodes = {number: Node(id=number, party="block", key=KEYS["north"].public_key(), block=True) for number in range(3)}
-    with pytest.raises(ConfigError, match="incrowd evaluate"):
-        evaluate(run, WANTED, replace(network, deal=by_party(nodes)))
 
 
 @pytest.fixture

@@ -1,28 +1,18 @@
 """Real parties, each with its own examples and nobody else's, release the model of one machine."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from safetensors.numpy import load_file
 
-from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer
-from incrowd.flower.offered import offer_of
 from incrowd.flower.party import Identity, Party, alone
 from incrowd.flower.policy import PartyPolicy
-from incrowd.flower.rounds import Patience
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import Budget
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.run import Run
-from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.test_party import charged
-from tests.runs.small import clients_of, seeded
 
 NAMES = ("north", "east", "south")
 SERVER = Ed25519PrivateKey.generate()
@@ -67,32 +57,3 @@ def party(folder: Path, work: ClientWork, number: int, **allowed: Any) -> Party:
         learner=learner,
         randomness=work.randomness,
     )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_three_parties_release_the_model_of_one_machine(kind: str, tmp_path: Path) -> None:
-    settings = seeded("data.clients=3", *KINDS[kind])
-    here, there = (Run.create(settings, tmp_path / name) for name in ("here", "there"))
-    here.train()
-    work = clients_of(there)
-    offer = replace(offer_of(work), parties=NAMES)
-    parties = [party(tmp_path, work, number) for number in range(3)]
-    for each in parties:
-        each.reply(offer.to_bytes(SERVER))
-    nodes = {number: Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)}
-    network = Network(
-        line=PlainLine({number: each.reply for number, each in enumerate(parties)}),
-        offer=offer,
-        deal=by_party(nodes),
-        key=SERVER,
-        patience=Patience(timeout=5, clock=VirtualClock()),
-    )
-    there.trained_by(network.trainer).train()
-    released = [load_file(tmp_path / name / "model.safetensors") for name in ("here", "there")]
-    assert {name: array.tolist() for name, array in released[1].items()} == {
-        name: array.tolist() for name, array in released[0].items()
-    }
-    for each in parties:
-        rounds = charged(each.folder)
-        assert rounds == list(range(len(rounds)))
-        assert len(rounds) == 4 or kind in ("poisson", "correlated")  # not asked in every round

@@ -1,13 +1,11 @@
 """Silos that are real parties, and a server that holds none of their records."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
@@ -17,7 +15,6 @@ from incrowd.errors import (
     ConfigError,
     DataError,
     IncrowdError,
-    LedgerRolledBack,
     RehearsalFailed,
     SpecificationRefused,
 )
@@ -45,10 +42,6 @@ def weights(folder: Path) -> dict[str, list[float]]:
 def rows(folder: Path) -> list[dict[str, object]]:
     """What is remembered of each round, but for what the server measures on examples of its own."""
     return [row | {"accuracy": None, "loss": None} for row in rows_of(folder)]
-
-
-def hospitals_of(folder: Path, *overrides: str, **rest: Any) -> Hospitals:
-    return Hospitals(folder, federation_of(*overrides), **rest)
 
 
 @pytest.fixture(scope="module")
@@ -94,44 +87,6 @@ def test_a_silo_accepts_answers_and_gives_the_same_bytes_again(earnest: Any, tmp
     assert verify(path)["intact"]
     assert verify(path)["epsilon"] == found.epsilon
     assert all(each.stat().st_mode & 0o077 == 0 for each in (tmp_path / "silo-1").rglob("*"))
-
-
-def test_the_same_plan_in_another_place_has_noise_of_its_own(earnest: Any, tmp_path: Path) -> None:
-    answers = []
-    for name in ("one", "other"):
-        hospitals = Hospitals(tmp_path / name, earnest)
-        hospitals.party(0).accept(hospitals.offer.to_bytes(SERVER))
-        answers.append(opened(hospitals.party(0).answer(asked(hospitals.offer, 0)), hospitals.offer, 0).update)
-    assert answers[0] is not None
-    assert answers[1] is not None
-    assert (answers[0] != answers[1]).mean() > 0.99
-
-
-@pytest.mark.parametrize(
-    ("then", "words"),
-    [
-        (lambda offer: asked(offer, 1, weights=1.0), "another question was asked in round 1"),
-        (lambda offer: asked(offer, 0), "round 0 comes after round 1"),
-        (lambda offer: asked(offer, offer.rounds + 1), "the plan does not know"),
-        (
-            lambda offer: asked(offer, 2, weights=np.zeros(offer.size + 1)),
-            "not for this silo",
-        ),
-        (lambda offer: asked(replace(offer, columns=("age",)), 2), "has not accepted"),
-    ],
-    ids=["cloned", "rolled back", "too many", "another model", "another plan"],
-)
-def test_what_is_not_the_plans_next_question_is_refused_and_noted(
-    then: Callable[[SiloOffer], bytes], words: str, hospitals: Hospitals
-) -> None:
-    offer, party = hospitals.offer, hospitals.party(0)
-    party.accept(offer.to_bytes(SERVER))
-    party.answer(asked(offer, 1))
-    with pytest.raises(SpecificationRefused, match=words):
-        party.answer(then(offer))
-    assert hospitals.charged(0) == [1]
-    assert words in given(hospitals.folder / "silo-1")["refused"][-1]["why"]
-    assert opened(party.answer(asked(offer, 2)), offer, 2).update is not None
 
 
 def test_a_trial_takes_nothing_up(hospitals: Hospitals) -> None:
@@ -180,25 +135,6 @@ def test_what_the_policy_does_not_allow_is_refused(
     assert hospitals.charged(0) == []
     with pytest.raises((SpecificationRefused, DataError)):
         hospitals.party(0).answer(asked(hospitals.offer, 0))
-
-
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        ({"epochs": 1e6}, "epochs"),
-        ({"batch_size": 0.005, "epochs": 2}, "steps a round"),
-        ({"physical_batch": 10**9}, "records at once"),
-        ({"name": "north"}, "names no party silo-1"),
-    ],
-    ids=["epochs", "steps", "batch", "name"],
-)
-def test_plans_that_only_take_a_partys_time_are_refused(plan: dict[str, Any], words: str, hospitals: Hospitals) -> None:
-    offer = hospitals.offer
-    first, *others = offer.plans
-    absurd = replace(offer, plans=(replace(first, **plan), *others))
-    with pytest.raises(SpecificationRefused, match=words):
-        hospitals.party(0).accept(absurd.to_bytes(SERVER))
-    assert not (hospitals.folder / "silo-1" / LEDGER).exists()
 
 
 def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
@@ -336,36 +272,6 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
         assert cut.party(0).answer(asked(offer, 0)) == found
     assert opened(cut.party(0).answer(asked(offer, 1)), offer, 1).update is not None
     assert cut.charged(0) == [0, 1]
-
-
-def test_a_ledger_that_was_put_back_is_noticed(earnest: Any, tmp_path: Path) -> None:
-    hospitals = Hospitals(tmp_path, earnest)
-    offer, party = hospitals.offer, hospitals.party(0)
-    party.accept(offer.to_bytes(SERVER))
-    hospitals.kill(0)
-    files = [path for path in (tmp_path / "silo-1").iterdir() if path.name.startswith(LEDGER)]
-    old = {path: path.read_bytes() for path in files}
-    hospitals.party(0).answer(asked(offer, 0))
-    hospitals.kill(0)
-    for path, content in old.items():
-        path.write_bytes(content)
-    with pytest.raises(LedgerRolledBack):
-        hospitals.party(0).answer(asked(offer, 1))
-
-
-def test_after_the_last_question_there_are_no_more_rounds(hospitals: Hospitals) -> None:
-    offer, party = hospitals.offer, hospitals.party(0)
-    party.accept(offer.to_bytes(SERVER))
-    party.answer(asked(offer, 0))
-    last = party.answer(asked(offer, offer.rounds))
-    _, head, body = unsealed(last, kind="statement", key=KEYS["silo-1"].public_key(), most=8 * offer.cells)
-    assert head["statement"]["unit"] == "record"
-    assert len(body) == 8 * offer.cells
-    assert party.answer(asked(offer, offer.rounds)) == last
-    for number, weights in ((1, 0.0), (offer.rounds, 1.0)):
-        with pytest.raises(SpecificationRefused):
-            party.answer(asked(offer, number, weights=weights))
-    assert hospitals.charged(0) == [0, offer.rounds]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_fedavg import SiloFedAvg
-from incrowd.flower.network import Node
-from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_claims import (
     UNSAID,
     check_answer,
@@ -26,7 +24,7 @@ from incrowd.flower.silo_claims import (
     recomputed,
 )
 from incrowd.flower.silo_server import SiloServer
-from incrowd.flower.silo_work import ServedSilos, served
+from incrowd.flower.silo_work import ServedSilos
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed, unsealed
 from incrowd.learning.record_engine import BatchedRecords
@@ -37,7 +35,7 @@ from incrowd.privacy.statement import Statement
 from incrowd.runs.run import Run
 from incrowd.settings.descent import Descent
 from tests.federated import silos as small
-from tests.flower.nodes import PlainLine, VirtualClock
+from tests.flower.nodes import PlainLine
 from tests.flower.silo_parties import KEYS, NAMES, SERVER, Hospitals, federation_of
 from tests.flower.test_silo_party import CLIENTS, opened, rows, weights
 from tests.runs.test_silo_run import standings
@@ -161,22 +159,6 @@ def test_nothing_of_a_silo_counts_that_it_has_not_signed_for_this_round(hospital
     server = server_of(hospitals.run(tmp_path / "other", changed(hospitals, lambda *_: forged)))
     with pytest.raises(RoundUnanswered):  # the others have answered another question
         server.answers(0, np.zeros(offer.size))
-
-
-def test_nodes_come_and_go_between_rounds(hospitals: Hospitals, tmp_path: Path) -> None:
-    run, there = hospitals.run(tmp_path / "run"), [[0], [0, 1], [0, 1, 2], [0, 1, 2]]
-
-    def nodes() -> dict[int, Node]:
-        now = there.pop(0)
-        return {place: node for place, node in hospitals.nodes().items() if place in now}
-
-    patience = Patience(timeout=3, clock=VirtualClock())
-    served(run, line=hospitals.line(), nodes=nodes, key=SERVER, patience=patience).train()
-    assert absences(tmp_path / "run") == [[None, "no answer", "no answer"], [None, None, "no answer"], [None] * 3]
-    wrong = {0: hospitals.nodes()[1]}
-    again = served(run, line=hospitals.line(), nodes=lambda: wrong, key=SERVER, patience=patience)
-    with pytest.raises(ConfigError, match="by their places"):
-        server_of(again).answers(0, np.zeros(hospitals.offer.size))
 
 
 @pytest.mark.parametrize("seeds", [True, False], ids=["seeded", "earnest"])
