@@ -59,7 +59,7 @@ def noise(weights: int) -> float:
 
     def release() -> None:
         Contribution(mechanism, nothing).release(
-            charge=lambda each: ledger.charge(each.event("feature"), pays_for=each.pays_for)
+            charge=lambda each: ledger.charge(each.event("feature"), pays_for=each.pays_for, note={"per": "feature"})
         )
 
     return 1000 * _milliseconds(release) / weights

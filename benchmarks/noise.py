@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from itertools import count
 
 import numpy as np
-from dp_accounting import GaussianDpEvent
 
 from harness.arrays import Floats
 from incrowd import Budget, Ledger, Randomness, Relation, SeededRandomness, SystemRandomness
+from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import (
     CorrelatedNoise,
@@ -46,10 +46,11 @@ class Result:
     fastest_ms: float
 
 
-def paid(noise: object, source: Randomness) -> Receipt:
+def paid(noise: GaussianNoise | LaplaceNoise | CorrelatedNoise, source: Randomness) -> Receipt:
     """A receipt for as many draws as anybody measures."""
-    ledger = Ledger.in_memory(budget=Budget(epsilon=1e6, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
-    return ledger.charge(GaussianDpEvent(1e6), pays_for=[(noise, 10**9)], randomness=source)
+    ledger = Ledger.in_memory(budget=Budget(epsilon=1e9, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
+    times = 10**5
+    return ledger.charge(compose([(noise.event(), times)]), pays_for=[(noise, times)], randomness=source)
 
 
 def independent(noise: GaussianNoise | LaplaceNoise, total: Floats, source: Randomness) -> Callable[[], object]:

@@ -132,6 +132,21 @@ class SystemStream:
         return np.multiply(np.log(tail, out=tail), sign, out=tail)
 
 
+class KeyedStream(SystemStream):
+    """The same values for the same key of 256 bits of the operating system's: for a draw that must not be repeated
+    otherwise.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._calls = key, 0
+
+    def bits(self, size: int) -> Bits:
+        """See `Stream.bits`: SHAKE-256 of the key and the number of the call."""
+        self._calls += 1
+        digest = hashlib.shake_256(self._key + self._calls.to_bytes(8)).digest(8 * size)
+        return np.frombuffer(digest, "<u8").astype(np.uint64)
+
+
 @dataclass(frozen=True)
 class SeededStream:
     """Values from NumPy's fast samplers over a generator of its own."""

@@ -107,7 +107,8 @@ class DeviceGame:
 
         def charge(mechanism: Mechanism) -> Receipt:
             event = mechanism.event(mechanism.privacy)
-            return ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness)
+            note = {"per": mechanism.privacy}
+            return ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=note)
 
         released = [
             Contribution(self.mechanism, self.gradients[0 if first else 1]).release(charge=charge) for first in inside

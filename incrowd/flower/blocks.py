@@ -144,7 +144,9 @@ def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt |
         return None
     plan = task.offer.plan
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    return ledger.charge(plan.round(task.round).event, pays_for=((task.noise, clients),), randomness=randomness)
+    return ledger.charge(
+        plan.round(task.round).event, pays_for=((task.noise, clients),), randomness=randomness, people=clients
+    )
 
 
 _blocks: dict[bytes, Answering] = {}

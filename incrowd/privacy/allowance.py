@@ -10,7 +10,7 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.errors import BudgetExceeded, LedgerMismatch
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.account.plain import plainly_within
@@ -61,6 +61,9 @@ class Allowance:
 
         Edge cases: `BudgetExceeded` where either limit does not allow it; nothing was written then.
         """
+        if type(mechanism) is not Mechanism:
+            remedy = "give a Mechanism of ours: others could state one noise and draw another"
+            raise ConfigError(field="mechanism", value=type(mechanism).__name__, remedy=remedy)
         event = mechanism.event(self.unit)
         with self.exclusive():
             day, runs = self._day()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -11,6 +12,7 @@ from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.forms import check_ours
 from incrowd.privacy.plan.silo_plan import RELATION, UNIT, SiloPlan
 
 Note = Mapping[str, str | int | float | bool | None]
@@ -104,6 +106,7 @@ class Permit:
     """
 
     def __init__(self, plan: SiloPlan, account: Account, *, number: int, multiplier: float) -> None:
+        check_ours(plan)
         self.training = plan.training(multiplier)
         event, key = plan.event(multiplier), f"{account.label}: round {number}"
         if not account.ledger.paid(key):
@@ -127,9 +130,9 @@ class Permit:
         self._number = number
         self._steps = 0
 
-    @property
+    @cached_property
     def batches(self) -> Stream:
-        """Where the batches of the round's steps are drawn from."""
+        """Where the batches of the round's steps are drawn from, once."""
         return self._account.stream("batches", self._number)
 
     def noise(self, total: Floats) -> Floats:
@@ -158,6 +161,7 @@ def reported(plan: SiloPlan, account: Account, table: Floats) -> Floats:
     Edge cases: a plan without a report, and one that was charged before under the operating system's randomness, are
     refused, and nothing is drawn.
     """
+    check_ours(plan)
     noise = plan.report_noise
     if noise is None:
         raise ConfigError(field="report_std", value=None, remedy="a table is released where the plan asks for one")

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats, Integers, Randomness
+from incrowd._random import Floats, Integers, KeyedStream, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
+from incrowd.privacy.ledger.cohorts import cohort_key, forget_cohorts
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
@@ -26,7 +27,7 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Carry, Pending, Promise
-from incrowd.privacy.plan.sampling import Cyclic, Sampler
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler
 from incrowd.privacy.statement import UNNUMBERED, Statement
 
 UNIT = "client"
@@ -96,6 +97,7 @@ class PrivateRun:
         if not isinstance(plan, Plan | CorrelatedPlan):
             remedy = "give a Plan or a CorrelatedPlan: others could state one noise and draw another"
             raise ConfigError(field="plan", value=type(plan).__name__, remedy=remedy)
+        forms.check_ours(plan)
         if ledger.relation is not plan.relation:
             raise LedgerMismatch(
                 f"the plan's neighbouring relation is {plan.relation.name}, the ledger's is {ledger.relation.name}: "
@@ -123,10 +125,11 @@ class PrivateRun:
         return self.plan.start(self.size)
 
     def cohort(self, number: int) -> NDArray[np.int64]:
-        """The clients of a round, drawn once, whichever rounds are asked for in between. Private: they are told, and
-        nobody else is.
+        """The clients of a round. Private: they are told, and nobody else is.
 
-        Who could have a cohort drawn until somebody is in it would have more than the probability that is priced.
+        Guarantee: a cohort is drawn once, whichever rounds are asked for in between, and noted before anybody is told:
+        who asks again under this label, here or in another process, gets the same until the round is charged. A cohort
+        that were drawn until somebody is in it would exceed the probability that is priced.
         """
         clients = self._cohorts.get(number)
         if clients is None:
@@ -136,7 +139,10 @@ class PrivateRun:
     def _drawn(self, number: int, sampler: Sampler) -> Integers:
         if isinstance(sampler, Cyclic) and self.places is not None:
             return sampler.among(self.places, round=number)
-        return sampler.sample(self.randomness.stream("sampling", number), round=number)
+        if self.randomness.simulated or isinstance(sampler, Cyclic | Everyone):
+            return sampler.sample(self.randomness.stream("sampling", number), round=number)
+        key = cohort_key(self._ledger, self._reservation.id, number)
+        return sampler.sample(KeyedStream(key), round=number)
 
     def check_clients(self, *, clients: int, declared: bool) -> None:
         """Refuse a plan for another public number of clients, and turns by the numbers of clients of whom some may be
@@ -167,11 +173,11 @@ class PrivateRun:
         clip = carry.clip
         if isinstance(clip, QuantileClip) and isinstance(self._clip, QuantileClip):
             clip = replace(clip, clip_norm=self._clip.clip_norm)
-        if clip != self._clip:
+        if type(clip) is not type(self._clip) or clip != self._clip:
             remedy = f"the plan's is {self._clip}: hand on what the round before it gave"
             raise ConfigError(field="carry", value=carry.clip, remedy=remedy)
 
-    def charge(self, number: int, clip: Clip) -> Receipt:
+    def _charge(self, number: int, clip: Clip) -> Receipt:
         """Write the round's event to the ledger; the receipt for its noises comes once it is on disk."""
         key, said = f"{self._reservation.id}: round {number}", self.plan.round(number)
         charged = self.next_round
@@ -194,6 +200,7 @@ class PrivateRun:
             randomness=self.randomness,
             key=key,
             reservation=self._reservation.id,
+            people=clients if noises.party is not None else 1,
             note={
                 "round": number,
                 "plan": self._plan,
@@ -205,6 +212,8 @@ class PrivateRun:
         )
         for over in [each for each in self._cohorts if each < number]:  # the round itself may be tried again
             del self._cohorts[over]
+        if not self.randomness.simulated and not isinstance(said.sampler, Cyclic | Everyone):
+            forget_cohorts(self._ledger, self._reservation.id, upto=number)
         return receipt
 
     def _check_plan(self) -> None:
@@ -348,7 +357,7 @@ class PrivateRound:
 
     def _paid(self, clip: Clip) -> Receipt:
         if self._receipt is None:
-            self._receipt = self._run.charge(self._number, clip)
+            self._receipt = self._run._charge(self._number, clip)
         return self._receipt
 
     def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:

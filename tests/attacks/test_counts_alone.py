@@ -46,7 +46,8 @@ class Batched(Counter):
 
     def _said(self, weights: Floats) -> Tensor:
         with torch.no_grad():
-            return self.model.with_weights(weights)(self.records.features).argmax(1)
+            said: Tensor = self.model.with_weights(weights)(self.records.features).argmax(1)
+        return said
 
 
 def released(count: int, weights: Floats, *, kind: type[Counter] = Counter) -> tuple[Floats, Floats]:

@@ -142,7 +142,7 @@ def test_a_thread_that_comes_in_the_middle_of_a_draw_does_not_get_the_same_noise
 
 
 def test_two_equal_noises_are_two_draws() -> None:
-    receipt = roomy().charge(GaussianDpEvent(1.0), pays_for=[(NOISE, 1), (GaussianNoise(**vars(NOISE)), 1)])
+    receipt = roomy().charge(GaussianDpEvent(0.5), pays_for=[(NOISE, 1), (GaussianNoise(**vars(NOISE)), 1)])
     receipt.noise_stream(NOISE, "one")
     receipt.noise_stream(NOISE, "two")
     with pytest.raises(BudgetExceeded):
@@ -176,14 +176,14 @@ class TestKeys:
         return Ledger.in_memory(budget=Budget(epsilon=3.0, delta=1e-5), relation=Relation.ADD_OR_REMOVE_ONE)
 
     def test_a_simulation_may_repeat_what_it_paid_for(self) -> None:
-        ledger, source = self.a_ledger(), SeededRandomness(1)
-        first = ledger.charge(GaussianDpEvent(9.0), key="a", randomness=source, pays_for=[(NOISE, 1)])
-        again = ledger.charge(GaussianDpEvent(9.0), key="a", randomness=source, pays_for=[(NOISE, 1)])
+        ledger, source, noise = self.a_ledger(), SeededRandomness(1), GaussianNoise(noise_multiplier=9.0, clip_norm=1.0)
+        first = ledger.charge(noise.event(), key="a", randomness=source, pays_for=[(noise, 1)])
+        again = ledger.charge(noise.event(), key="a", randomness=source, pays_for=[(noise, 1)])
         assert first.entry == again.entry
         assert ledger.charges() == (1, 1)
         assert ledger.paid("a")
         assert not ledger.paid("b")
-        assert np.array_equal(again.noise_stream(NOISE, "noise").bits(3), first.noise_stream(NOISE, "noise").bits(3))
+        assert np.array_equal(again.noise_stream(noise, "noise").bits(3), first.noise_stream(noise, "noise").bits(3))
 
     @pytest.mark.parametrize(
         ("source", "event"),

@@ -71,8 +71,7 @@ class Trusting(PrivateRun):
         pass
 
     def cohort(self, number: int):  # type: ignore[no-untyped-def]  # as its parent
-        self._cohorts.clear()
-        return super().cohort(number)
+        return self.plan.round(number).sampler.sample(self.randomness.stream("sampling", number), round=number)
 
 
 class TestAnothersClip:

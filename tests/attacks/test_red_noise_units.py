@@ -40,6 +40,6 @@ def test_control_the_ledger_by_itself_would_add_up_what_does_not() -> None:
     """What was found: a device of one unit went on with the ledger of the other, whose epsilon was too small."""
     ledger = a_ledger()
     for mechanism, unit in ((PER_NUMBER, "feature"), (WHOLE, "model")):
-        ledger.charge(mechanism.event(unit), pays_for=mechanism.pays_for)  # type: ignore[arg-type]  # one of two texts
+        ledger.charge(mechanism.event(unit))  # type: ignore[arg-type]  # one of two texts
     assert ledger.spent().epsilon < 2.1
     assert price(PER_NUMBER.event("model"), delta=1e-6, relation=RELATION).epsilon > 20

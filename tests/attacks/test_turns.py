@@ -36,6 +36,8 @@ from incrowd.settings.server import ServerOptimizer
 from tests.flower.members import Hospitals, settings_text
 from tests.flower.parties import request
 
+pytestmark = pytest.mark.watched
+
 PLAN = "epsilon = 50.0\ndelta = 1e-5\nrounds = 6\n"
 TURNS = PLAN + 'noise = "correlated"\ngroups = 3\n'
 

@@ -7,7 +7,7 @@ from dp_accounting import GaussianDpEvent
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.receipt import SEAL, Receipt
 from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
 from incrowd.privacy.plan.promise import Promise
 
@@ -20,9 +20,10 @@ def roomy(relation: Relation = Relation.ADD_OR_REMOVE_ONE) -> Ledger:
 
 
 def paid(*noises: object, times: int = 1, randomness: Randomness = SEEDED) -> Receipt:
-    """A receipt for these noises, each so many times."""
+    """A receipt for these noises, each so many times, which a ledger would not give for so little."""
+    charged = roomy().charge(GaussianDpEvent(1e6), randomness=randomness)
     pays_for = [(noise, times) for noise in noises]
-    return roomy().charge(GaussianDpEvent(1e6), pays_for=pays_for, randomness=randomness)
+    return Receipt(charged.entry, randomness=randomness, pays_for=pays_for, seal=SEAL)
 
 
 def noised(

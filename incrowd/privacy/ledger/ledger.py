@@ -23,6 +23,7 @@ from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json
 from incrowd.privacy.account.plain import plainly_within
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
+from incrowd.privacy.ledger.paid import check_paid
 from incrowd.privacy.ledger.place import LedgerPlace, Location
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, noted
 from incrowd.privacy.ledger.shown import html_of
@@ -226,29 +227,27 @@ class Ledger:
         key: str | None = None,
         reservation: str | None = None,
         note: Mapping[str, str | int | float | bool | None] | None = None,
+        people: int = 1,
     ) -> Receipt:
         """Spend: on a reservation, whose next event this must be, or else on what remains of the budget.
 
-        What comes back pays for the noises of `pays_for`, drawn from `randomness`; whether that is a seed is noted.
-        Under a `key` the ledger is charged once.
+        What comes back pays for the noises of `pays_for`, drawn from `randomness`, which is noted; where `people` add
+        noise of their own, each draws its share. Under a `key` the ledger is charged once.
 
-        Guarantee: see `Ledger`. On a reservation it takes a few writes to the disk; otherwise everything is priced
-        anew. A key that is charged already gives a receipt once more, and nothing is written, where event and seed are
-        those that were charged: the very same noise is no second release.
+        Guarantee: see `Ledger` and `check_paid`. On a reservation it takes a few writes to the disk; otherwise all is
+        priced anew. A key that is charged already gives a receipt once more, and nothing is written, where event and
+        seed are those that were charged: the very same noise is no second release.
 
-        Edge cases: another event than the reservation's next, an unknown or released reservation, a note that is not
-        small and flat, and a charged key in any other case (fresh noise costs again) raise `ConfigError`; a reservation
-        without remaining events raises `BudgetExceeded`.
+        Edge cases: an event that costs less than its noises, another than the reservation's next, an unknown or
+        released reservation, a note that is not small and flat, and a charged key in any other case raise
+        `ConfigError`; a reservation without remaining events raises `BudgetExceeded`.
         """
         check_note(note := dict(note or {}))
         check_text(**({} if key is None else {"key": key}))
-        content = {
-            "event": event_to_json(event),
-            "key": key,
-            "note": note,
-            "randomness": noted(randomness),
-            "reservation": reservation,
-        }
+        source, its = noted(randomness), event_to_json(event)
+        content = {"event": its, "key": key, "note": note, "randomness": source, "reservation": reservation}
+        planned = self.reservation(reservation).runs if reservation is not None and pays_for else ()
+        check_paid(event, pays_for, relation=self.relation, people=people, planned=planned, per=note.get("per"))
         charge = self._charge_unplanned if reservation is None else self._charge_reserved
         entry = charge(event, content)
         return Receipt(entry, randomness=randomness, pays_for=pays_for, seal=SEAL)

@@ -13,13 +13,14 @@ All that decides is whole numbers: the coin is exp(-loss / 2^24) by comparing wo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from incrowd._random import Floats, Integers
 from incrowd.errors import ConfigError
+from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.signs import SEED_BITS, most_along, sign_bits
@@ -59,6 +60,7 @@ class ChosenDirection:
     loss: int
     candidates: int
     size: int
+    of_replacing: bool = field(default=True, init=False)
 
     @classmethod
     def fitting(cls, *, size: int, clip: float, epsilon: float) -> "ChosenDirection":
@@ -71,6 +73,10 @@ class ChosenDirection:
             if 1 <= length < LARGEST_SIZE:
                 return cls(exponent=exponent, length=math.floor(length), loss=loss, candidates=candidates, size=size)
         raise ConfigError(field="clip", value=clip, remedy="no grid of whole numbers holds it: give one nearer 1")
+
+    def event(self) -> PureDpEvent:
+        """What an answer costs."""
+        return PureDpEvent(self.loss / PARTS)
 
     @property
     def step(self) -> float:

@@ -68,6 +68,7 @@ class CorrelatedNoise:
     participation: Participation
     strategy: StrategyMatrix
     relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
+    whole_run: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _validate.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)

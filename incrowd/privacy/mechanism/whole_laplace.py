@@ -9,10 +9,11 @@ epsilon, exactly, with no slack for floating point. The noise is drawn from rand
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+from dp_accounting import LaplaceDpEvent
 
 from incrowd._random import Floats, Integers, Stream
 from incrowd.errors import ConfigError
@@ -55,6 +56,7 @@ class WholeLaplace:
     scale: int
     size: int
     joint: bool
+    of_replacing: bool = field(default=True, init=False)
 
     @classmethod
     def fitting(cls, *, size: int, clip: float, epsilon: float, distances: int, joint: bool) -> "WholeLaplace":
@@ -75,6 +77,10 @@ class WholeLaplace:
             remedy=f"no grid of whole numbers holds it beside the noise of epsilon = {epsilon:g} over {size} numbers: "
             "give a clip and an epsilon nearer 1, or a model with fewer weights",
         )
+
+    def event(self) -> LaplaceDpEvent:
+        """What all numbers together cost, where any gradient may be replaced by any other."""
+        return LaplaceDpEvent(self.scale / (2 * self.bound * (1 if self.joint else self.size)))
 
     @property
     def step(self) -> float:

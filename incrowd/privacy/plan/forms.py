@@ -6,11 +6,12 @@ any machine.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from numbers import Number
 from typing import Any
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.account.remaining import Pace, named
 from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.mechanism.clipping import (
@@ -82,10 +83,30 @@ def from_json(form: PlanForm) -> Plan | CorrelatedPlan | SiloPlan | RoundForm:
         raise ConfigError(field="form", value=form.get("format"), remedy=remedy) from error
 
 
+def check_ours(stated: object) -> None:
+    """Refuse a plan, and any part of one, of another class than ours: it could state one noise and draw another.
+
+    Edge cases: subclasses of ours are others' classes; so are clips of one's own.
+    """
+    if isinstance(stated, tuple):
+        for one in stated:
+            check_ours(one)
+        return
+    if isinstance(stated, Number | str | Pace | Price | Relation | None) or stated in SAMPLING.values():
+        return
+    if type(stated) not in _OURS:
+        remedy = "give a Plan, a CorrelatedPlan or a SiloPlan of ours, with our clips: others could state one noise "
+        raise ConfigError(field="plan", value=type(stated).__name__, remedy=f"{remedy}and draw another")
+    for each in fields(stated):  # type: ignore[arg-type]  # all of them are dataclasses
+        check_ours(getattr(stated, each.name))
+
+
 def fingerprint(form: PlanForm) -> str:
     """SHA-256 of a form."""
     return hashlib.sha256(canonical(form).encode()).hexdigest()
 
+
+_OURS = {Plan, PlanConfig, CorrelatedPlan, SiloPlan, Schedule, Step, Budget, *CLIPS.values()}
 
 _SILO = (
     "name",

@@ -16,7 +16,7 @@ from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
-from tests.privacy.receipts import roomy
+from tests.privacy.receipts import paid, roomy
 from tests.statistics import ks, rejects_wrong_scale
 
 SEEDED = SeededRandomness(seed=3)
@@ -35,7 +35,7 @@ def mechanism(size: int = 20, clip: float = 0.5, epsilon: float = 2.0, **kind: A
 
 
 def free(of: Mechanism) -> Receipt:
-    return roomy(RELATION).charge(GaussianDpEvent(1e3), pays_for=of.pays_for, randomness=SEEDED)
+    return paid(*(noise for noise, _ in of.pays_for), randomness=SEEDED)
 
 
 def earnest(of: Mechanism) -> Receipt:

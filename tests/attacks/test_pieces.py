@@ -1,0 +1,316 @@
+"""Attacks: pieces that a program puts together and that do not belong together, each of which was accepted.
+
+A clip that does not bound, a plan that draws less noise than it states, an event that is not that of the noise, and a
+cohort that is drawn until somebody is in it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import NoOpDpEvent
+
+from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd.errors import ConfigError
+from incrowd.privacy import permit, release
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import PureDpEvent, compose
+from incrowd.privacy.allowance import Allowance
+from incrowd.privacy.ledger import cohorts
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.paid import check_paid
+from incrowd.privacy.ledger.state import state_folder
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.device import RELATION, Mechanism
+from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+from incrowd.privacy.permit import Account, Permit
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.promise import Carry, NoisedSum, Pending, Promise
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, constant
+from incrowd.privacy.plan.silo_plan import SiloPlan
+from incrowd.privacy.release import PrivateRun
+from tests.privacy.receipts import roomy
+
+pytestmark = pytest.mark.watched
+
+BUDGET = Budget(epsilon=1.0, delta=1e-5)
+CLIENTS, COHORT, SIZE, TARGET = 40, 4, 100, 7
+
+
+def planned(**changes: Any) -> Plan:
+    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=2, cohort=CLIENTS), sampling=Everyone)
+    return replace(config, **changes).calibrate(BUDGET)
+
+
+def run_of(plan: Promise, ledger: Ledger | None = None) -> PrivateRun:
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
+    return PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=SIZE)
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A clip of one's own that forgets to clip; by a factor of norms, as a batched engine asks for."""
+
+    clip_norm: float = 1.0
+    private: bool = True
+    parts: None = None
+
+    def clip(self, rows: Floats) -> Floats:
+        return rows
+
+    def factors(self, norms: Floats) -> Floats:
+        return np.ones_like(norms)
+
+
+class TestAClipThatDoesNotBound:
+    def test_it_is_no_part_of_a_plan(self) -> None:
+        with pytest.raises(ConfigError, match=r"plan = 'Loose': give .* our clips"):
+            run_of(planned(clip=Loose()))
+
+    def test_one_that_equals_everything_is_not_handed_on(self) -> None:
+        class Alike(Loose):
+            def __eq__(self, other: object) -> bool:
+                return True
+
+            __hash__ = Loose.__hash__
+
+        with pytest.raises(ConfigError, match="carry = "):
+            run_of(planned()).round(0, carry=Carry(clip=Alike()))
+
+
+class Quiet(Plan):
+    """It states the noise of its parent, and draws a thousandth of it."""
+
+    def add_noise(self, pending: Pending, **rest: Any) -> NoisedSum:
+        noise = GaussianNoise(noise_multiplier=self.noise_multiplier / 1000, clip_norm=pending.clip.clip_norm)
+        stream = SystemRandomness().stream("noise")
+        total = pending.total
+        drawn = np.rint(stream.normals(SIZE) * noise.noise_multiplier / total.step).astype(np.int64)
+        return NoisedSum(total=replace(total, steps=total.steps + drawn), std=self.noise_multiplier)
+
+
+class MyConfig(PlanConfig):
+    pass
+
+
+class MySchedule(Schedule):
+    pass
+
+
+class MyBudget(Budget):
+    pass
+
+
+class MyClip(FixedClip):
+    pass
+
+
+class MyCorrelatedPlan(CorrelatedPlan):
+    pass
+
+
+class MySiloPlan(SiloPlan):
+    pass
+
+
+class MyMechanism(Mechanism):
+    pass
+
+
+SILO = {"name": "north", "budget": BUDGET, "rounds": 1, "records": 100, "batch_size": 10.0}
+
+
+class TestAPlanThatDrawsLess:
+    def quiet(self) -> Quiet:
+        plan = planned()
+        return Quiet(config=plan.config, budget=plan.budget)
+
+    def released(self, plan: Plan) -> float:
+        asked = run_of(plan).round(0)
+        found = asked.release()
+        return float(found.total.values.std() / found.noise_std)
+
+    def test_it_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="plan = 'Quiet': give a Plan"):
+            self.released(self.quiet())
+
+    def test_control_it_would_release_a_thousandth_of_the_noise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert 0.7 < self.released(planned()) < 1.3
+        monkeypatch.setattr(forms, "check_ours", lambda _: None)
+        assert self.released(self.quiet()) < 2e-3
+
+    def test_so_are_other_plans_and_mechanisms(self) -> None:
+        base = planned().config
+        mine = MyConfig(clients=CLIENTS, schedule=base.schedule, sampling=Everyone)
+        own = MyCorrelatedPlan(clients=CLIENTS, rounds=2, groups=2, budget=BUDGET)
+        scheduled = replace(planned().config, schedule=MySchedule(planned().config.schedule.steps))
+        for plan in (
+            mine.calibrate(BUDGET),
+            own,
+            planned(clip=MyClip(clip_norm=1.0)),
+            scheduled.plan(BUDGET),
+            replace(planned(), budget=MyBudget(epsilon=1.0, delta=1e-5)),
+        ):
+            with pytest.raises(ConfigError, match="plan = 'My"):
+                run_of(plan)
+        silo = MySiloPlan(**SILO)  # type: ignore[arg-type]  # by name
+        account = Account(ledger=roomy(), randomness=SystemRandomness())
+        with pytest.raises(ConfigError, match="plan = 'MySiloPlan'"):
+            Permit(silo, account, number=0, multiplier=3.0)
+        with pytest.raises(ConfigError, match="plan = 'MySiloPlan'"):
+            permit.reported(silo, account, np.zeros((2, 3)))
+        allowance = Allowance(ledger=roomy(RELATION), daily_epsilon=1.0, exclusive=nothing)
+        with pytest.raises(ConfigError, match="mechanism = 'MyMechanism'"):
+            allowance.charge(MyMechanism(size=2, clip=1.0, epsilon=1.0))
+
+    def test_a_permit_draws_its_batches_once(self) -> None:
+        plan = SiloPlan(**SILO)  # type: ignore[arg-type]  # by name
+        its = Permit(plan, Account(ledger=roomy(), randomness=SystemRandomness()), number=0, multiplier=3.0)
+        assert its.batches is its.batches
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+NOISE = GaussianNoise(noise_multiplier=2.0, clip_norm=1.0)
+LAPLACE = LaplaceNoise(noise_multiplier=2.0, l1_bound=1.0)
+DEVICE = Mechanism(size=20, clip=0.5, epsilon=2.0, privacy="model")
+DIRECTION = replace(DEVICE, bound="norm", noise="direction")
+CORRELATED = CorrelatedPlan(clients=CLIENTS, rounds=4, groups=2, budget=BUDGET).noise
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+
+PAIRS: dict[str, tuple[DpEvent, list[tuple[Any, int]], Relation]] = {
+    "gaussian": (NOISE.event(), [(NOISE, 1)], ADD),
+    "laplace": (LAPLACE.event(), [(LAPLACE, 1)], ADD),
+    "several": (compose([(NOISE.event(), 5), (LAPLACE.event(), 2)]), [(NOISE, 5), (LAPLACE, 2)], ADD),
+    "sampled": (PoissonSampledDpEvent(0.1, NOISE.event()), [(NOISE, 1)], ADD),
+    "replaced": (GaussianDpEvent(1.0), [(NOISE, 1)], REPLACE),
+    "device": (DEVICE.event("model"), [*DEVICE.pays_for], REPLACE),
+    "direction": (DIRECTION.event("model"), [*DIRECTION.pays_for], REPLACE),
+    "whole run": (CORRELATED.event(), [(CORRELATED, 4)], Relation.REPLACE_SPECIAL),
+}
+
+
+class TestAnEventThatIsNotOfItsNoise:
+    @pytest.mark.parametrize("name", PAIRS)
+    def test_control_the_event_of_the_noise_pays_for_it(self, name: str) -> None:
+        event, draws, relation = PAIRS[name]
+        assert roomy(relation).charge(event, pays_for=draws).entry.kind == "charge"
+
+    @pytest.mark.parametrize("name", PAIRS)
+    @pytest.mark.parametrize(
+        "cheaper", [NoOpDpEvent(), GaussianDpEvent(1e3), LaplaceDpEvent(1e3), PureDpEvent(1e-3)], ids=repr
+    )
+    def test_a_cheaper_one_is_refused_and_nothing_is_written(self, name: str, cheaper: DpEvent) -> None:
+        _, draws, relation = PAIRS[name]
+        ledger = roomy(relation)
+        with pytest.raises(ConfigError, match="it costs less than the noise that it is to pay for"):
+            ledger.charge(cheaper, pays_for=draws)
+        assert ledger.charges() == (0, 0)
+
+    def test_a_draw_more_and_a_bound_less_are_refused(self) -> None:
+        for event, draws, relation in (
+            (NOISE.event(), [(NOISE, 2)], ADD),
+            (NOISE.event(), [(NOISE, 1)], REPLACE),
+            (NOISE.event(), [(NOISE, 1), (LAPLACE, 1)], ADD),
+        ):
+            with pytest.raises(ConfigError, match="it costs less"):
+                roomy(relation).charge(event, pays_for=draws)
+
+    def test_people_who_draw_for_themselves_pay_once_each(self) -> None:
+        check_paid(NOISE.event(), [(NOISE, 10)], relation=ADD, people=10)
+        with pytest.raises(ConfigError, match="it costs less"):
+            check_paid(NOISE.event(), [(NOISE, 11)], relation=ADD, people=10)
+
+    def test_a_round_of_a_whole_run_is_paid_for_by_what_is_reserved(self) -> None:
+        ledger = roomy(Relation.REPLACE_SPECIAL)
+        for label, event, fits in (("run", CORRELATED.event(), True), ("cheap", GaussianDpEvent(1e3), False)):
+            its = ledger.reserve([(event, 1), (NoOpDpEvent(), 3)], label=label).id
+            ledger.charge(event, reservation=its)
+            if fits:
+                ledger.charge(NoOpDpEvent(), reservation=its, pays_for=[(CORRELATED, 1)])
+            else:
+                with pytest.raises(ConfigError, match="it costs less"):
+                    ledger.charge(NoOpDpEvent(), reservation=its, pays_for=[(CORRELATED, 1)])
+
+    def test_a_noise_that_does_not_say_what_it_costs_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="pays_for = 'object'"):
+            roomy().charge(NOISE.event(), pays_for=[(object(), 1)])
+
+    def test_one_number_of_many_is_charged_where_the_ledger_says_so(self) -> None:
+        each = replace(DEVICE, privacy="feature", noise="gaussian", delta=1e-6)
+        with pytest.raises(ConfigError, match="it costs less"):
+            roomy(REPLACE).charge(each.event("feature"), pays_for=each.pays_for)
+        ledger = roomy(REPLACE)
+        ledger.charge(each.event("feature"), pays_for=each.pays_for, note={"per": "feature"})
+        assert ledger.charges() == (1, 0)
+
+
+class TestACohortThatIsDrawnAgain:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "ledger.sqlite"
+
+    def plan(self, *, fixed: bool = False) -> Plan:
+        return planned(sampling=FixedSize if fixed else Poisson, schedule=constant(rounds=3, cohort=COHORT))
+
+    def tries(self, path: Path, plan: Plan) -> list[tuple[int, ...]]:
+        """The first cohort of a run, as programs draw it that begin under the same label one after the other."""
+        found = []
+        for _ in range(60):
+            with Ledger.open(path, budget=BUDGET, relation=plan.relation, data_identity="patients") as ledger:
+                found.append(tuple(run_of(plan, ledger).cohort(0).tolist()))
+        return found
+
+    @pytest.mark.parametrize("fixed", [False, True])
+    def test_it_is_the_same_until_the_round_is_charged(self, fixed: bool, path: Path) -> None:
+        plan = self.plan(fixed=fixed)
+        assert len(set(self.tries(path, plan))) == 1
+
+    def test_control_the_target_would_be_in_it_for_sure_at_the_price_of_a_chance(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release, "cohort_key", lambda *_: SystemRandomness().stream("key").bits(4).tobytes())
+        plan = self.plan()
+        assert any(TARGET in cohort for cohort in self.tries(path, plan))
+        said = plan.round(0)
+        sure = price(GaussianDpEvent(said.noise_multiplier), delta=BUDGET.delta, relation=ADD).epsilon
+        assert sure > 3 * price(said.event, delta=BUDGET.delta, relation=ADD).epsilon
+
+    def test_rounds_differ_and_a_key_is_gone_with_its_charge(self, path: Path) -> None:
+        plan = self.plan()
+        with Ledger.open(path, budget=BUDGET, relation=plan.relation, data_identity="patients") as ledger:
+            its = run_of(plan, ledger)
+            drawn = {tuple(its.cohort(number).tolist()) for number in range(3)}
+            assert len(drawn) > 1
+            kept = state_folder() / "cohorts" / ledger.id
+            assert kept.stat().st_mode & 0o777 == 0o600
+            its.round(0).release()
+            assert "0]" not in kept.read_text().split('"')[1]
+            for number in (1, 2):
+                its.round(number).release()
+            assert not kept.exists()
+
+    def test_a_ledger_in_memory_remembers_as_long_as_it_lives(self) -> None:
+        plan = self.plan()
+        ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+        assert len({tuple(run_of(plan, ledger).cohort(0).tolist()) for _ in range(20)}) == 1
+        run_of(plan, ledger).round(0).release()
+        assert cohorts._read(ledger) == {}
+
+    def test_a_simulation_repeats_itself_and_keeps_nothing(self) -> None:
+        plan = self.plan()
+        ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+        its = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=SIZE)
+        its.cohort(0)
+        assert cohorts._read(ledger) == {}
