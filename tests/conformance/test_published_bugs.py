@@ -158,7 +158,6 @@ def test_arrays_clipped_one_by_one() -> None:
     assert np.linalg.norm(clip_rows(FixedClip(clip_norm=1.0), vector).rows) <= 1.0
     apart = OneByOne(clip_norms=(1.0,) * 3, parts=(4, 1, 30))
     assert np.linalg.norm(apart.clip(vector[None])) == pytest.approx(math.sqrt(3), rel=1e-6)
-    assert clip_rows(apart, vector).dropped.all()  # the norm is measured after clipping, too
     # The way of a real round: a network of six arrays, trained far, where each array alone is longer than the bound.
     federation = assemble(small("model={kind='mlp', hidden=[20, 10]}", "local.learning_rate=3.0", "local.epochs=5"))
     engine, bound = federation.engine, FixedClip(clip_norm=1e-3)
