@@ -78,13 +78,3 @@ def test_whole_numbers_stay_whole_unless_they_are_scaled() -> None:
         from_arrays([[1.0], [2.0]], [0, 2**24 + 1])
     with pytest.raises(DataError, match=r"below 2\^63"):
         from_arrays(np.array([[2**63]], np.uint64), [0], classes=1)
-
-
-def test_several_inputs_come_in_a_dict_or_a_tuple() -> None:
-    tokens, numbers = np.arange(4).reshape(2, 2), np.ones((2, 3))
-    by_name = from_arrays({"tokens": tokens, "mask": tokens > 1, "numbers": numbers}, [0, 1], classes=2)
-    assert [one.dtype.name for one in by_name.features.values()] == ["int64", "bool", "float32"]
-    in_order = from_arrays((tokens, numbers), [[0, 1], [1, 1]])
-    assert [one.dtype.name for one in in_order.features] == ["int64", "float32"]
-    assert in_order.labels.tolist() == [[0, 1], [1, 1]]
-    assert from_arrays(((1.0, 2.0), (3.0, 4.0)), [0, 1], classes=2).features.shape == (2, 2)

@@ -74,24 +74,6 @@ def several(**changed: Any) -> Examples:
     return Examples(**given)
 
 
-def test_several_inputs_keep_their_types_and_those_of_bytes_are_scaled() -> None:
-    examples = several()
-    assert len(examples) == 3
-    values = examples.values(slice(1, 3))
-    np.testing.assert_allclose(values["image"], 0.2, rtol=1e-6)
-    np.testing.assert_array_equal(values["tokens"], [[2, 3], [4, 5]])
-    np.testing.assert_array_equal(values["mask"], [[False, True], [True, True]])
-    np.testing.assert_array_equal(values["table"], FEATURES[1:])
-    assert [one.dtype.name for one in values.values()] == ["float32", "int64", "bool", "float32"]
-    assert examples.nbytes == 12 + 48 + 6 + 24 + 24
-    features, _ = examples.as_tensors()
-    assert features["tokens"].data_ptr() == TOKENS.ctypes.data
-    some = examples.some(np.array([2, 0]))
-    assert some.features["tokens"].tolist() == [[4, 5], [0, 1]]
-    with pytest.raises(DataError, match=r"several inputs \(features\['image'\], .*one array"):
-        _ = examples.shape
-
-
 def test_labels_may_be_several() -> None:
     marks = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
     assert Examples(features=FEATURES, labels=marks).labels.shape == (3, 2)

@@ -288,16 +288,6 @@ def of_types(kind: str, folder: Path) -> Any:
     return folder / "ward.parquet"
 
 
-@pytest.mark.parametrize("kind", ["frame", "nullable frame", "parquet"])
-def test_typed_tables_are_read_as_texts_are(tmp_path: Path, kind: str) -> None:
-    needed = "pyarrow" if kind == "parquet" else "pandas"
-    if importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed")
-    data = load_table(of_types(kind, tmp_path), columns=WARD)
-    check_ward(data)
-    assert data.name == ("ward.parquet" if kind == "parquet" else "")
-
-
 def test_an_error_names_the_row_of_a_frame() -> None:
     pandas = pytest.importorskip("pandas")
     frame, stated = (

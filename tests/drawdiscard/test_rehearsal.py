@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from incrowd import Specification
-from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.rehearsal import Rehearsal
 from tests.drawdiscard.mail import KEYS, mails
 
@@ -44,29 +42,3 @@ def test_a_table_that_is_easy_is_learnt_and_noise_costs() -> None:
     loud = rehearsal(asked=asked(epsilon=0.01)).report()
     assert loud["metrics"]["loss"] > found["metrics"]["loss"] + 0.05
     assert loud["without_noise"] == found["without_noise"]
-
-
-def test_weights_are_those_of_a_pool_that_devices_answer() -> None:
-    """Without noise: draw, step, merge, one after the other, by the pool of a server."""
-    quiet = asked(noise="none", falls_every=50, tail=1.0)
-    given = rehearsal(asked=quiet, contributions=200)
-    pool = Pool.initial(
-        np.zeros(quiet.size),
-        instances=quiet.instances,
-        update_variance=0.0,
-        randomness=given._randomness,
-        merge=0.5,
-        tail=1.0,
-    )
-    features, responses = given._examples
-    devices = given._updates(np.ones(200), noisy=False).devices
-    for update in range(200):
-        weights, own = pool.draw().astype(np.float64), given._dealt[devices[update]]
-        gradient = quiet.model.gradient(weights, features.chosen(own).dense(), responses[own])
-        gradient *= min(1, 0.1 / np.abs(gradient).sum())
-        pool.discard(weights - quiet.gamma_of(update // 50) * gradient)
-    moment, learnt = given._learnt(noisy=True)[-1]
-    assert moment == 200
-    np.testing.assert_allclose(learnt, pool.weights(), atol=1e-5)
-    assert np.abs(learnt - pool.mean_and_spread()[0]).max() > 1e-3
-    assert given.report()["honest_turned_away"] is None

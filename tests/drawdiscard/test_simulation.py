@@ -1,18 +1,17 @@
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients
+from incrowd.drawdiscard.fast_gradients import GlmGradients
 from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
-from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm, Link
+from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Instance, Pool
 from incrowd.drawdiscard.simulation import Updates, bounding, gammas, seeded_noise, simulate
-from incrowd.drawdiscard.specification import with_largest
 from incrowd.drawdiscard.strategies import (
     DrawAndDiscard,
     Handout,
@@ -127,46 +126,6 @@ def test_it_is_a_server_s_pool_with_any_share_falling_steps_and_a_tail(
     np.testing.assert_allclose(found, plain, atol=2e-5)
     other = simulate(updates(rates), coins, start=start, moments=MOMENTS, tail=None if tail is not None else 1.0)
     assert np.abs(other - plain).max() > 0.01
-
-
-def test_only_the_largest_numbers_of_a_gradient_move_a_pool() -> None:
-    """Against a pool, step by step; the noise is on all numbers."""
-    bounds = mechanism(0.05, privacy="model", bound="norm")
-    gradients = GlmGradients(MODEL, X, LABELS)
-    few = Updates(
-        gradients=gradients, mechanism=bounds, devices=ORDER, rates=RATE, noise=Table(NOISE, gradients), largest=3
-    )
-    coins = draw_and_discard(instances=4, updates=UPDATES, randomness=RANDOM)
-    own = pool(4)
-    for update in range(UPDATES):
-        weights, device = own.draw().astype(np.float64), ORDER[update]
-        kept = with_largest(MODEL.gradient(weights, X[device], TARGETS[device]), 3)
-        assert np.count_nonzero(kept) == 3
-        kept *= min(1, 0.05 / np.abs(kept).sum())
-        own.discard(weights - RATE * (kept + NOISE[update]))
-    start = pool(4).snapshot().instances
-    found = simulate(few, coins, start=start, moments=[UPDATES])
-    np.testing.assert_allclose(found[0], own.weights(), atol=2e-5)
-    every = replace(few, largest=None)
-    assert np.abs(simulate(every, coins, start=start, moments=[UPDATES]) - found).max() > 0.01
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
-@pytest.mark.parametrize("intercept", [False, True])
-def test_gradients_are_those_of_the_model(link: Link, intercept: bool) -> None:
-    outputs = 3 if link is MULTINOMIAL else 2
-    model = Glm(features=FEATURES, outputs=outputs, link=link, intercept=intercept)
-    responses = GENERATOR.random((DEVICES, EXAMPLES, outputs))
-    weights = GENERATOR.standard_normal(model.size)
-    fast = GlmGradients(model, X, responses)
-    any_model = ModelGradients(model, X, responses)
-    for device in (0, 7):
-        exact = model.gradient(weights, X[device], responses[device])
-        found = fast.flat(fast.gradient(fast.inner(weights), device))
-        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
-        slow = any_model.flat(any_model.gradient(any_model.inner(weights), device))
-        np.testing.assert_allclose(slow, exact, rtol=1e-4, atol=1e-5)
-    assert fast.size == any_model.size == model.size
 
 
 @pytest.mark.parametrize(

@@ -56,21 +56,6 @@ def test_a_hashed_level_has_a_bucket() -> None:
     assert features.tolist() == expected.tolist()
 
 
-def test_a_list_is_text_with_a_separator_or_a_list() -> None:
-    field = ListField(levels=("a", "b", "7"), most=2)
-    values = ["a,b", " b , b,, a", ["b", "7", "a"], (7.0, None), 7, "x,y,z,7", None, 0.5, ""]
-    assert field.encode(values).tolist() == [
-        [1, 1, 0],
-        [1, 1, 0],
-        [0, 1, 1],  # the first two of three
-        [0, 0, 1],
-        [0, 0, 1],
-        [0, 0, 1],  # what is no level is not one of the two
-        *([0, 0, 0],) * 3,
-    ]
-    assert field.columns("x") == ("x=a", "x=b", "x=7")
-
-
 def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
     field = TextField(buckets=512, longest=2, most=2)
     features = field.encode(["Red, red RED hat!"])[0]
@@ -116,23 +101,6 @@ ROWS: list[dict[str, object]] = [
     {"spam": 0, "the text": "hello", "tags": "home"},
     {"spam": 1, "the text": None, "tags": None},
 ]
-
-
-def test_several_fields_look_at_one_column_and_cross_with_lists() -> None:
-    assert ASKED.names == ("spam", "the text", "tags")
-    assert ASKED.size == 1 + 6 + 2 + 2 + 12
-    table = {name: [row[name] for row in ROWS] for name in ASKED.names}
-    features, responses = ASKED.encode(table)
-    words, tags, length = (
-        ASKED.fields[name].encode(table[column])
-        for name, column in (("words", "the text"), ("tags", "tags"), ("length", "the text"))
-    )
-    crosses = (words[:, :, None] * tags[:, None, :]).reshape(3, -1)
-    assert features.tolist() == np.concatenate([words, tags, length, crosses], axis=1).tolist()
-    assert responses[:, 0].tolist() == [1, 0, 1]
-    assert ASKED.columns[6:10] == ("tags=home", "tags=work", "length>=5", "length>=10")
-    assert ASKED.columns[10] == "words#0:tags=home"
-    assert Specification.from_json(ASKED.to_json()) == ASKED
 
 
 def test_a_device_learns_from_text_and_its_owner_is_told() -> None:

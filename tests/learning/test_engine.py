@@ -1,5 +1,3 @@
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,6 @@ from incrowd.learning import (
     CROSS_ENTROPY,
     ClientTensors,
     CohortEngine,
-    Contributions,
     Execution,
     Model,
     linear,
@@ -225,36 +222,6 @@ def test_neither_the_weights_nor_the_module_are_written_to() -> None:
         trained(CohortEngine(model, clients(), Local(learning_rate=0.3, batch_size=4)), weights, COHORT)
         assert torch.equal(weights, before)
         assert torch.equal(model.weights, own)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
-    model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 12)
-    engine = CohortEngine(model, data, Local(learning_rate=0.3), Execution(threads=threads, chunk=1))
-    alive: weakref.WeakSet[Contributions] = weakref.WeakSet()
-    most = 0
-    for chunk in engine.train(model.initial(RANDOMNESS), range(12), randomness=RANDOMNESS, round=0):
-        alive.update(one for one in gc.get_objects() if type(one) is Contributions)
-        alive.add(chunk)
-        most = max(most, len(alive))
-    assert most <= 2 * threads + 2
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_torch_has_its_threads_back_afterwards(threads: int) -> None:
-    model = linear(FEATURES, CLASSES)
-    engine = CohortEngine(model, clients(), Local(learning_rate=0.3), Execution(threads=threads, chunk=1))
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        chunks = engine.train(model.initial(RANDOMNESS), COHORT, randomness=RANDOMNESS, round=0)
-        next(chunks)
-        assert torch.get_num_threads() == 1
-        chunks.close()  # type: ignore[attr-defined]  # it is a generator
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_weights_that_are_not_finite_are_visible() -> None:

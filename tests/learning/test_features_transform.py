@@ -1,7 +1,6 @@
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,24 +225,6 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [in_the_way]
 
 
-def test_a_file_that_is_being_written_is_never_seen(tmp_path: Path) -> None:
-    path = tmp_path / "features.npy"
-    features = np.ones((300_000, 4), np.float32)
-    disk.save(path, features)
-
-    def write() -> None:
-        for _ in range(10):
-            disk.save(path, features)
-
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(write)
-        while not written.done():
-            found = disk.load(path)
-            assert found is not None
-            assert found.shape == features.shape
-        written.result()
-
-
 # Maps that break the promise
 
 
@@ -287,18 +268,6 @@ def test_a_module_gives_its_outputs_in_evaluation_mode() -> None:
     assert module.training
     expected = module.eval()(torch.from_numpy(values)).flatten(1)
     np.testing.assert_array_equal(found, expected.detach())
-
-
-def test_later_changes_of_a_module_do_not_reach_the_map() -> None:
-    module = network()
-    frozen = from_module(module, name="network")
-    values = DIGITS.train.values(slice(0, 5))
-    expected = frozen(values)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            assert parameter.requires_grad
-            parameter.zero_()
-    np.testing.assert_array_equal(frozen(values), expected)
 
 
 def test_modules_differ_in_name_with_anything_that_may_matter() -> None:

@@ -5,7 +5,6 @@ import torch
 from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, from_arrays, iid
-from incrowd.errors import DataError
 from incrowd.learning import ClientTensors
 from incrowd.learning.batches import Batches, draw_batches, side_by_side
 from incrowd.learning.store import Store
@@ -35,13 +34,6 @@ def test_leaving_features_out_loses_nothing(real: bool, memory: int) -> None:
         assert torch.equal(narrow.labels, whole.labels)
 
 
-@pytest.mark.parametrize(("dead", "offset"), [(0.0, 0.0), (0.5, 0.25)])
-def test_features_stay_when_it_does_not_pay_or_when_zero_means_something(dead: float, offset: float) -> None:
-    store = Store(clients(dead=dead, offset=offset), sparing=True)
-    for _ in range(2):  # looked for, then known
-        assert store.feed([0], drawn(0, 12)).columns is None
-
-
 def test_tensors_of_federated_data_are_not_copies() -> None:
     examples = from_arrays(
         np.arange(24, dtype=np.uint8).reshape(12, 2), np.arange(12) % 3, classes=3, scale=0.5, offset=1
@@ -52,20 +44,6 @@ def test_tensors_of_federated_data_are_not_copies() -> None:
     assert np.shares_memory(data.indices, partition.indices)
     assert (data.scale, data.offset, data.clients, data.shape) == (0.5, 1.0, 4, (2,))
     assert np.array_equal(data.examples(2), partition.client(2))
-
-
-@pytest.mark.parametrize(
-    ("features", "labels", "message"),
-    [
-        (torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3), "float64"),
-        (torch.zeros(2, 3).t(), torch.zeros(3), "contiguous"),
-        (torch.zeros(3), torch.zeros(3), r"give \[examples, ...\]"),
-        (torch.zeros(3, 2), torch.zeros(2), r"labels \(2,\)"),
-    ],
-)
-def test_tensors_of_another_kind_are_refused(features: torch.Tensor, labels: torch.Tensor, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        ClientTensors(features=features, labels=labels, offsets=np.array([0, 3]), indices=np.arange(3))
 
 
 @pytest.mark.parametrize("offset", [0.0, -0.25])

@@ -1,30 +1,12 @@
-from pathlib import Path
-
 import pytest
 
 from harness.seeds import Entry
 from incrowd import Local
 from incrowd.data import Split
-from papers.geyer.figures import Figures, plot_figure1, plot_figure2
+from papers.geyer.figures import Figures
 from papers.geyer.plain import Plain, learn_plainly
 
 PLAIN = Plain(rounds=3, clients=4, local=Local(learning_rate=0.1, batches=3))
-
-
-def curves(*rounds: int) -> list[Entry]:
-    """A private curve and one without privacy, made up."""
-    private = {
-        "clients": 100,
-        "epsilon": 8.0,
-        "epsilon_honest": 30.0,
-        "rounds": list(rounds),
-        "accuracy": [0.1 * place for place in range(len(rounds))],
-        "ended": {"round": rounds[-1], "accuracy": 0.1 * (len(rounds) - 1)},
-        "paper_accuracy": 0.78,
-        "paper_rounds": 11,
-        "seeds": 1,
-    }
-    return [private, private | {"epsilon": None, "epsilon_honest": None, "ended": None}]
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +39,3 @@ def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
         assert series["update_scale"][number] == pytest.approx((one.seen.update_scale + other.seen.update_scale) / 2)
     assert series["simulation_only"] is True
     assert lines == ["4 clients without privacy: 3 rounds"]
-
-
-@pytest.mark.slow
-def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
-    files = plot_figure1(tmp_path / "new", curves(1, 2, 3))
-    assert [Path(file).name for file in files] == ["geyer-figure1.png", "geyer-figure1.svg"]
-    assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
-    text = Path(files[1]).read_text()
-    for words in (
-        "100 clients",
-        "100 clients, no privacy",
-        "the budget ends",
-        "the paper's end",
-        "SIMULATION: seeded noise",
-    ):
-        assert f">{words}</text>" in text
-    names = ("accuracy", "between_client_variance", "update_scale")
-    series = {"rounds": [1, 2]} | {name: [0.1, 0.2] for name in names}
-    files = plot_figure2(tmp_path / "new", series)
-    text = Path(files[1]).read_text()
-    for words in ("between-client variance V_c", "update scale U_s", "V_c / U_s", "SIMULATION, without privacy"):
-        assert f">{words}</text>" in text

@@ -2,10 +2,8 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.moments import moments_price
 from incrowd.privacy.plan.schedule import constant
-from papers.geyer.growing import EARLY_ROUNDS, Growing, grown
-from papers.geyer.paper import CONSTANTS, as_poisson
+from papers.geyer.growing import Growing, grown
 
 BUDGET = Budget(epsilon=8, delta=1e-5)
 
@@ -19,21 +17,6 @@ def test_cohorts_grow_at_a_constant_ratio() -> None:
     assert cohorts[-1] == 200
     assert all(step.noise_multiplier**2 / step.cohort == pytest.approx(1.4**2 / 200) for step in found.steps)
     assert grown(schedule, 1.0, clients=1000, budget=BUDGET) == schedule
-
-
-@pytest.mark.slow
-def test_early_rounds_are_a_few_of_so_many_clients_at_the_same_ratio(split: Split) -> None:
-    (entry,) = Growing(split=split, factors=(0.25,), seeds=1).early()
-    (last,) = CONSTANTS[100].schedule.steps
-    cohort, noise = last.cohort / 4, last.noise_multiplier / 2
-    assert entry["ratio"] == pytest.approx(last.noise_multiplier**2 / last.cohort)
-    assert entry["first_cohort"] == entry["last_cohort"] == cohort
-    assert entry["rounds"] == EARLY_ROUNDS
-    rounds = constant(rounds=EARLY_ROUNDS, cohort=cohort).scaled(noise)
-    price = moments_price(as_poisson(rounds, clients=100), delta=1e-3)
-    assert entry["epsilon"] == pytest.approx(price.epsilon)
-    assert price.honest.epsilon < entry["epsilon"] < entry["epsilon_honest"]
-    assert entry["accuracy_sd"] is None
 
 
 @pytest.mark.slow

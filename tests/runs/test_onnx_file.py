@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from incrowd.errors import ConfigError
 from incrowd.learning import mlp, small_cnn
 from incrowd.runs.export import export
 from incrowd.runs.onnx_file import INPUT, OUTPUT, onnx_of
 from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load
-from tests.runs.small import small
 from tests.runs.test_table_runs import SIX, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,20 +69,3 @@ def test_of_a_run_on_a_table_it_is_among_what_is_handed_on(tmp_path: Path) -> No
     found = answers((tmp_path / "out/model.onnx").read_bytes(), features)
     assert np.allclose(found, Result.of(run).outputs(features), atol=1e-5)
     assert str(tmp_path).encode() not in (tmp_path / "out/model.onnx").read_bytes()
-
-
-@pytest.mark.slow
-def test_of_other_runs_the_result_writes_it(tmp_path: Path) -> None:
-    run = Run.create(small(), tmp_path / "run")
-    run.train()
-    with pytest.raises(
-        ConfigError, match=r"it learned from digits, which is no table: in Python, call result\.to_onnx"
-    ):
-        export(tmp_path / "run", tmp_path / "out", onnx=True)
-    assert not (tmp_path / "out").exists()
-    result = Result.of(run)
-    path = result.to_onnx(tmp_path / "model.onnx")
-    features = np.random.default_rng(0).random((3, 8, 8)).astype(np.float32)
-    with torch.no_grad():
-        expected = result.module(torch.from_numpy(features)).numpy()
-    assert np.allclose(answers(path.read_bytes(), features), expected, atol=1e-4)

@@ -8,9 +8,6 @@ import pytest
 
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
-from incrowd.runs.build import Given
-from incrowd.runs.client_work import assemble
-from incrowd.runs.config import Config
 from incrowd.runs.recipes import (
     DRAWN,
     MANY,
@@ -61,21 +58,6 @@ def test_what_settings_state_stays(name: str) -> None:
     for section, values in stated.items():
         assert made[section].items() >= values.items()
     assert settings_of(made).privacy.rounds == 3
-
-
-@pytest.mark.parametrize(
-    "privacy",
-    [
-        {"noise": "correlated", "groups": 10},
-        {"grow_from": 10.0, "cohort": 50.0, "sampling": "poisson"},
-        {"sampling": "fixed", "cohort": 20.0},
-    ],
-    ids=["correlated", "growing", "fixed"],
-)
-@pytest.mark.parametrize("clients", [100, MANY])
-def test_who_takes_part_may_be_stated(privacy: dict[str, Any], clients: int) -> None:
-    stated = {**PROMISE, "privacy": {**PROMISE["privacy"], **privacy}}
-    settings_of(completed(stated, named("general"), facts(clients=clients)))
 
 
 def test_facts_are_shapes_and_types_not_numbers() -> None:
@@ -210,40 +192,3 @@ def test_what_a_recipe_cannot_learn_from_is_refused_when_it_is_asked_for(name: s
     if name in ("no picture", "tokens", "whole pixels", "whole numbers"):  # by features of one's own
         completed({**PROMISE, "features": {"name": "tokens"}}, named(recipe), facts(recipe, **changed))
     completed(PROMISE, named(recipe), facts(recipe, own_model=True, **changed))
-
-
-def made_by(data: Clients, **local: Any) -> dict[str, Any]:
-    """What a recipe makes of settings that state this of local training."""
-    promise = {"epsilon": 8.0, "delta": 1e-3}
-    stated = {"data": {"name": "given"}, "privacy": promise, "local": local, "server": {"learning_rate": 1.0}}
-    return with_recipe(stated, "general", given=Given(data=data))
-
-
-def labelled(labels: Any, classes: int | None) -> Clients:
-    owner = np.arange(len(labels))
-    features = np.ones((len(labels), 4), np.float32)
-    return Clients.from_arrays(features, labels, owner=owner, classes=classes, name="made up", clients=len(labels))
-
-
-@pytest.mark.parametrize(
-    ("labels", "classes", "loss", "shares"),
-    [
-        (np.zeros(20, np.int64), 2, None, True),
-        (np.zeros(20, np.int64), 2, "cross entropy", True),
-        (np.zeros(20, np.int64), 2, "huber", False),
-        (np.zeros(20, np.float32), None, None, False),
-        (np.zeros(20, np.float32), None, "logistic", True),
-        (np.zeros((20, 3), np.float32), None, None, False),
-        (np.zeros((20, 3), np.float32), None, "huber", False),
-        (np.zeros((20, 3), np.float32), None, "logistic", True),
-    ],
-)
-def test_label_shares_are_for_losses_that_know_classes(
-    labels: Any, classes: int | None, loss: str | None, shares: bool
-) -> None:
-    data = labelled(labels, classes)
-    made = made_by(data, **({} if loss is None else {"loss": loss}))
-    assert ("label_shares" in made["local"]) == shares
-    config = settings_of(made)
-    assert isinstance(config, Config)
-    assemble(config, given=Given(data=data))
