@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from incrowd.data import Clients, Examples, from_arrays
+from incrowd.data.arrays import placed
 from incrowd.data.clients import MEASURED
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
@@ -88,7 +89,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
         data = Clients.from_arrays(
             self._scaled(x),
             labels,
-            owner=np.arange(len(x)) if groups is None else np.asarray(groups),
+            owner=np.arange(len(x)) if groups is None else groups,
             classes=classes,
             **stated | ({} if self.name is None else {"name": self.name}),
         )
@@ -221,12 +222,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         return float(super().score(X, y, sample_weight))
 
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
-        order = np.argsort(self.classes_)
-        place = np.searchsorted(self.classes_, y, sorter=order)
-        encoded = order[np.minimum(place, len(order) - 1)]
-        if not np.array_equal(self.classes_[encoded], y):
-            raise DataError(f"a label is no stated class: give one of {', '.join(map(str, self.classes_))}")
-        return encoded.astype(np.int64), len(self.classes_)
+        return placed(y, self.classes_.tolist())
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

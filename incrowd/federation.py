@@ -23,10 +23,10 @@ from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.progress import say
-from incrowd.runs.recipes import with_recipe
+from incrowd.runs.recipes import config_of, with_recipe
 from incrowd.runs.result import Result
 from incrowd.runs.run import Run
-from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.settings import tables
 from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloConfig, SiloRunOptions
 from incrowd.runs.stopping import Stop
 from incrowd.runs.trackers import Tracker
@@ -161,7 +161,7 @@ class Federation:
                 field="settings", value=settings, remedy="give the tables of a TOML file, a dict of dicts"
             )
         federation = cls.__new__(cls)
-        federation.settings, federation.given, federation.schedule = settings_of(settings), NOTHING, None
+        federation.settings, federation.given, federation.schedule = config_of(settings), NOTHING, None
         return federation
 
     def scheduled(self, schedule: Schedule) -> "Federation":

@@ -1,6 +1,7 @@
 """`incrowd init`: a template from the header alone, which runs once it is filled in."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def test_a_template_that_is_filled_in_runs(tmp_path: Path, incrowd: Command, mon
     path = table(tmp_path)
     settings = tmp_path / "settings" / "visits.toml"
     assert incrowd("init", str(path), "--out", str(settings)).status == 0
-    text = settings.read_text().replace("rounds = 20", "rounds = 2")
+    text = settings.read_text().replace("room = 0.0", "rounds = 2\nroom = 0.0")
+    assert tomllib.loads(text)["recipe"] == "tables"
     assert 'file = "../hospital/visits.csv"' in text
     for blank, filled in FILLED.items():
         assert blank in text
@@ -62,7 +64,7 @@ def test_a_template_that_is_filled_in_runs(tmp_path: Path, incrowd: Command, mon
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    done = incrowd("train", str(settings), "--out", str(tmp_path / "run"), "--json")
+    done = incrowd("train", str(settings), "--out", str(tmp_path / "run"), "--yes", "--json")
     assert (done.status, done.object()["clients"], done.object()["rounds"]) == (0, 10, 2)
     assert done.object()["metrics"] is None  # there is no test set
 

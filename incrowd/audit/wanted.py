@@ -16,8 +16,9 @@ from incrowd.runs.build import Given
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.folder import settings_in
+from incrowd.runs.recipes import config_of
 from incrowd.runs.results import first_state_in
-from incrowd.runs.settings import read_back, settings_of, tables
+from incrowd.runs.settings import read_back, tables
 from incrowd.runs.silo_config import SiloConfig
 
 
@@ -47,7 +48,7 @@ def audit(
             raise ConfigError(field="membership", value="contribution", remedy=remedy)
         _only_clients(effort)
         return audit_devices(read_specification(source), effort=effort)
-    config = settings_of(tables(source, overrides=overrides, data=data))
+    config = config_of(tables(source, overrides=overrides, data=data))
     return _of_config(config, effort)
 
 

@@ -5,13 +5,17 @@ say where they are, but not the packages.
 """
 
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import typer
-from click import Command, Context
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from incrowd.errors import ConfigError
+
+# Typer 0.29 holds its own copy of click, and the typer that flwr asks for imports click: neither is imported here.
+Command = Any
+Context = Any
 
 GROUP = "incrowd.commands"
 

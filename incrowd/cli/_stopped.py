@@ -4,7 +4,6 @@ import difflib
 import sqlite3
 from typing import Any
 
-import click
 import typer
 
 from incrowd._platform import check_platform
@@ -12,18 +11,18 @@ from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 DONE, FAILED, WRONG_USE, NO_BUDGET = 0, 1, 2, 3
 
+# The parser's errors are click's, or those of the copy that newer releases of typer hold: a public one names the base.
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+
 
 def finished(app: typer.Typer) -> int:
     """Run the command line; the exit status. Whatever a user can mend is one line, which says how."""
     try:
         check_platform()
         status = app(standalone_mode=False, prog_name="incrowd")
-    except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # older versions of click have no such class
-            error.show()
-            return error.exit_code
-        return _say(_usage(error), error.exit_code)
-    except click.Abort:
+    except _ParserError as error:
+        return _parser_error(error)
+    except typer.Abort:
         return _say("stopped", FAILED)
     except (ConfigError, DataError) as error:
         return _say(str(error), WRONG_USE)
@@ -49,31 +48,38 @@ def _of_system(error: OSError) -> str:
     return f"{place}{error.strerror or error}; nothing that was paid for is lost: mend it, then do the same again"
 
 
-def _usage(error: click.ClickException) -> str:
+def _parser_error(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        _say(_usage(error), error.exit_code)
+    return int(error.exit_code)
+
+
+def _usage(error: Any) -> str:
     """What is wrong with the words of a command, and where to look."""
     context = getattr(error, "ctx", None)
     command = "incrowd" if context is None else context.command_path
     help_ = f"see {command} --help"
-    if isinstance(error, click.NoSuchOption):
+    kind, parameter = type(error).__name__, getattr(error, "param", None)
+    if kind == "NoSuchOption":
         return f"{error.option_name}: {command} has no such option; {_other(error, context) or help_}"
-    if isinstance(error, click.MissingParameter):
-        name = _named(error.param)
-        return f"{name} is missing: state it; {help_}"
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        return f"{_named(error.param)}: {error.message.rstrip('.')}; {help_}"
+    if kind == "MissingParameter":
+        return f"{_named(parameter)} is missing: state it; {help_}"
+    if parameter is not None:
+        return f"{_named(parameter)}: {error.message.rstrip('.')}; {help_}"
     return f"{error.message.rstrip('.')}; {help_}"
 
 
-def _named(parameter: click.Parameter | None) -> str:
+def _named(parameter: Any) -> str:
     if parameter is None:
         return "an argument"
-    return parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(_EMPTY).strip("[]")
+    return str(
+        parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name.upper()
+    )
 
 
-_EMPTY = click.Context(click.Command("incrowd"))
-
-
-def _other(error: click.NoSuchOption, context: Any) -> str | None:
+def _other(error: Any, context: Any) -> str | None:
     """What may have been meant: a setting of this name, or an option like it."""
     name = error.option_name.lstrip("-").replace("-", "_")
     takes_settings = context is not None and any("--set" in each.opts for each in context.command.params)

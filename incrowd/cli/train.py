@@ -19,9 +19,10 @@ from incrowd.cli._options import (
     need_training,
 )
 from incrowd.cli._print import print_facts, print_json, say_what_takes_long
+from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from incrowd.runs.run import Run
+    from incrowd.runs.run import Run, UnitWork
     from incrowd.runs.trackers import Tracker
 
 app = typer.Typer()
@@ -45,31 +46,54 @@ def train(
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Train on made-up rows of the same schema; say what it would cost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Spend all of a private ledger without a question.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train one private federation, simulated on this machine.
 
     Without CONFIG it is the embedded digits, in under a minute. All runs on the same data are charged to one ledger,
     which is in your state folder unless it is named; runs on public data, such as the digits, have a ledger each.
-    With --recipe the settings have to state no more than data and budget, and what they state stays as it is.
+    With --recipe, or recipe = "NAME" above the sections of CONFIG, the settings have to state no more than data and
+    budget, and what they state stays as it is. A run that would spend all of a private ledger asks first.
 
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
     need_training()
     say_what_takes_long()
-    from incrowd.runs.settings import settings_of, tables
+    from incrowd.runs.recipes import config_of
+    from incrowd.runs.settings import tables
 
     overrides = [*(override or []), *([] if device is None else [f"run.device={json.dumps(device)}"])]
     overrides += ledger_overrides(ledger, witness)
     stated = tables(config, overrides=overrides, data=data, promise_only=recipe is not None)
-    if recipe is not None:
-        from incrowd.runs.recipes import with_recipe
+    wanted = config_of(stated if recipe is None else {**stated, "recipe": recipe})
+    if dry:
+        from incrowd.runs.dry_run import dry_run
 
-        stated = with_recipe(stated, recipe)
-    wanted = settings_of(stated)
+        found = dry_run(wanted)
+        print_json(found) if as_json else print_facts({name.replace("_", " "): found[name] for name in found})
+        return
     from incrowd.runs.run import Run, free_folder  # after the settings were read: it takes seconds
 
-    finish(Run.create(wanted, free_folder(Path("out")) if out is None else out), as_json)
+    folder = free_folder(Path("out")) if out is None else out
+    finish(Run.create(wanted, folder, agree=None if yes else _ask), as_json)
+
+
+def _ask(work: "UnitWork") -> None:
+    """Ask on a terminal, and refuse elsewhere, before a run spends all of a private ledger."""
+    from incrowd.runs.dry_run import cost_of, spends_all
+
+    if not spends_all(work):
+        return
+    spend, left, budget = cost_of(work)
+    question = f"this run would spend epsilon = {spend:.4g} and leave {left:.4g} of {budget:.4g}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        remedy = f"{question}: look at --dry-run first, leave a part with privacy.room, or say --yes"
+        raise ConfigError(field="yes", value=False, remedy=remedy)
+    typer.confirm(f"{question}. Spend it?", abort=True, err=True)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """Examples from what a user already has in memory: arrays, or a map-style torch data set."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -7,9 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd.data.examples import Examples, Labels
 from incrowd.data.inputs import Inputs, named
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
 
 _MAP_STYLE = "give a map-style data set, or read it into arrays"
+
+
+Classes = int | Sequence[Any] | None
+"""How many classes there are, for labels 0, 1, ..; or the labels in order; or None, for labels that are numbers."""
 
 
 class MapDataset(Protocol):
@@ -28,7 +33,7 @@ def from_arrays(
     features: ArrayLike | Inputs,
     labels: ArrayLike,
     *,
-    classes: int | None = None,
+    classes: Classes = None,
     scale: float | None = None,
     offset: float = 0.0,
 ) -> Examples:
@@ -36,7 +41,7 @@ def from_arrays(
 
     Whole numbers of several bytes stay whole numbers (tokens, numbers of categories), unless a `scale` or an `offset`
     says that they are quantities. Other numbers are converted to float32, and truth values too, unless they are one of
-    several inputs, where they are masks.
+    several inputs, where they are masks. `classes` are a number, for labels 0 .. classes - 1, or the labels in order.
 
     Bytes of pictures (uint8 of two dimensions or more) become 0 to 1 unless a `scale` is stated.
 
@@ -46,6 +51,7 @@ def from_arrays(
     Edge cases: other bytes without a `scale`, what float32 cannot hold, a whole number that it would change, a label
     that is not a whole number where classes are stated, and anything but numbers is a `DataError`.
     """
+    labels, classes = placed(labels, classes)
     quantities = scale not in (None, 1) or offset != 0
     if isinstance(features, dict):
         inputs: Inputs = {name: _input(f"features[{name!r}]", one) for name, one in features.items()}
@@ -62,8 +68,36 @@ def from_arrays(
     )
 
 
+def placed(labels: Any, classes: Classes) -> tuple[Any, int | None]:
+    """Labels as places in `classes`, where these are named, and how many there are.
+
+    Edge cases: a label that is none of the names, and words without names: `DataError`.
+    """
+    if classes is None or isinstance(classes, int):
+        if _are_words(labels):
+            raise DataError('labels are words: state them in order, say classes = ("no", "yes")')
+        return labels, classes
+    places = {name: place for place, name in enumerate(classes)}
+    if len(places) != len(classes) or not places:
+        raise ConfigError(field="classes", value=tuple(classes), remedy="give each label's name once")
+    values = np.asarray(labels)
+    for place, value in enumerate(values.ravel().tolist()):
+        if value not in places:
+            raise DataError(f"labels[{place}] = {value!r}: it is none of classes = {tuple(classes)}")
+    found = [places[value] for value in values.ravel().tolist()]
+    return np.array(found, np.int64).reshape(values.shape), len(places)
+
+
+def _are_words(labels: Any) -> bool:
+    try:
+        values = np.asarray(labels)
+    except (RuntimeError, TypeError, ValueError):  # rows of several lengths, a tensor with a gradient
+        return False
+    return values.dtype.kind in "OU" and any(isinstance(one, str) for one in values.ravel())
+
+
 def from_dataset(
-    dataset: MapDataset, *, classes: int | None = None, scale: float | None = None, offset: float = 0.0
+    dataset: MapDataset, *, classes: Classes = None, scale: float | None = None, offset: float = 0.0
 ) -> Examples:
     """Examples from a map-style data set that gives ``(features, label)``, read once into one array.
 
@@ -94,7 +128,7 @@ def from_dataset(
 _ONLY = object()  # the key of the only input
 
 
-def _pair(dataset: MapDataset, row: int) -> tuple[dict[Any, NDArray[Any]], NDArray[Any]]:
+def _pair(dataset: MapDataset, row: int) -> tuple[dict[Any, NDArray[Any]], NDArray[Any] | str]:
     """The inputs and the label of an item."""
     try:
         item = dataset[row]
@@ -102,7 +136,7 @@ def _pair(dataset: MapDataset, row: int) -> tuple[dict[Any, NDArray[Any]], NDArr
         raise DataError(f"{type(dataset).__name__} has no indices: {_MAP_STYLE}") from error
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise DataError(f"item {row} is {type(item).__name__}: give pairs of features and a label")
-    given, label = item[0], _numbers(f"label of item {row}", item[1])
+    given, label = item[0], item[1] if isinstance(item[1], str) else _numbers(f"label of item {row}", item[1])
     inputs = {_ONLY: given}
     if isinstance(given, dict):
         inputs = given
@@ -122,8 +156,10 @@ def _check_like_the_first(row: int, values: dict[Any, NDArray[Any]], start: dict
             )
 
 
-def _together(labels: list[NDArray[Any]]) -> NDArray[Any]:
+def _together(labels: list[Any]) -> NDArray[Any]:
     """One array of all labels; a label in an array of its own is a number."""
+    if any(isinstance(label, str) for label in labels):
+        return np.array(labels, object)
     plain = [label.reshape(()) if label.size == 1 else label for label in labels]
     for row, label in enumerate(plain):
         if label.shape != plain[0].shape:

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
-from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
+from incrowd.data.arrays import Classes, MapDataset, from_arrays, from_dataset
 from incrowd.data.columns import Columns
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
 from incrowd.data.names import check_safe
 from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
-from incrowd.data.partitioners import by_column
+from incrowd.data.partitioners import by_column, names_of
 from incrowd.data.rows import Cells
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
@@ -86,6 +86,7 @@ class Clients:
     them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
     names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``table`` says what
     the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file;
+    ``label_names`` are the classes in order, where they have names.
     ``originals`` are the examples before they were scaled, where a ledger is to know the data by these;
     ``cells`` are those of a data frame, all columns, by which a ledger knows it again, and ``test_cells`` those of its
     test table.
@@ -110,6 +111,7 @@ class Clients:
     names: tuple[str, ...] = ()
     table: Columns | None = field(default=None, repr=False)
     file: Path | None = field(default=None, repr=False)
+    label_names: tuple[str, ...] = ()
     originals: Examples | None = field(default=None, repr=False)
     cells: Cells | None = field(default=None, repr=False)
     test_cells: Cells | None = field(default=None, repr=False)
@@ -146,7 +148,7 @@ class Clients:
         labels: Any,
         *,
         owner: ArrayLike,
-        classes: int | None = None,
+        classes: Classes = None,
         scale: float | None = None,
         offset: float = 0.0,
         **stated: Unpack[PublicFacts],
@@ -156,18 +158,18 @@ class Clients:
         Edge cases: whatever is wrong with the arrays is a `DataError` (`incrowd.data.from_arrays`).
         """
         examples = from_arrays(features, labels, classes=classes, scale=scale, offset=offset)
-        return cls._owned(examples, np.asarray(owner), stated)
+        return cls._owned(examples, owner, stated, classes)
 
     @classmethod
     def from_dataset(
-        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[PublicFacts]
+        cls, dataset: MapDataset, *, owner: ArrayLike, classes: Classes = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """The same of a map-style data set (torch's, or another) of pairs of features and a label."""
-        return cls._owned(from_dataset(dataset, classes=classes), np.asarray(owner), stated)
+        return cls._owned(from_dataset(dataset, classes=classes), owner, stated, classes)
 
     @classmethod
     def from_partitions(
-        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[PublicFacts]
+        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: Classes = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """Clients as they are: features and labels of each, by the client's name, in this order.
 
@@ -179,25 +181,30 @@ class Clients:
         for one in each[1:]:
             check_alike(each[0], one)
         features, labels = joined([one.features for one in each]), np.concatenate([one.labels for one in each])
-        together = from_arrays(features, labels, classes=classes)
+        together = from_arrays(features, labels, classes=each[0].classes)
         sizes = np.array([len(one) for one in each], np.int64)
-        return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated)
+        return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated, classes)
 
     @classmethod
-    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: PublicFacts) -> "Clients":
-        partition = by_column(owner)
+    def _owned(cls, examples: Examples, owner: ArrayLike, stated: PublicFacts, classes: Classes) -> "Clients":
+        partition, owner = by_column(owner), names_of(owner)
         if len(owner) != len(examples):
             raise DataError(f"owner has {len(owner)} entries for {len(examples)} examples: say whose each example is")
-        return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated)
+        return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated, classes)
 
     @classmethod
     def _stated(
-        cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: PublicFacts
+        cls,
+        examples: Examples,
+        partition: Partition,
+        owners: tuple[str, ...],
+        stated: PublicFacts,
+        classes: Classes,
     ) -> "Clients":
         check_stated(stated)
         test, held = stated.get("test"), None
         if test is not None:
-            held = from_arrays(*test, classes=examples.classes, scale=examples.scale, offset=examples.offset)
+            held = from_arrays(*test, classes=classes, scale=examples.scale, offset=examples.offset)
         return cls(
             examples=examples,
             partition=partition,
@@ -206,6 +213,7 @@ class Clients:
             declared=stated.get("clients"),
             public=stated.get("public", False),
             owners=owners,
+            label_names=() if classes is None or isinstance(classes, int) else tuple(map(str, classes)),
         )
 
     @property

@@ -107,18 +107,30 @@ def dirichlet(
 
 
 def by_column(column: ArrayLike) -> Partition:
-    """One client for each distinct value of a user column. Client k is the k-th of ``numpy.unique(column)``."""
-    values = np.asarray(column)
+    """One client for each distinct value of a user column. Client k is the k-th of `names_of` it, sorted."""
+    values = names_of(column)
     if values.ndim != 1 or len(values) == 0:
         raise DataError(f"the user column has the shape {values.shape}: give one value for each example")
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise DataError(
             f"the user column is NaN at example {int(np.flatnonzero(np.isnan(values))[0])}: give every example a client"
         )
-    if values.dtype.kind == "O":
-        raise DataError("the user column holds objects: give all numbers or all strings")
     names, owner = np.unique(values, return_inverse=True)
     return _grouped(owner, len(names), np.arange(len(values), dtype=index_type(len(values))))
+
+
+def names_of(column: ArrayLike) -> NDArray[Any]:
+    """A user column as NumPy sorts it: what pandas and others hold as objects becomes texts.
+
+    Edge cases: a value that is missing is a `DataError`.
+    """
+    values = np.asarray(column)
+    if values.dtype.kind != "O":
+        return values
+    for place, value in enumerate(values.ravel()):
+        if str(value) in ("None", "nan", "NaT", "<NA>") and not isinstance(value, str):
+            raise DataError(f"the user column is missing at example {place}: give every example a client")
+    return values.astype(str)
 
 
 def _generator(randomness: Randomness) -> np.random.Generator:

@@ -77,6 +77,8 @@ _TEMPLATE = """\
 # Fill in every ? and every number that is missing. State what everybody may know (a codebook, a form, the medical
 # literature), never what you see in the rows: ranges and levels that were looked up there tell who is in them.
 
+recipe = "tables"              # settings that suit a table; delete the line to state your own
+
 [data]
 name = "table"
 file = {file}                   # seen from this file
@@ -102,7 +104,7 @@ clients = 0                    # how many clients there are at most: a public nu
 [privacy]
 epsilon = 0.0                  # the budget: how much may be learned about any one client at most, say 3.0
 delta = 0.0                    # well below 1 / clients, say 1e-5
-rounds = 20                    # with --recipe tables, which chooses them, delete this line
+room = 0.0                     # so much more for later runs and evaluations on the same rows
 """.replace("{blank}", BLANK)
 
 

@@ -43,7 +43,8 @@ def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Rec
     """
     if work.data.test is None:
         return []
-    return [*_astray(records), *_trivial(summary)]
+    judgement = summary.get("verdict")
+    return [*_astray(records), *(judgement["advice"] if judgement else ())]
 
 
 def _of_promise(work: ClientWork | SiloWork) -> Iterator[str]:
@@ -128,14 +129,3 @@ def _astray(records: Sequence[Record]) -> Iterator[str]:
     if measured and (last is None or last > DIVERGED * min(losses)):
         now = "not a finite number" if last is None else f"{last:.4g}, and was {min(losses):.4g}"
         yield f"the loss on the test set is {now}: the model went astray. Lower server.learning_rate."
-
-
-def _trivial(summary: Summary) -> Iterator[str]:
-    """How right is who always says the most frequent class of the public test set."""
-    trivial = ((summary["metrics"] or {}).get("baseline") or {}).get("accuracy")
-    reached = summary["accuracy"]
-    if trivial is not None and reached is not None and reached <= trivial:
-        yield (
-            f"accuracy {reached:.4f} is no better than always saying the most frequent class, {trivial:.4f}. Take more "
-            "rounds, less noise or another learning rate."
-        )

@@ -50,7 +50,7 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 
 
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
-    config = settings_of(tables)
+    config = settings_of({name: section for name, section in tables.items() if name != "recipe"})
     if isinstance(config, SiloConfig):
         identities, relation = identities_of_silos(config), RELATION
     else:

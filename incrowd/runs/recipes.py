@@ -28,9 +28,10 @@ from incrowd.learning.features.table_rows import bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
-from incrowd.runs.build import NOTHING, Given, federated_data
+from incrowd.runs.build import NOTHING, Given, federated_data, section
 from incrowd.runs.config import Config, LinearSection
 from incrowd.runs.settings import settings_of
+from incrowd.runs.silo_config import SiloConfig
 
 Tables = dict[str, dict[str, Any]]
 
@@ -367,6 +368,13 @@ def network(facts: Outline) -> Tables:
     }
 
 
+def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> Config | SiloConfig:
+    """The config that tables of TOML spell, completed by the recipe that they name, if any."""
+    stated = dict(settings)
+    name = stated.pop("recipe", None)
+    return settings_of(stated if name is None else with_recipe(stated, str(name), given=given))
+
+
 def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHING) -> Tables:
     """Settings, as the tables of a TOML file, completed by the recipe of this name.
 
@@ -377,8 +385,9 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     if not isinstance(config, Config):
         remedy = 'recipes are for whole clients: leave it out, or leave out privacy.unit = "record"'
         raise ConfigError(field="recipe", value=name, remedy=remedy)
+    with section("privacy"):
+        budget = Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)
     data = federated_data(config, given)
-    budget = Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
     if facts.classes is None and "learning_rate" not in settings.get("server", {}):
@@ -414,9 +423,9 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
         _check_fits(recipe.name, facts, features="name" in settings.get("features", {}))
     advised = recipe.settings(facts)
     _ask_class_shares(advised, settings, facts)
-    for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
-        if key in settings.get(section, {}):
-            advised.pop(section, None)
+    for name, key in (("features", "name"), ("model", "kind"), ("model", "module")):
+        if key in settings.get(name, {}):
+            advised.pop(name, None)
     privacy = settings.get("privacy", {})
     clash = {"noise": ("sampling", "cohort", "allocation"), "grow_from": ("allocation",), "sampling": ("cohort",)}
     if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound

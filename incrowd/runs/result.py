@@ -49,6 +49,7 @@ class Result:
     number_of_classes: int | None = None
     table: Columns | None = field(default=None, repr=False)
     example: tuple[tuple[int, ...], np.dtype[Any]] | None = field(default=None, repr=False)
+    label_names: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, run: Run) -> "Result":
@@ -65,6 +66,7 @@ class Result:
             number_of_classes=data.examples.classes,
             table=data.table,
             example=_example(data),
+            label_names=data.label_names,
         )
 
     @property
@@ -96,11 +98,11 @@ class Result:
 
     def predict(self, features: Any) -> NDArray[Any]:
         """The label of each example: a class, by its name where classes have names, or a number."""
-        names = None if self.table is None else self.table.classes
+        names = self.label_names if self.table is None else self.table.classes
         return labels_of(
             self.outputs(features),
             loss=self.loss.name,
-            names=names if isinstance(names, tuple) else None,
+            names=names if isinstance(names, tuple) and names else None,
             classes=self.number_of_classes,
         )
 

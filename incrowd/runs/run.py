@@ -15,7 +15,7 @@
 | `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds      |
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ from incrowd.runs.folder import (
     write_payer,
     write_results,
 )
+from incrowd.runs.judgement import judged
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.settings import read_back
@@ -99,12 +100,14 @@ class Run:
         schedule: Schedule | None = None,
         data: Clients | None = None,
         ledger: RunLedger | None = None,
+        agree: Callable[[UnitWork], None] | None = None,
     ) -> "Run":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
         `given` is what a program hands over where settings name nothing. With a `schedule`, cohorts and noise are taken
         from it, and only whether it fits the budget is asked. With `data`, this config's with its features, they are
-        not loaded once more. A `ledger` is for runs that are part of a search.
+        not loaded once more. A `ledger` is for runs that are part of a search. `agree` is called before a ledger is
+        looked for, and may raise.
 
         Edge cases: a plan that the data's ledger has no room for raises `BudgetExceeded`, and no folder is made; so do
         silos of which none can pay for a round any more. Private `data` without a `ledger` are refused: others than the
@@ -115,9 +118,11 @@ class Run:
         if data is not None and ledger is None and not (data.public and getattr(config.data, "public", True)):
             remedy = "leave them out: which data a ledger is charged for is seen when they are loaded"
             raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
-        work = _work(config, given, schedule=schedule, data=data)
+        work = work_of(config, given, schedule=schedule, data=data)
         trackers(config.run.trackers, folder, simulated=work.randomness.simulated)
         work.try_out()
+        if agree is not None:
+            agree(work)
         run = cls(folder, work.find_ledger(folder) if ledger is None else work.read_ledger(ledger.to_json()))
         run._begin()
         return run
@@ -142,7 +147,7 @@ class Run:
         if payer.get("search") != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
-        work = _work(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data).read_ledger(payer)
+        work = work_of(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data).read_ledger(payer)
         if data is None:
             work.check_same()
         if settings["module"] != _form(work.model):
@@ -257,9 +262,14 @@ class Run:
         """Write the results."""
         work = self.work
         results.write_model(self.folder, work.model, state.published)
+        metrics, test = results.metrics(work.model, state.published, work.data, loss=work.loss), work.data.test
+        verdict = None
+        if metrics is not None and test is not None:
+            verdict = judged(metrics, examples=len(test), settings=self.settings["config"])
         summary = {
             **self._measured(state),
-            "metrics": results.metrics(work.model, state.published, work.data, loss=work.loss),
+            "metrics": metrics,
+            "verdict": verdict,
             **work.data.describe(),
             **session.report(state),
             **session.facts(records),
@@ -310,15 +320,15 @@ def _form(model: Model) -> str:
     return " ".join(repr(model.module).split())
 
 
-def _work(
+def work_of(
     config: Config | SiloConfig,
-    given: Given,
+    given: Given = NOTHING,
     *,
     schedule: Schedule | None = None,
     chunk: int | None = None,
     data: Clients | None = None,
 ) -> UnitWork:
-    """What the settings come to."""
+    """The data, the model, and the plan of these settings."""
     if isinstance(config, SiloConfig):
         return SiloWork(federation=assemble_silos(config, given=given))
     return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)

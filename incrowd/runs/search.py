@@ -13,7 +13,8 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import PartitionedData
-from incrowd.runs.settings import load
+from incrowd.runs.recipes import config_of
+from incrowd.runs.settings import parse, tables
 from incrowd.runs.space import Axis, Point, drawn, grid
 
 __all__ = ["Candidate", "Search", "Select"]
@@ -120,7 +121,7 @@ class Search:
         return drawn(self.axes, count=self.random, randomness=self._random)
 
     def _candidate(self, point: Point) -> Candidate:
-        config = load(self.source, overrides=[*self._prepared, *self.overrides, *point], data=self.data)
+        config = self._read([*self._prepared, *self.overrides, *point])
         if self.select == "private" and config.run.trackers:
             remedy = "leave them out: of a private selection only the best may be seen, and they are told of all"
             raise ConfigError(field="run.trackers", value=list(config.run.trackers), remedy=remedy)
@@ -130,7 +131,13 @@ class Search:
     @cached_property
     def _prepared(self) -> tuple[str, ...]:
         """What every run of a search has unless it is said otherwise: one thread, no pictures, a validation set."""
-        return tuple(self._prepare(load(self.source, overrides=self._together(), data=self.data)))
+        return tuple(self._prepare(self._read(self._together())))
+
+    def _read(self, overrides: Sequence[str]) -> Config:
+        """The settings with these overrides, and what a recipe that they name adds."""
+        stated = tables(self.source, overrides=overrides, data=self.data)
+        config = config_of(stated)
+        return config if isinstance(config, Config) else parse(stated)  # which refuses silos, by name
 
     def _prepare(self, config: Config) -> Iterator[str]:
         yield "run.plot=false"

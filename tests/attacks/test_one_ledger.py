@@ -60,7 +60,7 @@ def test_who_forgets_between_runs_spends_five_budgets(
 
 
 def test_on_the_command_line_the_second_run_is_refused_and_told_why(incrowd: Command, shop: Path) -> None:
-    words = ("train", str(settings(shop)), "--json")
+    words = ("train", str(settings(shop)), "--json", "--yes")
     assert incrowd(*words, "--out", "one").status == 0
     refused = incrowd(*words, "--out", "two")
     assert refused.status == 3
@@ -74,7 +74,7 @@ def test_on_the_command_line_the_second_run_is_refused_and_told_why(incrowd: Com
 def test_smaller_runs_add_up_on_a_ledger_that_was_begun_for_them(incrowd: Command, shop: Path) -> None:
     named = ("--data-of", str(settings(shop)), "--epsilon", "8", "--delta", "1e-3", "--witness", "other/shop.witness")
     begun = incrowd("ledger", "new", *named, "--json").object()
-    small = ("train", str(settings(shop)), "--set", "privacy.epsilon=3", "--json")
+    small = ("train", str(settings(shop)), "--set", "privacy.epsilon=3", "--json", "--yes")
     first = incrowd(*small, "--out", "one").object()
     assert first["epsilon"] <= 3
     assert incrowd(*small, "--out", "two").status == 0

@@ -29,7 +29,7 @@ def test_labels_without_classes_are_numbers() -> None:
     [
         ([["a"], ["b"]], [0, 1], 2, "features are <U1: give numbers"),
         ([[1.0], [1.0, 2.0]], [0, 1], 2, "features have no common shape"),
-        ([[1.0], [2.0]], ["x", "y"], 2, "labels are <U1: give numbers"),
+        ([[1.0], [2.0]], ["x", "y"], 2, "labels are words: state them in order"),
         ([[1.0], [2.0]], [0.0, 0.5], 2, r"labels\[1\] = 0.5: with classes = 2 give whole numbers"),
         ([[1.0], [2.0]], [np.nan, 0.0], 2, r"labels\[0\] = nan"),
         ([[1.0], [2.0]], [0.0, np.inf], 2, r"labels\[1\] = inf"),

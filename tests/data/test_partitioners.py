@@ -75,7 +75,7 @@ def test_a_user_column_gives_each_user_their_own_examples(column: list[str]) -> 
         ([], "shape"),
         ([[1, 2]], "shape"),
         ([1.0, np.nan], "NaN at example 1"),
-        ([None, "ann"], "objects"),
+        ([None, "ann"], "missing at example 0"),
     ],
 )
 def test_an_unusable_user_column_is_refused(column: list[object], message: str) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 import incrowd
 from incrowd.data import Examples, load_digits
+from incrowd.federated.metrics import metrics
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.advice import advice, verdict
@@ -19,6 +20,7 @@ from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config, PictureFeatures, StrokeFeatures, UnitFeatures
 from incrowd.runs.database import Record
 from incrowd.runs.examples_advice import first_steps, of_examples
+from incrowd.runs.judgement import judged
 from incrowd.runs.settings import parse, settings_of
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
@@ -91,20 +93,59 @@ def test_advice_does_not_depend_on_the_rows(tmp_path: Path) -> None:
         ROWS = kept
 
 
-def summary(accuracy: float, baseline: float) -> dict[str, Any]:
-    return {"accuracy": accuracy, "metrics": {"baseline": {"accuracy": baseline}}}
+def measured(scores: np.ndarray, labels: np.ndarray) -> Any:
+    """The judgement of logits for labels, of two classes or more; of numbers where there is no class."""
+    classes = None if labels.dtype.kind == "f" else scores.shape[1]
+    return judged(metrics(scores, labels, classes=classes), examples=len(labels), settings={"privacy": {"epsilon": 4}})
 
 
-def test_a_model_no_better_than_a_trivial_one_is_said_with_both_scores() -> None:
-    (said,) = verdict(work(), summary(0.10, 0.12), [])
-    assert said.startswith("accuracy 0.1000 is no better than always saying the most frequent class, 0.1200.")
-    assert verdict(work(), summary(0.13, 0.12), []) == []
+def test_a_model_is_judged_by_the_measure_that_suits_its_labels() -> None:
+    draw = np.random.default_rng(0)
+    rare = (draw.random(1000) < 0.08).astype(np.int64)
+    even = draw.integers(0, 2, 1000)
+    noise = draw.normal(size=(1000, 2))
+    majority = np.tile([1.0, 0.0], (1000, 1)) + 0.01 * noise  # right for 92 %, and it has learned nothing
+    for labels, scores, measure in ((rare, majority, "auc"), (even, noise, "accuracy")):
+        found = measured(scores, labels)
+        assert found["measure"] == measure
+        (said,) = found["advice"]
+        assert "is no better than" in said
+        assert "privacy.epsilon" in said
+        good = measured(scores + 2 * np.eye(2)[labels], labels)  # the control
+        assert (good["measure"], good["advice"], good["value"] > 0.8) == (measure, [], True)
+    three = np.where(draw.random(1000) < 0.8, 0, draw.integers(0, 3, 1000))
+    assert measured(draw.normal(size=(1000, 3)), three)["measure"] == "balanced_accuracy"
+
+
+def test_numbers_are_judged_by_r2_and_one_right_answer_more_is_no_better() -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.normal(size=500).astype(np.float32)
+    (said,) = measured(12 * draw.normal(size=500), labels)["advice"]
+    assert said.startswith("R² -1")
+    assert "server.learning_rate" in said
+    assert measured(labels + draw.normal(size=500), labels)["advice"] != []
+    assert measured(labels + 0.1, labels)["advice"] == []  # the control
+    answers = np.repeat([0, 1], [251, 249])
+    scores = np.tile([1.0, 0.0], (500, 1))
+    scores[300] = [0.0, 1.0]  # the majority's, and one row
+    assert measured(scores, answers)["advice"] != []
+
+
+@pytest.mark.parametrize("recipe", [True, False])
+def test_the_verdict_is_in_the_summary_and_at_the_end(tmp_path: Path, recipe: bool) -> None:
+    federation = incrowd.Federation.from_settings(
+        None, overrides=["run.plot=false", "privacy.rounds=2", *([] if recipe else ["privacy.epsilon=0.01"])]
+    )
+    run = federation.start(tmp_path / "run")
+    found = run.train()
+    assert (found["verdict"]["measure"], found["verdict"]["advice"] == []) == ("accuracy", recipe)
+    assert (run.verdict(found) == []) == recipe
 
 
 @pytest.mark.parametrize(("losses", "words"), [((1.0, 2.0), None), ((1.0, 11.0), "11, and was 1"), ((None,), "not a")])
 def test_a_model_that_went_astray_is_said(losses: tuple[float | None, ...], words: str | None) -> None:
     records = [Record(round=place, epsilon=1.0, accuracy=0.5, loss=loss) for place, loss in enumerate(losses)]
-    said = verdict(work(), summary(0.5, 0.1), records)
+    said = verdict(work(), {"verdict": None}, records)
     assert [words in one for one in said if words is not None] == ([] if words is None else [True])
     assert bool(said) == (words is not None)
 

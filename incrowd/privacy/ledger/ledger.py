@@ -216,7 +216,7 @@ class Ledger:
 
     def check_room(self, runs: Sequence[RepeatedEvent], *, promised: Sequence[RepeatedEvent] | None = None) -> None:
         """There is room for these events beside all that is charged and reserved by now (`BudgetExceeded`)."""
-        self._check_budget([*(self.commitments() if promised is None else promised), *runs])
+        self._check_budget([*(promised if promised is not None else self.commitments()), *runs])
 
     def charge(
         self,
@@ -293,13 +293,13 @@ class Ledger:
         """The price of all that was charged."""
         with self._current(write=False) as tally:
             runs = tally.spent()
-        return self._price(runs)
+        return self.price(runs)
 
     def promised(self) -> Price:
         """The price of all that was charged or is reserved; the budget is never less."""
         with self._current(write=False) as tally:
             runs = tally.promised()
-        return self._price(runs)
+        return self.price(runs)
 
     def commitments(self) -> tuple[RepeatedEvent, ...]:
         """All that was charged or is reserved, equal events counted together: what `promised` prices."""
@@ -335,14 +335,13 @@ class Ledger:
         if head is not None and head not in seen:
             raise LedgerRolledBack(f"no entry of {self._chain.path} has the hash {head}: put the latest copy back")
         runs = tally.promised()
-        promised = 0.0 if plainly_within(runs, self.budget) else self._price(runs).epsilon
+        promised = 0.0 if plainly_within(runs, self.budget) else self.price(runs).epsilon
         # Entries were priced in another order when they were written, so the last digit may differ.
         if not promised <= self.budget.epsilon * (1 + 1e-9):
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
         return tally
 
     def _repr_html_(self) -> str:
-        """See `html_of`."""
         return html_of(self)
 
     def _again(self, tally: Tally, event: DpEvent, content: Mapping[str, Any]) -> Entry | None:
@@ -384,7 +383,7 @@ class Ledger:
         return entry
 
     def _check_budget(self, runs: Sequence[RepeatedEvent]) -> None:
-        total = 0.0 if plainly_within(runs, self.budget) else self._price(runs).epsilon  # which may take seconds
+        total = 0.0 if plainly_within(runs, self.budget) else self.price(runs).epsilon  # which may take seconds
         if not total <= self.budget.epsilon:
             where = self._chain.path or "FILE"
             raise BudgetExceeded(
@@ -394,7 +393,8 @@ class Ledger:
                 f"ledger show {where}` lists what is reserved, `incrowd ledger release {where} LABEL` gives it back"
             )
 
-    def _price(self, runs: Sequence[RepeatedEvent]) -> Price:
+    def price(self, runs: Sequence[RepeatedEvent]) -> Price:
+        """What events would cost together."""
         return price(compose(runs), delta=self.budget.delta, relation=self.relation)
 
     @contextmanager
