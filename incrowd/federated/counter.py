@@ -56,7 +56,7 @@ class Counter:
         forgets = all(map(known, module.modules()))
         said = torch.zeros(len(records), dtype=torch.int64)
         with one_thread(), torch.no_grad():
-            for rows in torch.arange(len(records), device=records.device).split(_TOGETHER):
+            for rows in torch.split(torch.arange(len(records), device=records.device), _TOGETHER):
                 outputs = calling(module, records.features)(reader.take(rows)[0])
                 said[rows] = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
                 module = module if forgets else self.model.with_weights(weights)

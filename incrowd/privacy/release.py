@@ -177,7 +177,7 @@ class PrivateRun:
             remedy = f"the plan's is {self._clip}: hand on what the round before it gave"
             raise ConfigError(field="carry", value=carry.clip, remedy=remedy)
 
-    def _charge(self, number: int, clip: Clip) -> Receipt:
+    def charge(self, number: int, clip: Clip) -> Receipt:
         """Write the round's event to the ledger; the receipt for its noises comes once it is on disk."""
         key, said = f"{self._reservation.id}: round {number}", self.plan.round(number)
         charged = self.next_round
@@ -357,7 +357,7 @@ class PrivateRound:
 
     def _paid(self, clip: Clip) -> Receipt:
         if self._receipt is None:
-            self._receipt = self._run._charge(self._number, clip)
+            self._receipt = self._run.charge(self._number, clip)
         return self._receipt
 
     def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:

@@ -96,7 +96,7 @@ class Server:
         plan = self.hospitals.offer.plan
         run = PrivateRun(plan, ledger=other.ledger, randomness=SystemRandomness(), size=MODEL.size)
         for number in range(rounds):
-            run._charge(number, CLIP)
+            run.charge(number, CLIP)
         return other
 
 
