@@ -199,7 +199,17 @@ def serving(
 ) -> Iterator[tuple[tuple[str, int], int]]:
     """A server on one processor; its address and its process."""
     (folder / "spec.json").write_text(asked.to_json())
-    command = [sys.executable, "-m", "incrowd", "serve", str(folder / "spec.json"), "--port", "0", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "incrowd",
+        "serve",
+        str(folder / "spec.json"),
+        "--port",
+        "0",
+        "--json",
+        "--open-admission",
+    ]
     with _listening([*command, *options], processor) as server:
         yield server
 

@@ -140,7 +140,17 @@ class _StormServer:
     def __init__(self, folder: Path, storm: Storm) -> None:
         path = folder / "spec.json"
         path.write_text(specification(storm.weights).to_json())
-        self._command = [sys.executable, "-m", "incrowd", "serve", str(path), "--json", "--remember-mb", "2"]
+        self._command = [
+            sys.executable,
+            "-m",
+            "incrowd",
+            "serve",
+            str(path),
+            "--json",
+            "--remember-mb",
+            "2",
+            "--open-admission",
+        ]
         self._command += ["--keep-every", str(storm.keep_every)]
         self._command += ["--store", f"unix://{folder}/redis.sock"] if storm.redis else []
         self.port = 0

@@ -112,6 +112,7 @@ def fill(place: Path, urls: list[Url]) -> None:
 def serving(folder: Path, *, port: int) -> Iterator[str]:
     """A service in a process of its own, which keeps its pool in the folder; its address."""
     words = [sys.executable, "-m", "incrowd", "serve", str(SPECIFICATION), "--json", "--port", str(port)]
+    words += ["--open-admission"]  # on this machine alone; elsewhere devices show tokens
     words += ["--folder", str(folder / "pool"), "--public", str(folder / "public.csv")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:

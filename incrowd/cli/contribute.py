@@ -13,6 +13,7 @@ from incrowd.errors import ConfigError
 if TYPE_CHECKING:
     from incrowd.drawdiscard.policy import Policy
     from incrowd.service.contribute import Turns
+    from incrowd.service.remote import RemoteServer
 
 app = typer.Typer()
 
@@ -50,6 +51,9 @@ def contribute(
     proxy: Annotated[
         str | None, typer.Option(metavar="URL", help="A proxy, say http://127.0.0.1:8118, to hide this address behind.")
     ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The admission token that the service's operator gave you.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say how the service's specification fits; nothing is spent or sent.")
     ] = False,
@@ -71,6 +75,7 @@ def contribute(
         place, {"epsilon": epsilon, "daily_epsilon": daily, "whole_epsilon": whole}, total=total, per=per, fields=fields
     )
     remote = RemoteServer(server, most_weights=policy.most_weights, plain=plain, proxy=proxy, pace_s=pace)
+    _admit(remote, token_file)
     if check:
         _check(database, table, policy, remote.specification_json(), as_json=as_json)
         return
@@ -80,6 +85,11 @@ def contribute(
     print_json(found) if as_json else print_facts(found)
     if turns.stopped is not None:
         raise turns.stopped
+
+
+def _admit(remote: "RemoteServer", token_file: Path | None) -> None:
+    if token_file is not None:
+        remote.admitted_by(token_file.read_text(encoding="utf-8").split()[-1])
 
 
 def _found(device: Any, turns: "Turns") -> dict[str, Any]:

@@ -69,6 +69,23 @@ def simulate(
     print_json(report) if as_json else _show(report)
 
 
+@app.command("token")
+def token(
+    accounts: Annotated[list[str], typer.Argument(metavar="ACCOUNT...", help="Letters, digits, _ or -.")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The service's admission key; made if there is none.")],
+    as_json: Json = False,
+) -> None:
+    """Issue admission tokens: each lets one account contribute, as often in a day as the service allows.
+
+    Example: incrowd ddml token --key mail.pool/admission.key ann bob
+    """
+    from incrowd.service.admission import Admission, key_in
+
+    admission = Admission(key=key_in(key))
+    tokens = {account: admission.token(account) for account in accounts}
+    print_json({"tokens": tokens}) if as_json else print_facts(tokens)
+
+
 def _show(report: dict[str, Any]) -> None:
     typer.echo("SIMULATION: the rows are real, the noise is seeded, and nobody contributed.\n")
     beside = (

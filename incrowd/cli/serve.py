@@ -1,6 +1,7 @@
 """`incrowd serve`: the draw-and-discard service."""
 
 import stat
+from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,13 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write one JSON line an event on standard error.")
     ] = False,
+    admission_key: Annotated[
+        Path | None, _option("The key that signs admission tokens; DIR/admission.key without it.", "FILE")
+    ] = None,
+    accepted_a_day: Annotated[int, _option("So many contributions of one account are accepted in a day.")] = 1,
+    open_admission: Annotated[
+        bool, typer.Option("--open-admission", help="Take contributions from anybody: one address can spoil the model.")
+    ] = False,
     as_json: Json = False,
     _written: Annotated[
         bool,
@@ -55,21 +63,26 @@ def serve(
 ) -> None:
     """Serve a specification: devices draw, learn, and send back. It prints where it listens; SIGTERM ends it.
 
-    It listens on this machine only: nginx lets others in.
+    It listens on this machine only: nginx lets others in. A contribution needs a token of yours, which
+    `incrowd ddml token --key out/mail/admission.key ACCOUNT` issues.
 
     Example: incrowd serve mail.json --port 8000 --folder out/mail
     """
     need_serving(store)
     from incrowd.drawdiscard.specification_file import read_specification
     from incrowd.service import serving
+    from incrowd.service.admission import Admission, key_in
 
-    in_memory = store == serving.MEMORY
+    in_memory, pool = store == serving.MEMORY, folder or specification.with_suffix(".pool")
     if folder is not None and not in_memory:
         raise ConfigError(field="folder", value=str(folder), remedy="a pool in Redis has none: leave it out")
+    if not (in_memory or open_admission or admission_key):
+        remedy = "name the file of the key that signs admission tokens, or say --open-admission"
+        raise ConfigError(field="admission-key", value=None, remedy=remedy)
     options = serving.ServiceOptions(
         specification=read_specification(specification),
         store=store,
-        folder=(folder or specification.with_suffix(".pool")) if in_memory else None,
+        folder=pool if in_memory else None,
         host=host,
         port=port,
         workers=workers,
@@ -80,14 +93,21 @@ def serve(
         public=public,
         log_json=log_json,
     )
+    if not open_admission:
+        key = key_in(admission_key or pool / "admission.key")
+        options = replace(options, admission=Admission(key=key, daily=accepted_a_day))
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
-    heard = "which only this machine reaches: incrowd serve --nginx writes the way in for others"
-    say = (
-        (lambda url: print_json({"url": url} | told))
-        if as_json
-        else (lambda url: typer.echo(f"listens at {url}, {heard}"))
-    )
-    raise typer.Exit(serving.serve(options, listening=say))
+    raise typer.Exit(serving.serve(options, listening=lambda url: _say(url, told, as_json=as_json)))
+
+
+def _say(url: str, told: dict[str, str], *, as_json: bool) -> None:
+    """Where it listens."""
+    if as_json:
+        print_json({"url": url} | told)
+    else:
+        typer.echo(
+            f"listens at {url}, which only this machine reaches: incrowd serve --nginx writes the way in for others"
+        )
 
 
 def need_serving(store: str) -> None:

@@ -35,6 +35,16 @@ class Reason(StrEnum):
     FORGED = "its ticket was not issued by this server"
     LATE = "what it was drawn from is too old: draw again"
     UNLIKE = "hardly an honest device would have sent it"
+    NOT_ADMITTED = "it shows no admission token of this server's operator"
+    DAY_OVER = "its account's contributions of this day were accepted already: the same answer waits for the next"
+
+
+class Visit(NamedTuple):
+    """An account on a day: a keyed digest of both, and how many of its answers may be accepted on that day."""
+
+    day: str
+    account: bytes
+    most: int
 
 
 class Drawn(NamedTuple):
@@ -52,12 +62,16 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """An answer that is what it should look like: whether it may enter is the test's to say."""
+    """An answer that is what it should look like: whether it may enter is the test's to say.
+
+    `visit` says whose it is, where a service admits accounts alone.
+    """
 
     weights: Instance
     ticket: Ticket
     gamma: float
     digest: bytes
+    visit: Visit | None = None
 
 
 class Desk:

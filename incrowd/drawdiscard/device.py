@@ -46,6 +46,7 @@ ATTEMPTS = 4
 """So often one answer is put on an instance and offered, where the server says that it comes too late."""
 
 AGAIN = (Reason.LATE, Reason.FORGED)
+LATER = (Reason.NOT_ADMITTED, Reason.DAY_OVER)
 """What a device answers with the same noise on another draw: a server that lost its pool has lost its key, too."""
 
 LONGEST_TICKET = 1024
@@ -229,8 +230,9 @@ class Device:
                 self._outbox.keep(waiting)
             if waiting.sent is not None:
                 outcome = server.offer(waiting.sent.update, waiting.sent.ticket)
-            if outcome.reason not in AGAIN:
+            if outcome.reason not in (*AGAIN, *LATER):
                 self._outbox.clear(asked.fingerprint)
+            if outcome.reason not in AGAIN:
                 break
         return outcome
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
+from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned, Visit
 from incrowd.drawdiscard.kept_pool import RUNNING_MB, Keepsake, KeptPool
 from incrowd.drawdiscard.pool import HISTORY, Instance, Pool
 from incrowd.drawdiscard.specification import Specification
@@ -47,6 +47,7 @@ class HeldPool:
         )  # refuses before it takes
         self.turned: Counter[str] = Counter()
         self.paused = False
+        self._day, self._visits, self._unkept = "", Counter[bytes](), dict[bytes, int]()
         self._known_again = known_again(history=history, instances=specification.instances)
         self._taken: OrderedDict[bytes, None] = OrderedDict()
         self._kept = None if folder is None else KeptPool(folder, specification=specification.to_json())
@@ -67,11 +68,25 @@ class HeldPool:
         """Merge an answer into a random instance, unless it is in there already."""
         if answer.digest in self._taken:
             return Reason.REPEATED
+        if answer.visit is not None and not self._admitted(answer.visit):
+            return Reason.DAY_OVER
         self.pool.take(answer.weights)
         self._taken[answer.digest] = None
         if len(self._taken) > self._known_again:
             self._taken.popitem(last=False)
         return Reason.ACCEPTED
+
+    def _admitted(self, visit: Visit) -> bool:
+        """Count an answer of an account, unless it has had those of the day; a clock put back brings no day back."""
+        if visit.day > self._day:
+            self._day = visit.day
+            self._visits.clear()
+            self._unkept.clear()
+        if visit.day < self._day or self._visits[visit.account] >= visit.most:
+            return False
+        self._visits[visit.account] += 1
+        self._unkept[visit.account] = self._visits[visit.account]
+        return True
 
     def keepsake(self, *, clean: bool = True) -> Keepsake:
         """All there is to keep, at this moment; taking it costs next to nothing.
@@ -80,12 +95,16 @@ class HeldPool:
         """
         frozen = self.pool.freeze(None if clean else RUNNING_MB * 2**20)
         test = {name: np.array(array) for name, array in self.desk.test.state().items()}
-        return Keepsake(frozen, test, tuple(self._taken), dict(self.turned), self.paused)
+        visits = self._day, dict(self._unkept)
+        return Keepsake(frozen, test, tuple(self._taken), dict(self.turned), self.paused, visits)
 
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
         """Put it on disk. `clean` says that nothing will have been accepted since, should this be the last."""
         if self._kept is not None:
             self._kept.write(keepsake, clean=clean)
+            for account, count in keepsake.visits[1].items():
+                if self._unkept.get(account) == count:
+                    del self._unkept[account]
 
     def close(self) -> None:
         """Let go of the folder, as it is."""
@@ -108,6 +127,8 @@ class HeldPool:
         self.desk.test.restore(snapshot.test)
         self._taken = OrderedDict.fromkeys(snapshot.taken)
         self.turned = Counter(turned)
+        self._day, visits = kept.visits()
+        self._visits = Counter(visits)
 
 
 def known_again(*, history: int, instances: int) -> int:

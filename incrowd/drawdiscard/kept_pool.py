@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,23 @@ RUNNING_MB = 1
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS rows (version INTEGER PRIMARY KEY, weights BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, content BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS visits (account BLOB PRIMARY KEY, day TEXT NOT NULL, count INTEGER NOT NULL)",
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Keepsake:
-    """All that a store keeps: the pool, what the test has learnt, digests, counts and whether answers wait."""
+    """All that a store keeps: the pool, what the test has learnt, digests, counts and whether answers wait.
+
+    `visits` are a day, and how many answers of it each account has in the pool that had none when it was kept last.
+    """
 
     frozen: Frozen
     test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     taken: tuple[bytes, ...] = ()
     turned: Mapping[str, int] = field(default_factory=dict)
     paused: bool = False
+    visits: tuple[str, Mapping[bytes, int]] = ("", MappingProxyType({}))
 
 
 class KeptPool:
@@ -90,6 +96,12 @@ class KeptPool:
         self._written = set(rows)
         return snapshot, told["turned"], told["paused"]
 
+    def visits(self) -> tuple[str, dict[bytes, int]]:
+        """The last day of which visits were kept, and how many answers of it each account has in the pool."""
+        rows = self._database.execute("SELECT account, day, count FROM visits").fetchall()
+        day = max((row[1] for row in rows), default="")
+        return day, {account: count for account, its, count in rows if its == day}
+
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
         """Keep this. `clean` says that it is the last word.
 
@@ -121,6 +133,10 @@ class KeptPool:
                 pairs = ((version, rows[version].astype("<f4", copy=False).tobytes()) for version in new)
                 self._database.executemany("INSERT INTO rows VALUES (?, ?)", pairs)
                 self._database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", state.items())
+                day, counts = keepsake.visits
+                self._database.execute("DELETE FROM visits WHERE day < ?", (day,))
+                visits = ((account, day, count) for account, count in counts.items())
+                self._database.executemany("INSERT OR REPLACE INTO visits VALUES (?, ?, ?)", visits)
         except sqlite3.DatabaseError as error:
             raise OSError(f"{self._path} could not be written: {error}") from error
         self._written = set(rows)

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from incrowd.service.admission import Admission
 from incrowd.service.board import Board
 from incrowd.service.log import EventLog
 from incrowd.service.public_table import PublicTable
@@ -15,6 +16,7 @@ from incrowd.service.tending import Tending
 
 class Application:
     """A store and all that answers for it. `token` is the one that orders have to show; events go to the `log`.
+    `admission` says who may contribute: without it, everybody.
 
     Guarantee: the store is opened before the first request and closed after the last, and what was acknowledged by then
     is kept.
@@ -27,14 +29,16 @@ class Application:
         token: str | None = None,
         public: PublicTable | None = None,
         log: EventLog | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        self._store, self._token, self._public, self._log = store, token, public, log or EventLog()
+        self._store, self._token, self._public, self._admission = store, token, public, admission
+        self._log = log or EventLog()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Rest]:
         """What answers requests, as long as this lasts."""
         await self._store.open()
-        tending = Tending(self._store)
+        tending = Tending(self._store, self._admission)
         board = Board(tending, public=self._public)
         rest = Rest(tending, board, token=self._token, log=self._log)
         with suppress(StoreAway):

@@ -49,7 +49,14 @@ class Board:
         """What the page shows."""
         await self._look()
         store = self._tending.store
-        return {**self._status, "updates_per_second": self.rate, "paused": store.paused, "trouble": store.trouble}
+        admission = "open" if self._tending.admission is None else "by token"
+        now = {
+            "updates_per_second": self.rate,
+            "paused": store.paused,
+            "trouble": store.trouble,
+            "admission": admission,
+        }
+        return {**self._status, **now}
 
     def tick(self) -> None:
         """Note how many were accepted by now; once a second."""

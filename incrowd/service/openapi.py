@@ -50,6 +50,8 @@ def openapi(asked: Specification) -> JsonPart:
                 "That of the draw, and a mark behind it where a direction is named.",
                 {"type": "string", "maxLength": 2 * (TICKET_BYTES + MARK_BYTES)},
             ),
+            _header("incrowd-admission", "The operator's token.", {"type": "string", "maxLength": 129})
+            | {"required": False},
         ],
         "requestBody": body | {"x-bytes": size},
         "responses": answer,

@@ -74,6 +74,12 @@ OF_REASON: dict[Reason, Problem] = {
     Reason.UNLIKE: Problem(
         422, "unlike", "this is hardly what an honest device sends; one in a hundred honest ones is"
     ),
+    Reason.NOT_ADMITTED: Problem(
+        403, "not_admitted", "send the operator's token: incrowd-admission: ACCOUNT.SIGNATURE"
+    ),
+    Reason.DAY_OVER: Problem(
+        403, "day_over", "the account's contributions of this day were accepted: wait for the next"
+    ),
 }
 """What is said of an answer that is turned away."""
 

@@ -1,6 +1,6 @@
 """What Redis does in one step: each script is all of a step that must not be seen half done."""
 
-NAMES = ("specification", "key", "slots", "counts", "history", "taken", "average", "turned", "test")
+NAMES = ("specification", "key", "slots", "counts", "history", "taken", "average", "turned", "test", "visits")
 
 BEGIN = """
 -- Begins a pool unless there is one; gives the specification that is there.
@@ -30,14 +30,22 @@ return 1
 
 ENTER = """
 -- An answer enters a slot, and the next instance comes back.
--- KEYS: slots, counts, history, taken. ARGV: prefix of rows, digest, slot, version expected there or '', row,
--- slot to hand out, version of it that the asker has, versions to remember, digests to remember.
--- Gives: accepted / repeated / moved, the new version (moved: the one that is there), how many were accepted,
+-- KEYS: slots, counts, history, taken, visits. ARGV: prefix of rows, digest, slot, version expected there or '', row,
+-- slot to hand out, version of it that the asker has, versions to remember, digests to remember,
+-- the day or '' where everybody is admitted, the account, how many of its answers the day takes.
+-- Gives: accepted / repeated / moved / over, the new version (moved: the one that is there), how many were accepted,
 -- the version handed out, and its row unless the asker has it (moved: the row that is there).
 local rows = ARGV[1]
 local outcome, version, accepted = 'repeated', '', redis.call('HGET', KEYS[2], 'accepted')
 if not accepted then return redis.error_reply('GONE there is no pool') end
-if not redis.call('ZSCORE', KEYS[4], ARGV[2]) then
+local known = redis.call('ZSCORE', KEYS[4], ARGV[2])
+if not known and ARGV[10] ~= '' then
+  local day = redis.call('HGET', KEYS[5], 'day') or ''
+  if ARGV[10] > day then redis.call('UNLINK', KEYS[5]) redis.call('HSET', KEYS[5], 'day', ARGV[10]) end
+  local had = tonumber(redis.call('HGET', KEYS[5], ARGV[11]) or '0')
+  if ARGV[10] < day or had >= tonumber(ARGV[12]) then outcome = 'over' end
+end
+if not known and outcome ~= 'over' then
   local old = redis.call('HGET', KEYS[1], ARGV[3])
   if ARGV[4] ~= '' and ARGV[4] ~= old then return {'moved', old, accepted, '', redis.call('GET', rows .. old)} end
   version = string.format('%.0f', redis.call('HINCRBY', KEYS[2], 'version', 1))
@@ -48,6 +56,7 @@ if not redis.call('ZSCORE', KEYS[4], ARGV[2]) then
   if redis.call('LLEN', KEYS[3]) > tonumber(ARGV[8]) then redis.call('DEL', rows .. redis.call('LPOP', KEYS[3])) end
   redis.call('ZADD', KEYS[4], accepted, ARGV[2])
   if redis.call('ZCARD', KEYS[4]) > tonumber(ARGV[9]) then redis.call('ZREMRANGEBYRANK', KEYS[4], 0, 0) end
+  if ARGV[10] ~= '' then redis.call('HINCRBY', KEYS[5], ARGV[11], 1) end
   outcome = 'accepted'
 end
 local there = redis.call('HGET', KEYS[1], ARGV[6])

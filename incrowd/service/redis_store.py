@@ -135,7 +135,8 @@ class RedisStore:
         else:
             async with self._locks[slot]:  # two of our own would send each other away
                 reason, instance = await self._averaged_into(answer, slot)
-        self._take(answer.digest)
+        if reason is not Reason.DAY_OVER:
+            self._take(answer.digest)
         if (
             reason is Reason.ACCEPTED
             and self._specification.tail is not None
@@ -268,12 +269,12 @@ class RedisStore:
     async def _into(self, answer: Returned, slot: int, expected: int | str, row: Instance) -> tuple[Reason, HandedOut]:
         """The answer entered; `_Moved` where something else than expected is in the slot."""
         following = self._draws.among(len(self._slots))
-        sent = _bytes(row)
+        sent, visit = _bytes(row), answer.visit or ("", b"", 0)
         outcome, version, accepted, there, body = await self._run(
             "enter",
-            ("slots", "counts", "history", "taken"),
+            ("slots", "counts", "history", "taken", "visits"),
             *(self._rows, answer.digest, slot, expected, sent),
-            *(following, self._had(following), self._history, self._known_again),
+            *(following, self._had(following), self._history, self._known_again, *visit),
         )
         if outcome == b"moved":
             await self._handed(slot, int(accepted), int(version), body)
@@ -281,7 +282,7 @@ class RedisStore:
         if outcome == b"accepted":
             self._remember(int(version), row)
             self._slots[slot] = int(version)
-        reason = Reason.ACCEPTED if outcome == b"accepted" else Reason.REPEATED
+        reason = _REASONS[outcome]
         return reason, await self._handed(following, int(accepted), int(there), body)
 
     async def _averaged_into(self, answer: Returned, slot: int) -> tuple[Reason, HandedOut]:
@@ -368,6 +369,9 @@ class RedisStore:
                         await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
             except IncrowdError as error:
                 self.trouble = str(error) if not self._ready else self.trouble
+
+
+_REASONS = {b"accepted": Reason.ACCEPTED, b"repeated": Reason.REPEATED, b"over": Reason.DAY_OVER}
 
 
 class _Refused(StoreAway):

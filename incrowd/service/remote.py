@@ -37,10 +37,10 @@ class RemoteServer:
     `pace_s` seconds after the draw before it (`PACE_S` unless given; 0: at once).
 
     Guarantee: each request has a connection of its own, and nothing in it tells this device from any other but the
-    answer itself. What a service sends is data: bounded before it is read, and of the right form, or `ServiceFailed`;
-    nothing of it is shown or followed. A reply to an answer is read for one word only: taken, or why not. How long the
-    device has worked on its examples, which would tell how many there are and how long their texts, shows in whole
-    paces only (`Policy.most_work` bounds the work).
+    answer itself and the token. What a service sends is data: bounded before it is read, and of the right form, or
+    `ServiceFailed`; nothing of it is shown or followed. A reply to an answer is read for one word only: taken, or why
+    not. How long the device has worked on its examples, which would tell how many there are and how long their texts,
+    shows in whole paces only (`Policy.most_work` bounds the work).
 
     Edge cases: an instance of another size than the specification says, a ticket that is none, a gamma that is not a
     positive number, are no reply (`ServiceFailed`), as is a refusal that names no `Reason`. Where the service asks to
@@ -63,9 +63,17 @@ class RemoteServer:
         self._deadline_s = deadline_s
         self._context = context
         self._asked: Specification | None = None
+        self._token = ""
         self._pace_s = PACE_S if pace_s is None else pace_s
         _validate.non_negative(pace_s=self._pace_s)
         self._drawn_at: float | None = None
+
+    def admitted_by(self, token: str) -> "RemoteServer":
+        """The same service, which is shown the operator's token with every answer."""
+        if not token or any(not "!" <= letter <= "~" for letter in token):
+            raise ConfigError(field="token", value="...", remedy="give the token as the operator gave it, on one line")
+        self._token = token
+        return self
 
     def specification_json(self) -> str:
         """See `ServerLike.specification_json`."""
@@ -96,6 +104,8 @@ class RemoteServer:
     def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
         """See `ServerLike.offer`."""
         headers = {"incrowd-fingerprint": self._specification().fingerprint, "incrowd-ticket": ticket.hex()}
+        if self._token:
+            headers["incrowd-admission"] = self._token
         body = np.asarray(update, "<f4").tobytes()
         self._wait()
         reply = self._exchange("/v1/answer", most=_EXPLAINED, headers=headers, body=body)

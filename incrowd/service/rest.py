@@ -65,7 +65,7 @@ _PAGE_POLICY = (
 )
 _PREFLIGHT: Headers = [
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"content-type, incrowd-fingerprint, incrowd-ticket"),
+    (b"access-control-allow-headers", b"content-type, incrowd-admission, incrowd-fingerprint, incrowd-ticket"),
     (b"access-control-max-age", b"86400"),
 ]
 
@@ -148,7 +148,8 @@ class Rest:
         if len(body) != self._bytes:
             return self._problem(OF_REASON[Reason.NOT_WEIGHTS])
         ticket = _ticket(headers.get("incrowd-ticket", ""))
-        reason, following = await self._tending.offer(np.frombuffer(body, "<f4"), ticket)
+        token = headers.get("incrowd-admission", "")
+        reason, following = await self._tending.offer(np.frombuffer(body, "<f4"), ticket, token)
         if following is None:
             return self._problem(OF_REASON[reason])
         return self._hand(following, [(b"incrowd-outcome", OUTCOMES[reason])])

@@ -23,6 +23,7 @@ from incrowd import _validate
 from incrowd.drawdiscard.desk import LIFETIME
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
+from incrowd.service.admission import Admission
 from incrowd.service.application import Application
 from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
 from incrowd.service.log import EventLog
@@ -40,6 +41,8 @@ BESIDE = 500
 
 WRONG_USE = 2
 
+OPEN_ADMISSION = "anybody who can reach this service may contribute as often as they like: one address spoils the model"
+
 Listening = Callable[[str], object]
 
 
@@ -47,7 +50,8 @@ Listening = Callable[[str], object]
 class ServiceOptions:
     """What `incrowd serve` was asked for.
 
-    `remember_mb` is the memory for replaced versions: a device can have drawn any of those and still answer.
+    `admission` says who may contribute; without it everybody may. `remember_mb` is the memory for replaced versions: a
+    device can have drawn any of those and still answer.
 
     Edge cases: a `host` that other machines can reach is refused: TLS, and limits on who asks how often, are a proxy's.
     """
@@ -65,6 +69,7 @@ class ServiceOptions:
     token: str | None = field(default=None, repr=False)
     log_json: bool = False
     public: Path | None = None
+    admission: Admission | None = None
 
     def __post_init__(self) -> None:
         _validate.count(workers=self.workers, lifetime=self.lifetime)
@@ -122,9 +127,12 @@ async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callab
     store = options.opened()
     public = None if options.public is None else PublicTable(options.public, options.specification)
     log = EventLog(as_json=options.log_json)
-    async with Application(store, token=options.token, public=public, log=log).running() as rest:
+    application = Application(store, token=options.token, public=public, log=log, admission=options.admission)
+    async with application.running() as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
+        if options.admission is None:
+            log.tell("open_admission", consequence=OPEN_ADMISSION)
         log.tell("start", url=_url(options, listener), specification=options.specification.fingerprint)
         await Served(settings(rest), ready).serve(sockets=[listener])
 

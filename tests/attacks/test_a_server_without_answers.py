@@ -99,7 +99,6 @@ def world(
     made.line.close()
 
 
-@pytest.mark.slow
 def test_a_server_that_was_put_back_from_a_copy_stops_and_spends_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +114,6 @@ def test_a_server_that_was_put_back_from_a_copy_stops_and_spends_nothing(
     assert (world.serve().status, world.done()) == (0, ROUNDS)
 
 
-@pytest.mark.slow
 def test_a_server_whose_parties_are_there_goes_on_and_one_whose_parties_have_gone_does_not(world: World) -> None:
     world.rounds(2)
     world.line.gone.update(world.hospitals.names)

@@ -32,6 +32,7 @@ class ServeProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "incrowd", "serve", str(self._path), "--port", str(self.port), "--json"]
+        command += [] if any("admission" in option for option in self._options) else ["--open-admission"]
         self.process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -80,7 +81,9 @@ class ServeProcess:
 
     def _end(self) -> tuple[int, str]:
         _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said.decode()
+        return self.process.returncode, "".join(
+            line for line in said.decode().splitlines(keepends=True) if "open_admission" not in line
+        )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import uvloop
 
 from incrowd.drawdiscard import Specification
+from incrowd.service.admission import Admission
 from incrowd.service.application import Application
 from incrowd.service.embedded import EmbeddedStore
 from incrowd.service.public_table import PublicTable
@@ -101,10 +102,14 @@ async def read_reply(reader: asyncio.StreamReader, *, head: bool = False) -> Got
 
 @asynccontextmanager
 async def service(
-    specification: Specification | PoolStore, *, token: str | None = TOKEN, public: PublicTable | None = None
+    specification: Specification | PoolStore,
+    *,
+    token: str | None = TOKEN,
+    public: PublicTable | None = None,
+    admission: Admission | None = None,
 ) -> AsyncIterator[Running]:
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
-    application = Application(store, token=token, public=public)
+    application = Application(store, token=token, public=public, admission=admission)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     ready = asyncio.Event()

@@ -31,7 +31,7 @@ class Service:
 def serving(folder: Path, asked: Specification, *, public: Sequence[dict[str, Any]] = ()) -> Iterator[Service]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.json").write_text(asked.to_json(), encoding="utf-8")
-    words = [sys.executable, "-m", "incrowd", "serve", "spec.json", "--port", "0", "--json"]
+    words = [sys.executable, "-m", "incrowd", "serve", "spec.json", "--port", "0", "--json", "--open-admission"]
     if public:
         with (folder / "public.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(public[0]))

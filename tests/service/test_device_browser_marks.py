@@ -1,14 +1,15 @@
-"""The mark that a browser's device puts behind the ticket of a direction."""
+"""What a browser's device puts beside an answer: a mark behind the ticket of a direction, and an admission token."""
 
 from pathlib import Path
 
 import pytest
 
 from incrowd.drawdiscard.tickets import MARK_BYTES, TICKET_BYTES
+from incrowd.service.admission import KEY_BYTES, Admission
 from tests.service import letters
 from tests.service.browser import browsing
 from tests.service.listener import Listener, honest
-from tests.service.test_device_browser import Page
+from tests.service.test_device_browser import OPEN, Page
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -29,3 +30,16 @@ def test_a_direction_has_a_mark_of_its_own_and_keeps_it(tmp_path: Path) -> None:
     assert {len(first), len(second)} == {TICKET_BYTES + MARK_BYTES}
     assert second == again
     assert first[TICKET_BYTES:] != second[TICKET_BYTES:]
+
+
+def test_a_fresh_profile_contributes_with_a_token_which_goes_with_the_answer(tmp_path: Path) -> None:
+    token = Admission(key=bytes(KEY_BYTES)).token("phone-1")
+    opened = OPEN.replace("pace: 0", f'pace: 0, token: "{token}"')
+    with browsing(tmp_path / "profile") as browser, Listener(honest(letters.server())).listening() as listener:
+        browser.go(listener.url)
+        browser.keep_storage(allowed=False)
+        browser.run(opened + "await device.add(given);", letters.letters())
+        found = browser.run(opened + 'return [await device.contribute(""), await device.status()];')
+        assert (found[0]["accepted"], found[1]["kept"], found[1]["charges"]) == (True, False, 1)
+        (sent,) = [request for request in listener.heard if request.path == "/v1/answer"]
+        assert sent.headers["incrowd-admission"] == token

@@ -32,10 +32,11 @@ export const POLICY = Object.freeze({
 const SPECIFICATION_BYTES = 8_000_000, EXPLANATION_BYTES = 65_536, LARGEST = 1e30, DRAWS = 4;
 const STORES = ["examples", "ledger", "outbox"];
 const FINAL = new Set(["accepted", "repeated", "other_specification", "not_weights", "unlike"]);
+const LATER = new Set(["not_admitted", "day_over"]); // the same answer waits
 const AGAIN = new Set(["late", "forged"]); // a service that lost its pool has lost its key, too
 const ROUNDING = 1 + 1e-12; // of sums, as of 3 times 0.1
 
-export async function openDevice({ name = "incrowd", policy = {}, deadline = 60_000, pace = 10_000, now = () => new Date() } = {}) {
+export async function openDevice({ name = "incrowd", policy = {}, deadline = 60_000, pace = 10_000, now = () => new Date(), token = "" } = {}) {
   const limits = { ...POLICY, ...policy };
   for (const key of Object.keys(limits)) if (!(key in POLICY)) throw new Refused(`policy.${key}: there is no such limit`);
   for (const key of ["epsilon", "daily", "total", "mostWeights", "mostExamples", "mostInstances", "mostWork"])
@@ -46,16 +47,16 @@ export async function openDevice({ name = "incrowd", policy = {}, deadline = 60_
     throw new Refused("a device needs a page that came over https, in a browser of today");
   let kept = false;
   try { kept = (await navigator.storage.persisted()) || (await navigator.storage.persist()); } catch { /* it is not */ }
-  if (!kept) throw new Refused("this browser may forget the ledger (a private window, or storage that it may clear): "
-    + "allow the page to store data for good, in a window that is not private");
-  return new Device(await opened(`incrowd device ${name}`), name, Object.freeze(limits), deadline, pace, now);
+  if (!kept && !token) throw new Refused("this browser may forget the ledger (a private window, or storage that it may clear): "
+    + "give the operator's admission token, by which the service keeps the day's limit, or allow the page to store data for good");
+  return new Device(await opened(`incrowd device ${name}`), name, Object.freeze(limits), { deadline, pace, now, token, kept });
 }
 
 class Device {
-  #database; #lock; #policy; #deadline; #pace; #now;
-  constructor(database, name, policy, deadline, pace, now) {
+  #database; #lock; #policy; #deadline; #pace; #now; #token; #kept;
+  constructor(database, name, policy, { deadline, pace, now, token, kept }) {
     this.#database = database; this.#lock = `incrowd device ${name}`; this.#policy = policy;
-    this.#deadline = deadline; this.#pace = pace; this.#now = now;
+    this.#deadline = deadline; this.#pace = pace; this.#now = now; this.#token = token; this.#kept = kept;
   }
 
   close() { this.#database.close(); }
@@ -76,7 +77,7 @@ class Device {
     });
     const [examples, spent, waiting] = found, { unit, epsilon, daily, total } = this.#policy;
     const today = spent && spent.day >= this.#today() ? spent.today : 0;
-    return { examples, waiting: waiting > 0, spent: spent?.total ?? 0, today, charges: spent?.charges ?? 0,
+    return { examples, kept: this.#kept, waiting: waiting > 0, spent: spent?.total ?? 0, today, charges: spent?.charges ?? 0,
       limits: { unit, epsilon, daily, total: spent?.budget ?? total } };
   }
 
@@ -147,6 +148,7 @@ class Device {
         await this.#put(null);
         return { reason, accepted: reason === "accepted" || reason === "repeated" };
       }
+      if (LATER.has(reason)) return { reason, accepted: false };
       waiting = await this.#put({ ...waiting, sent: null }); // the same noise, on a newer instance
       drawn = null;
       if (draws >= DRAWS) throw new ServiceFailed("every answer came too late: it waits for another time");
@@ -259,12 +261,13 @@ class Device {
   // What became of an answer, by its name in small letters.
   async #offer(service, fingerprint, { row, ticket }) {
     const headers = { "content-type": "application/octet-stream", "incrowd-fingerprint": fingerprint, "incrowd-ticket": ticket };
+    if (this.#token) headers["incrowd-admission"] = this.#token;
     const { status, bytes, headers: said } = await this.#fetched(service, "/v1/answer", { most: EXPLANATION_BYTES, method: "POST", headers, body: row });
     let reason = said.get("incrowd-outcome");
     if (status !== 200) try { reason = JSON.parse(new TextDecoder().decode(bytes)).reason; } catch { reason = null; }
     reason = typeof reason === "string" ? reason.toLowerCase().replace(/[- ]/g, "_") : "";
     const taken = reason === "accepted" || reason === "repeated";
-    if (taken !== (status === 200) || !(FINAL.has(reason) || AGAIN.has(reason))) throw new ServiceFailed("the service says nothing of what became of the answer");
+    if (taken !== (status === 200) || !(FINAL.has(reason) || AGAIN.has(reason) || LATER.has(reason))) throw new ServiceFailed("the service says nothing of what became of the answer");
     return reason;
   }
 

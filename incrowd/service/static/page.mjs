@@ -17,7 +17,7 @@ const text = (id, value) => { if (at(id).textContent !== value) at(id).textConte
 
 const REASONS = {
   unlike: "Unlike an honest answer", late: "Too late", forged: "Without a ticket of ours", not_weights: "Not a number for each weight",
-  other_specification: "To another specification", too_large: "Too large", rate: "Too many at once",
+  other_specification: "To another specification", too_large: "Too large", not_admitted: "Without an admission token", day_over: "More than the day's of an account",
 };
 const rates = [], scores = [];
 let held = false, all = false, latest = null;
@@ -115,6 +115,7 @@ function show(status) {
   line("rate-line", rates.splice(0, rates.length - KEPT) && rates);
   text("accepted", whole.format(status.accepted));
   text("accepted-note", `In a pool of ${whole.format(status.instances)} instances of ${whole.format(status.size)} weights.`
+    + (status.admission === "open" ? " Admission is open: anybody who can reach this service can move the model as far as they like." : "")
     + (status.repeated ? ` ${whole.format(status.repeated)} came twice and count once.` : ""));
   promise(status);
   turned(status.turned_away);

@@ -1,0 +1,132 @@
+"""One address that sends as many contributions as it can: with admission, an account moves the model once a day."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from incrowd.drawdiscard.desk import Reason
+from incrowd.service.admission import KEY_BYTES, Admission, key_in
+from incrowd.service.embedded import EmbeddedStore
+from incrowd.service.redis_store import RedisStore
+from incrowd.service.store import PoolStore
+from tests.command import command
+from tests.drawdiscard.mail import asked
+from tests.service.redis_process import RedisProcess
+from tests.service.running import run, service
+
+KEY, OTHER = bytes(KEY_BYTES), bytes([1] * KEY_BYTES)
+OFTEN = 30
+Make = Callable[[], PoolStore]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    process = RedisProcess(tmp_path_factory.mktemp("redis"))
+    yield process
+    process.kill()
+
+
+@pytest.fixture(params=["embedded", "redis"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    if request.param == "embedded":
+        return lambda: EmbeddedStore(asked(), folder=tmp_path / "pool", turned_away=2e-3)
+    process: RedisProcess = request.getfixturevalue("redis")
+    process.empty()
+    return lambda: RedisStore(asked(), process.url, turned_away=2e-3)
+
+
+def accepted(store: PoolStore, admission: Admission | None, *tokens: str) -> int:
+    """How many of the answers enter that come one after the other, each with a token."""
+    counts = []
+
+    async def main() -> None:
+        async with service(store, admission=admission) as running:
+            for number, token in enumerate(tokens):
+                drawn = await running.ask("/v1/draw")
+                got = await running.answer(running.honest(drawn, seed=number), drawn, incrowd_admission=token)
+                counts.append(got.headers.get("incrowd-outcome") == "accepted")
+                assert got.status == 200 or got.reason in ("not_admitted", "day_over", "unlike")
+
+    run(main)
+    return sum(counts)
+
+
+def test_a_flood_of_one_account_counts_once_a_day(make: Make) -> None:
+    admission = Admission(key=KEY)
+    assert accepted(make(), admission, *[admission.token("ann")] * OFTEN) == 1
+    assert accepted(make(), admission, admission.token("ann"), admission.token("bob")) == 1  # after a restart, too
+    tomorrow = Admission(key=KEY, today=lambda: "2999-01-01")
+    assert accepted(make(), tomorrow, *[tomorrow.token("ann")] * 3) == 1
+    assert accepted(make(), admission, admission.token("cy")) == 0  # a clock put back brings no day back
+
+
+def test_control_an_open_door_takes_the_whole_flood(make: Make) -> None:
+    assert accepted(make(), None, *[""] * OFTEN) >= OFTEN - 2
+
+
+def test_without_a_token_of_this_operator_nothing_enters(make: Make) -> None:
+    admission = Admission(key=KEY)
+    good = admission.token("ann")
+    wrong = ["", "ann", "ann.", f"bob.{good.partition('.')[2]}", good[:-1], good.upper(), f"{good}0", "é" * 9]
+    forged = [Admission(key=OTHER).token("ann"), "a" * 300, f"{good},{good}"]
+    assert accepted(make(), admission, *[token.encode().decode("latin-1") for token in (*wrong, *forged)]) == 0
+    assert accepted(make(), admission, good) == 1  # the control
+
+
+def test_more_a_day_may_be_allowed_by_name(make: Make) -> None:
+    admission = Admission(key=KEY, daily=3)
+    assert accepted(make(), admission, *[admission.token("ann")] * OFTEN) == 3
+
+
+def test_many_answers_at_once_count_once(make: Make) -> None:
+    admission = Admission(key=KEY)
+    outcomes = []
+
+    async def main() -> None:
+        async with service(make(), admission=admission) as running:
+            drawn = [await running.ask("/v1/draw") for _ in range(OFTEN)]
+            token = admission.token("ann")
+            answers = [
+                running.answer(running.honest(one, seed=number), one, incrowd_admission=token)
+                for number, one in enumerate(drawn)
+            ]
+            outcomes.extend(got.headers.get("incrowd-outcome") for got in await asyncio.gather(*answers))
+
+    run(main)
+    assert outcomes.count("accepted") == 1
+
+
+def test_an_answer_that_came_twice_is_repeated_and_not_over(make: Make) -> None:
+    admission = Admission(key=KEY)
+
+    async def main() -> None:
+        async with service(make(), admission=admission) as running:
+            drawn = await running.ask("/v1/draw")
+            body, token = running.honest(drawn, seed=0), admission.token("ann")
+            for outcome in ("accepted", "repeated"):
+                got = await running.answer(body, drawn, incrowd_admission=token)
+                assert got.headers["incrowd-outcome"] == outcome
+
+    run(main)
+
+
+def test_a_key_is_made_once_and_for_this_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pool" / "admission.key"
+    assert key_in(path) == key_in(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(Exception, match="other users may read it"):
+        key_in(path)
+
+
+def test_tokens_are_issued_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "admission.key"
+    found = command(monkeypatch, capsys)("ddml", "token", "--key", str(path), "ann", "bob", "--json").object()
+    admission = Admission(key=key_in(path))
+    assert {account: admission.token(account) for account in ("ann", "bob")} == found["tokens"]
+    assert admission.visit(found["tokens"]["ann"]) is not None
+    assert Reason.DAY_OVER.name.lower() == "day_over"
