@@ -2,6 +2,7 @@
 
 import stat
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,8 @@ from incrowd.errors import ConfigError
 app = typer.Typer()
 
 SHORTEST_TOKEN = 16
+
+NO_KEY = "name the file of the key that signs admission tokens, or say --open-admission"
 
 
 def _option(told: str, kind: str | None = None) -> Any:
@@ -63,8 +66,7 @@ def serve(
 ) -> None:
     """Serve a specification: devices draw, learn, and send back. It prints where it listens; SIGTERM ends it.
 
-    It listens on this machine only: nginx lets others in. A contribution needs a token of yours, which
-    `incrowd ddml token --key out/mail/admission.key ACCOUNT` issues.
+    It listens on this machine only: nginx lets others in. A contribution needs a token: see `incrowd ddml token`.
 
     Example: incrowd serve mail.json --port 8000 --folder out/mail
     """
@@ -74,11 +76,10 @@ def serve(
     from incrowd.service.admission import Admission, key_in
 
     in_memory, pool = store == serving.MEMORY, folder or specification.with_suffix(".pool")
-    if folder is not None and not in_memory:
+    if not in_memory and folder is not None:
         raise ConfigError(field="folder", value=str(folder), remedy="a pool in Redis has none: leave it out")
-    if not (in_memory or open_admission or admission_key):
-        remedy = "name the file of the key that signs admission tokens, or say --open-admission"
-        raise ConfigError(field="admission-key", value=None, remedy=remedy)
+    if not in_memory and not open_admission and admission_key is None:
+        raise ConfigError(field="admission-key", value=None, remedy=NO_KEY)
     options = serving.ServiceOptions(
         specification=read_specification(specification),
         store=store,
@@ -94,13 +95,13 @@ def serve(
         log_json=log_json,
     )
     if not open_admission:
-        key = key_in(admission_key or pool / "admission.key")
-        options = replace(options, admission=Admission(key=key, daily=accepted_a_day))
+        admission = Admission(key=key_in(admission_key or pool / "admission.key"), daily=accepted_a_day)
+        options = replace(options, admission=admission)
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
-    raise typer.Exit(serving.serve(options, listening=lambda url: _say(url, told, as_json=as_json)))
+    raise typer.Exit(serving.serve(options, listening=partial(_say, told, as_json=as_json)))
 
 
-def _say(url: str, told: dict[str, str], *, as_json: bool) -> None:
+def _say(told: dict[str, str], url: str, *, as_json: bool) -> None:
     """Where it listens."""
     if as_json:
         print_json({"url": url} | told)
