@@ -1,7 +1,6 @@
 """`incrowd serve`: the draw-and-discard service."""
 
 import stat
-from dataclasses import replace
 from functools import partial
 from importlib import resources
 from importlib.util import find_spec
@@ -73,7 +72,6 @@ def serve(
     need_serving(store)
     from incrowd.drawdiscard.specification_file import read_specification
     from incrowd.service import serving
-    from incrowd.service.admission import Admission, key_in
 
     in_memory, pool = store == serving.MEMORY, folder or specification.with_suffix(".pool")
     if not in_memory and folder is not None:
@@ -95,8 +93,7 @@ def serve(
         log_json=log_json,
     )
     if not open_admission:
-        admission = Admission(key=key_in(admission_key or pool / "admission.key"), daily=accepted_a_day)
-        options = replace(options, admission=admission)
+        options = options.admitting(admission_key or pool / "admission.key", daily=accepted_a_day)
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
     raise typer.Exit(serving.serve(options, listening=partial(_say, told, as_json=as_json)))
 

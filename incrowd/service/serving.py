@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +23,7 @@ from incrowd import _validate
 from incrowd.drawdiscard.desk import LIFETIME
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.service.admission import Admission
+from incrowd.service.admission import Admission, key_in
 from incrowd.service.application import Application
 from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
 from incrowd.service.log import EventLog
@@ -80,6 +80,10 @@ class ServiceOptions:
         if not _loopback(self.host):
             remedy = "give 127.0.0.1 or ::1: other machines come in through nginx (incrowd serve --nginx)"
             raise ConfigError(field="host", value=self.host, remedy=remedy)
+
+    def admitting(self, key: Path, *, daily: int) -> "ServiceOptions":
+        """The same for those alone who show a token of this key, which is made if there is none."""
+        return replace(self, admission=Admission(key=key_in(key), daily=daily))
 
     @property
     def history(self) -> int:
