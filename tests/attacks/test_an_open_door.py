@@ -82,7 +82,7 @@ def test_more_a_day_may_be_allowed_by_name(make: Make) -> None:
 
 def test_many_answers_at_once_count_once(make: Make) -> None:
     admission = Admission(key=KEY)
-    outcomes = []
+    outcomes: list[str | None] = []
 
     async def main() -> None:
         async with service(make(), admission=admission) as running:

@@ -35,9 +35,9 @@ class TrustingLedger(Ledger):
 
     stored: Path
 
-    def _price(self, runs: Sequence[RepeatedEvent]) -> Price:
+    def price(self, runs: Sequence[RepeatedEvent]) -> Price:
         if not self.stored.exists():
-            self.stored.write_text(str(super()._price(runs).epsilon))
+            self.stored.write_text(str(super().price(runs).epsilon))
         return Price(epsilon=float(self.stored.read_text()), accountant="stored", by_accountant={})
 
 
