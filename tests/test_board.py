@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scipy.special import ndtr
 
-from incrowd.audit.odds import allowed
+from incrowd.audit.bounds import allowed
 from incrowd.privacy.account.gaussian import log_delta
 
 ROOT = Path(__file__).parents[1]

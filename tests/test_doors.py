@@ -9,7 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 INSIDE = {
-    "benchmarks/adversaries.py",
     "benchmarks/audit.py",
     "benchmarks/device.py",
     "benchmarks/direction_attacks.py",

@@ -8,25 +8,21 @@ from functools import partial
 import numpy as np
 
 from incrowd import _validate
-from incrowd._random import Floats, SeededRandomness
-from incrowd.audit.among import canaries_among, check_among
+from incrowd._random import Floats
 from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
-from incrowd.audit.finding import Audited, Check, Finding
+from incrowd.audit.finding import Audited, Check, Finding, scored
 from incrowd.audit.membership import FEW_MODELS, MODELS, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
-from incrowd.audit.scored import one_run, scored
 from incrowd.errors import IncrowdError
-from incrowd.federated.fedavg import State
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.promise import Carry, Promise
+from incrowd.privacy.plan.promise import Promise
 from incrowd.runs.client_work import ClientWork
-from incrowd.settings.server import ServerOptimizer
 
 _TRIALS, _QUICK = 20_000, 4_000
 _MOST_ROUNDS = 12_000
@@ -38,8 +34,7 @@ _NOISE = 4_000_000
 class Effort:
     """How much an audit computes: so many canaries in all, or so many `repeats` of the federation; about 20,000
     canaries unless one of them is given, and a fifth of that where it is to be `quick`. `membership` adds attacks by
-    shadow models (`incrowd.audit.membership`), and `among` is the number of trainings with canaries among the real
-    clients (`incrowd.audit.among`).
+    shadow models (`incrowd.audit.membership`).
     """
 
     canaries: int | None = None
@@ -47,11 +42,10 @@ class Effort:
     seed: int = 0
     quick: bool = False
     membership: bool = False
-    among: int | None = None
 
     def __post_init__(self) -> None:
         _validate.natural(seed=self.seed)
-        for name in ("canaries", "repeats", "among"):
+        for name in ("canaries", "repeats"):
             if getattr(self, name) is not None:
                 _validate.count(**{name: getattr(self, name)})
 
@@ -68,11 +62,8 @@ class Effort:
         return max(2, min(math.ceil(self.trials / game.canaries), affordable))
 
 
-def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerOptimizer | None = None) -> Audited:
+def audit_plan(plan: Promise, budget: Budget, *, effort: Effort) -> Audited:
     """Attack a plan that was to keep to this budget, on federations that are made of canaries.
-
-    `server` turns releases into the model that an adversary sees who sees nothing else; its rates are the defaults'
-    unless it is given.
 
     Guarantee: nobody's data are looked at and no ledger is opened. A right plan fails once in some 30,000 audits: each
     of about thirty looks fails once in a million.
@@ -92,11 +83,9 @@ def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerO
         checks.append(_refusal("canaries", error))
     else:
         findings.append(strongest(game, plays))
-        if game.canaries > 1:
-            findings.append(one_run(plan, plays[0]))
         kept = plays[: max(2, _NOISE // max(1, plays[0].noise.size))]
         checks += noise_checks(game, kept) + sampling_checks(game, plays)
-    looks: dict[str, Callable[[], Sequence[Finding | Check]]] = {
+    looks: dict[str, Callable[[], Sequence[Check]]] = {
         "price": partial(price_checks, plan),
         "charges": partial(charged_checks, plan, budget),
         "contributions": partial(contribution_checks, plan),
@@ -107,15 +96,11 @@ def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerO
         "parties": partial(party_checks, plan, seed=effort.seed),
         "bits": partial(bit_checks, plan, seed=effort.seed),
     }
-    if plan.place == "central":
-        looks["last model"] = lambda: [last_model(game, server or ServerOptimizer(), effort=effort)]
     for name, look in looks.items():
         try:
-            found = look()
+            checks += look()
         except IncrowdError as error:
-            found = [_refusal(name, error)]
-        findings += [each for each in found if isinstance(each, Finding)]
-        checks += [each for each in found if isinstance(each, Check)]
+            checks.append(_refusal(name, error))
     return Audited(
         claimed=plan.price.epsilon,
         delta=plan.budget.delta,
@@ -132,22 +117,14 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
 
     Guarantee: private examples are not trained on; no ledger is opened.
     """
-    if effort.among is not None:
-        check_among(work)
     wanted = work.config.privacy
     budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
-    found = audit_plan(work.plan, budget, effort=effort, server=work.config.server)
+    found = audit_plan(work.plan, budget, effort=effort)
     notes = list(found.notes)
     checks = list(found.checks)
     tried: list[Finding] = []
     if effort.membership:
         tried += membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed)
-    if effort.among is not None:
-        try:
-            hidden, seen = canaries_among(work, federations=effort.among, seed=effort.seed)
-            tried, checks = [*hidden, *tried], [*checks, *seen]
-        except IncrowdError as error:
-            checks.append(_refusal("canaries among real clients", error))
     if work.data.public:
         try:
             checks += pipeline_checks(work, seed=effort.seed)
@@ -170,27 +147,6 @@ def strongest(game: CanaryGame, plays: Sequence[Play]) -> Finding:
     inside, outside = _split(plays)
     note = f"{len(plays)} federations; canaries at right angles are trials by themselves"
     return scored(game.plan, inside, outside, attack="one canary, told from its neighbour by all releases", note=note)
-
-
-def last_model(game: CanaryGame, server: ServerOptimizer, *, effort: Effort) -> Finding:
-    """The same canaries, for somebody who sees the published model and nothing else."""
-    inside: list[Floats] = []
-    outside: list[Floats] = []
-    unit = game.directions / np.linalg.norm(game.directions, axis=1, keepdims=True)
-    times = max(2, effort.plays(game) // 4)
-    for number in range(times):
-        randomness = SeededRandomness(seed=effort.seed * 1_000_003 + 500_000 + number)
-        coins = randomness.stream("canaries").bits(game.canaries) % np.uint64(2) == 1
-        state = State.first(np.zeros(unit.shape[1]), server=server, carry=Carry(clip=game.clip))
-        for release, _ in game.releases(randomness, coins, ledger=game.ledger()):
-            carry = Carry(clip=release.clip)
-            state = state.moved(release.mean, server=server, rounds=game.plan.rounds, carry=carry)
-        scores = unit @ state.published
-        inside.append(scores[coins])
-        outside.append(scores[~coins])
-    note = f"{times} federations; the sum of all rounds as the server weighs them, by its direction"
-    attack = "one canary, told from its neighbour by the published model alone"
-    return scored(game.plan, np.concatenate(inside), np.concatenate(outside), attack=attack, note=note)
 
 
 def _split(plays: Sequence[Play]) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon, with confidence, from what an attacker got right."""
+"""Lower bounds on epsilon from the scores of an attacker, and the share of members that a promise lets anybody find."""
 
 import math
 from dataclasses import dataclass
@@ -17,6 +17,9 @@ SURE = 1 - 1e-6
 """The confidence that a verdict needs: a right pipeline is called wrong once in a million audits."""
 
 _THRESHOLDS = 400
+
+FALSE_POSITIVES = 1e-3
+"""The share of false positives at which true ones are counted, unless another is asked for."""
 
 
 def at_least(successes: int, trials: int, *, confidence: float) -> float:
@@ -129,43 +132,47 @@ def _best_threshold(inside: Floats, outside: Floats, *, delta: float, confidence
     return float(places[np.argmax(np.where(np.isnan(proven), -np.inf, proven))])
 
 
-def from_guesses(*, right: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> float:
-    """The epsilon that so many right guesses prove about canaries in one run, each in by a fair coin of its own.
+@dataclass(frozen=True, kw_only=True)
+class Odds:
+    """How well scores tell members from others.
 
-    Steinke, Nasr and Jagielski (2023), theorem 5.2: canaries may interfere with each other in any way; who abstains
-    about a canary makes no guess.
-
-    Guarantee: for an (epsilon, delta)-differentially private run the bound exceeds epsilon with a probability of at
-    most 1 - confidence.
-
-    Edge cases: no guesses, or no more right than by chance: 0.
+    `true_positives` are the members above the lowest threshold with no more than the wanted share of false positives;
+    `false_positives_at_most` is an upper limit, with confidence, on what share of others is above it. A promise is to
+    be held against that: of few others nobody knows how many of 0.1 % there really are.
     """
-    _validate.count(canaries=canaries)
-    _validate.natural(right=right, guesses=guesses)
-    _validate.at_most(guesses, "the guesses", right=right)
-    _validate.at_most(canaries, "the canaries", guesses=guesses)
 
-    def refuted(epsilon: float) -> bool:
-        return _chance_of_guesses(right, guesses, canaries, epsilon, delta) < 1 - confidence
-
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high):
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+    auc: float
+    true_positives: float
+    false_positives_at_most: float
 
 
-def _chance_of_guesses(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """How probable so many right guesses are at most."""
-    if guesses == 0:
-        return 1.0
-    chance = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
-    beyond = float(chance.sf(right - 1))
-    nearby = np.cumsum(chance.pmf(np.arange(right - 1, -1, -1))) / np.arange(
-        1, right + 1
-    )  # P[right-i <= V < right] / i
-    return min(1.0, beyond + 2 * canaries * delta * float(nearby.max(initial=0.0)))
+def odds(
+    inside: Floats, outside: Floats, *, false_positives: float = FALSE_POSITIVES, confidence: float = 0.95
+) -> Odds:
+    """The odds of an attacker whose larger scores speak for membership.
+
+    Edge cases: a score that others have as well counts as half for the area, and as not above the threshold.
+    """
+    kept = math.floor(false_positives * len(outside))
+    threshold = float(np.sort(outside)[::-1][kept]) if kept < len(outside) else -math.inf
+    counts = counted(inside, outside, threshold=threshold)
+    return Odds(
+        auc=auc(inside, outside),
+        true_positives=counts.found / counts.members,
+        # One more than were seen: the threshold is itself one of the others.
+        false_positives_at_most=at_most(min(kept + 1, counts.others), counts.others, confidence=confidence),
+    )
+
+
+def auc(inside: Floats, outside: Floats) -> float:
+    """How probably a member has a larger score than another: 0.5 is chance."""
+    ranks = stats.rankdata(np.concatenate([inside, outside]))[: len(inside)]
+    most = len(inside) * len(outside)
+    return float((ranks.sum() - len(inside) * (len(inside) + 1) / 2) / most)
+
+
+def allowed(false_positives: float, *, epsilon: float, delta: float) -> float:
+    """The most true positives that (epsilon, delta) allows at these false positives (Kairouz, Oh, Viswanath 2015)."""
+    grown = math.exp(min(epsilon, 700.0)) * false_positives + delta
+    rest = 1 - math.exp(-epsilon) * (1 - false_positives - delta)
+    return max(0.0, min(1.0, grown, rest))

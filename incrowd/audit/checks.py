@@ -5,21 +5,28 @@ numbers within seconds.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import chi2, norm
 
 from incrowd._random import Floats, SeededRandomness
 from incrowd.audit.bounds import SURE
 from incrowd.audit.finding import Check
 from incrowd.audit.plays import CanaryGame, Play, participation
-from incrowd.audit.price import least_epsilon
+from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Poisson
 
 ALARM = (1 - SURE) / 4
 """How probable a false alarm of a measurement may be, on either side."""
+
+Steps = Mapping[tuple[float, float], int]
+"""How often a canary is sampled with this probability under this noise multiplier."""
 
 
 def noise_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
@@ -111,6 +118,36 @@ def price_checks(plan: Promise) -> list[Check]:
             holds=spent >= lost * (1 - 1e-6),
         ),
     ]
+
+
+def least_epsilon(plan: Promise) -> float:
+    """The epsilon that an adversary gains at the plan's delta, from below.
+
+    Guarantee: never above the epsilon of the stated mechanism.
+
+    Edge cases: correlated noise is one Gaussian release. Where neighbours replace a value, only full participation
+    counts both values.
+    """
+    delta = plan.budget.delta
+    if isinstance(plan, CorrelatedPlan):
+        return least_epsilon_of({(1.0, plan.noise.noise_multiplier): 1}, delta)
+    replaces = plan.relation is Relation.REPLACE_ONE
+    steps: Counter[tuple[float, float]] = Counter()
+    for number in range(plan.rounds):
+        prob, noise = participation(plan, number), plan.round(number).noise_multiplier
+        steps[prob, noise / 2 if replaces and prob == 1 else noise] += 1
+    return least_epsilon_of(steps, delta)
+
+
+def least_epsilon_of(steps: Steps, delta: float) -> float:
+    """The same for Gaussian releases of unit sensitivity."""
+    each = [
+        pld.from_gaussian_mechanism(
+            noise, sampling_prob=prob, pessimistic_estimate=False, use_connect_dots=False
+        ).self_compose(times)
+        for (prob, noise), times in steps.items()
+    ]
+    return float(reduce(lambda one, other: one.compose(other), each).get_epsilon_for_delta(delta))
 
 
 def size_of_noise(name: str, noise: Floats, *, looks: int = 1, kurtosis: float = 3.0) -> Check:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd._random import Floats, SeededRandomness
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
@@ -37,7 +37,6 @@ class DevicePlay:
     """Contributions: whose was the first of the two tables, the adversary's scores, and noise in stated scales.
 
     `whole` says whether all that was released were whole steps, and `again` which share had noise that came before.
-    What was released are `steps` whole steps of the size `step`.
     """
 
     inside: NDArray[np.bool_]
@@ -45,8 +44,6 @@ class DevicePlay:
     noise: Floats
     whole: bool
     again: float
-    steps: Integers
-    step: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +113,7 @@ class DeviceGame:
         return self._seen(released, inside)
 
     def _seen(self, released: Sequence[Whole], inside: NDArray[np.bool_]) -> DevicePlay:
-        mechanism, step = self.mechanism, released[0].step
+        mechanism = self.mechanism
         whole = all(each.steps.dtype == np.int64 and math.frexp(each.step)[0] == 0.5 for each in released)
         answers = np.array([each.values for each in released])
         sent = np.where(inside[:, None], *self.sent)
@@ -125,8 +122,7 @@ class DeviceGame:
         deviation = np.sqrt(mechanism.noise_variance)
         noise = (answers - sent) / deviation
         again = 1 - len(np.unique(np.rint(noise * 2**20), axis=0)) / len(noise)
-        steps = np.array([each.steps for each in released])
-        return DevicePlay(inside=inside, scores=each, noise=noise, whole=whole, again=again, steps=steps, step=step)
+        return DevicePlay(inside=inside, scores=each, noise=noise, whole=whole, again=again)
 
     def log_likely(self, noise: Floats) -> Floats:
         """The logarithm of how likely such noise is, [..., numbers], up to a constant.

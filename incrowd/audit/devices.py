@@ -13,10 +13,7 @@ from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.direction_plays import direction_looks
-from incrowd.audit.finding import Check, Finding
-from incrowd.audit.pool_plays import PoolGame
-from incrowd.audit.pool_views import MOST_OTHERS, pool_findings
-from incrowd.audit.scored import Claim, bounded
+from incrowd.audit.finding import Check, Claim, Finding, bounded
 from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, NoExamplesWarning
 from incrowd.drawdiscard.policy import Policy
@@ -34,29 +31,14 @@ def audit_specification(asked: Specification, *, trials: int, seed: int) -> tupl
     Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
 
     Edge cases: a specification without noise is a `ConfigError`. Of directions one contribution is attacked, with
-    knowledge of all directions that the device tossed; pools are not.
+    knowledge of all directions that the device tossed.
     """
     if asked.noise == "direction":
         finding, looks = direction_looks(asked, trials=trials, seed=seed)
         return [finding], [*looks, *device_checks(asked)]
     game = DeviceGame(specification=asked)
     play = game.play(seed, trials)
-    findings = _findings(game, play, seed=seed)
-    return findings, [*contribution_checks(game, play), *device_checks(asked)]
-
-
-def pooled(asked: Specification, *, trials: int, seed: int) -> list[Finding]:
-    """The attacks alone, of who listens, who looks at the pool, and who sees what is published."""
-    game = DeviceGame(specification=asked)
-    return _findings(game, game.play(seed, trials), seed=seed)
-
-
-def _findings(game: DeviceGame, play: DevicePlay, *, seed: int) -> list[Finding]:
-    pool = PoolGame(device=game, others=min(MOST_OTHERS, 2 * game.specification.instances))
-    return [
-        _finding(game, play),
-        *pool_findings(pool, play, seed=seed),
-    ]
+    return [_finding(game, play)], [*contribution_checks(game, play), *device_checks(asked)]
 
 
 def _finding(game: DeviceGame, play: DevicePlay) -> Finding:

@@ -15,8 +15,7 @@ from scipy.stats import binom
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.audit.checks import ALARM
-from incrowd.audit.finding import Check, Finding
-from incrowd.audit.scored import Claim, bounded
+from incrowd.audit.finding import Check, Claim, Finding, bounded
 from incrowd.drawdiscard.specification import Specification
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger

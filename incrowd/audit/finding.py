@@ -5,7 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from incrowd._random import Floats
 from incrowd.audit import bounds
+from incrowd.errors import ConfigError
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.promise import Promise
+
+CONFIDENCE = 0.95
 
 SIMULATED = "simulations of these settings, made for the audit; no ledger was opened and nothing was released"
 """What every audit says of itself."""
@@ -19,8 +25,7 @@ class Finding:
     that the attack proves with this `confidence`. `sure_bound` is what it proves with all but one chance in a million:
     where it is given it decides, because an attack as good as the promise is tight would exceed a bound of 95 %
     confidence one time in twenty. `true_positives` are the share of members who are found at 0.1 % false positives,
-    `allowed` the largest share that the promise allows there. `estimate` is no bound. Of `trials`, half are members.
-    `modelled` is what a model expects this attacker to learn: nobody promises it, and it decides nothing.
+    `allowed` the largest share that the promise allows there. Of `trials`, half are members.
 
     Guarantee: `holds` is False only where what was proven exceeds what was claimed.
 
@@ -39,8 +44,6 @@ class Finding:
     trials: int
     note: str = ""
     sure_bound: float | None = None
-    estimate: float | None = None
-    modelled: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -137,3 +140,69 @@ class Audited:
 
 def _shown(value: float | str | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is promised to one unit, and whether each release is Gaussian about all of them."""
+
+    unit: str
+    epsilon: float
+    delta: float
+    gaussian: bool = False
+
+
+def bounded(
+    claim: Claim,
+    inside: Floats,
+    outside: Floats,
+    *,
+    attack: str,
+    note: str,
+) -> Finding:
+    """The bound that larger scores for members prove, where trials are independent."""
+    seen = bounds.odds(inside, outside, confidence=bounds.SURE)
+    proven, sure = (
+        bounds.lower_bound(inside, outside, delta=claim.delta, confidence=confidence, gaussian=claim.gaussian)
+        for confidence in (CONFIDENCE, bounds.SURE)
+    )
+    return Finding(
+        attack=attack,
+        unit=claim.unit,
+        claimed=claim.epsilon,
+        delta=claim.delta,
+        lower_bound=proven,
+        sure_bound=sure,
+        confidence=CONFIDENCE,
+        auc=seen.auc,
+        true_positives=seen.true_positives,
+        allowed=bounds.allowed(seen.false_positives_at_most, epsilon=claim.epsilon, delta=claim.delta),
+        trials=len(inside) + len(outside),
+        note=note,
+    )
+
+
+def scored(plan: Promise, inside: Floats, outside: Floats, *, attack: str, note: str) -> Finding:
+    """The same for clients of a plan.
+
+    Edge cases: nobody inside, or nobody outside, is a `ConfigError`.
+    """
+    if not (len(inside) and len(outside)):
+        raise ConfigError(
+            field="canaries", value=len(inside) + len(outside), remedy="give more: some have to be inside"
+        )
+    return bounded(claim_of(plan), inside, outside, attack=attack, note=note)
+
+
+def claim_of(plan: Promise) -> Claim:
+    """What a plan promises each client."""
+    delta = plan.budget.delta
+    return Claim(unit="client", epsilon=plan.price.epsilon, delta=delta, gaussian=_about_everyone(plan))
+
+
+def _about_everyone(plan: Promise) -> bool:
+    """Whether all releases are Gaussian about everyone, so that the run has a Gaussian trade-off curve."""
+    if isinstance(plan, CorrelatedPlan):
+        return True
+    samplers = [plan.round(number).sampler for number in range(plan.rounds)]
+    return all(sampler.expected_cohort == sampler.clients for sampler in samplers)

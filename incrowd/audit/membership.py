@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.audit.bounds import SURE
+from incrowd.audit.bounds import SURE, allowed, odds
 from incrowd.audit.finding import Finding
-from incrowd.audit.odds import allowed, odds
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import outputs_of

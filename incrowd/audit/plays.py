@@ -158,15 +158,15 @@ class Adversary:
         self._noise: list[Floats] = []
         self._unit = game.directions / np.linalg.norm(game.directions, axis=1, keepdims=True)
 
-    def see(self, release: Release, drawn: NDArray[np.int64], *, others: Floats | float = 0.0) -> None:
-        """One more release, its cohort, and the sum of what clients who are no canaries sent."""
+    def see(self, release: Release, drawn: NDArray[np.int64]) -> None:
+        """One more release and its cohort."""
         game = self._game
         there = drawn[drawn < game.canaries]
         signs = np.where(self._inside, 1.0, -1.0 if game.replaces else 0.0)
         took_part = np.zeros(game.canaries)
         took_part[there] = 1.0
         bound, std = release.clip_norm * game.reach, self._std(release)
-        left = release.total.values - others
+        left = release.total.values
         self._noise.append((left - bound * (signs * took_part) @ self._unit) / std)
         self._cohorts.append(drawn.size)
         self._taken[there] += 1

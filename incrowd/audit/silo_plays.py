@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.audit.checks import Steps
 from incrowd.audit.plays import log_mixed
-from incrowd.audit.price import Steps
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import EngineName, record_engine
 from incrowd.federated.silo import Silo
@@ -50,7 +50,7 @@ class SiloPlay:
     [steps, numbers], the rounds that were paid for, by their multipliers, and what the ledger says they cost.
 
     `drawn` says which canaries who were inside were in which batch, [steps, canaries], and `divisor` by what the sums
-    were divided on their way to the weights that left. `left` scores the canaries by these weights alone.
+    were divided on their way to the weights that left.
     """
 
     inside: NDArray[np.bool_]
@@ -60,7 +60,6 @@ class SiloPlay:
     epsilon: float
     drawn: NDArray[np.bool_]
     divisor: float
-    left: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class SiloGame:
             moved += np.zeros(self.canaries) if answer.update is None else answer.update
         summed = np.sum(seen.noised, axis=0)
         divisor = -self._rate * float(summed @ summed) / float(summed @ moved)
-        return self._seen(seen, inside, multipliers, ledger.spent().epsilon, divisor=divisor, left=-moved)
+        return self._seen(seen, inside, multipliers, ledger.spent().epsilon, divisor=divisor)
 
     def longest(self) -> float:
         """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
@@ -152,7 +151,6 @@ class SiloGame:
         epsilon: float,
         *,
         divisor: float,
-        left: Floats,
     ) -> SiloPlay:
         plan, bound = self.plan, self.plan.clip_norm
         stated = np.repeat([plan.training(one).sensitivity * one for one in multipliers], plan.steps)
@@ -169,7 +167,6 @@ class SiloGame:
             epsilon=epsilon,
             drawn=np.abs(entered[:, inside]) > bound / 2,
             divisor=divisor,
-            left=left,
         )
 
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import norm
 
-from incrowd._random import Floats, SeededRandomness
-from incrowd.audit.checks import ALARM, likeness, size_of_noise
-from incrowd.audit.finding import Check, Finding
-from incrowd.audit.price import least_epsilon_of
-from incrowd.audit.scored import Claim, bounded, guessed
+from incrowd._random import SeededRandomness
+from incrowd.audit.checks import ALARM, least_epsilon_of, likeness, size_of_noise
+from incrowd.audit.finding import Check, Claim, Finding, bounded
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -48,15 +46,7 @@ def silo_findings(game: SiloGame, plays: Sequence[SiloPlay]) -> list[Finding]:
             attack=f"records at right angles in {plan.name}, seen through every step",
             note="the adversary sees the noised sum of each step, which is more than the weights that leave the silo",
         ),
-        guessed_records(game, plays[0], plays[0].scores, seen="every step"),
-        guessed_records(game, plays[0], plays[0].left, seen="the weights of all rounds"),
     ]
-
-
-def guessed_records(game: SiloGame, play: SiloPlay, scores: Floats, *, seen: str) -> Finding:
-    """Many canaries in a single run, guessed by what is seen of it."""
-    claim = Claim(unit="record", epsilon=play.epsilon, delta=game.plan.budget.delta)
-    return guessed(claim, scores, play.inside, attack=f"many records in one run of {game.plan.name}, guessed by {seen}")
 
 
 def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list[Check]:

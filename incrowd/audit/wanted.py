@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.audit.audit import Effort, audit_work
+from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Audited
-from incrowd.audit.units import audit_devices, audit_records
+from incrowd.audit.membership import FEW_MODELS, MODELS
+from incrowd.audit.record_membership import record_membership
+from incrowd.audit.silos import audit_silos
+from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.specification_file import read_specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.schedule import Schedule, Step
@@ -19,7 +23,11 @@ from incrowd.runs.folder import settings_in
 from incrowd.runs.recipes import config_of
 from incrowd.runs.results import first_state_in
 from incrowd.runs.settings import read_back, tables
+from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
+
+_RECORDS, _FEW_RECORDS = 5_000, 1_000
+_CONTRIBUTIONS, _FEW_CONTRIBUTIONS = 20_000, 4_000
 
 
 def audit(
@@ -46,23 +54,15 @@ def audit(
         if effort.membership:
             remedy = "devices are told apart by what they send, not by what a model says of them: leave it out"
             raise ConfigError(field="membership", value="contribution", remedy=remedy)
-        _only_clients(effort)
-        return audit_devices(read_specification(source), effort=effort)
+        return _devices(read_specification(source), effort=effort)
     config = config_of(tables(source, overrides=overrides, data=data))
     return _of_config(config, effort)
 
 
 def _of_config(config: Config | SiloConfig, effort: Effort) -> Audited:
     if isinstance(config, SiloConfig):
-        _only_clients(effort)
-        return audit_records(config, effort=effort)
+        return _records(config, effort=effort)
     return audit_work(assemble(config), effort=effort)
-
-
-def _only_clients(effort: Effort) -> None:
-    if effort.among is not None:
-        remedy = "canaries are hidden among whole clients alone: leave it out"
-        raise ConfigError(field="among", value=effort.among, remedy=remedy)
 
 
 def _is_specification(path: Path) -> bool:
@@ -92,4 +92,52 @@ def _work(settings: Mapping[str, Any], folder: Path, config: Config) -> ClientWo
         given=Given(start=first_state_in(folder)),
         schedule=None if steps is None else Schedule(tuple(Step(**step) for step in steps)),
         chunk=settings.get("chunk"),
+    )
+
+
+def _records(config: SiloConfig, *, effort: Effort) -> Audited:
+    """Attack each silo of some settings on canary records; with `membership` also their released model.
+
+    Guarantee: records are trained on only if they are public and `membership` is set; no ledger is opened.
+    """
+    trials = effort.canaries or (_FEW_RECORDS if effort.quick else _RECORDS)
+    tried = []
+    if effort.membership:
+        models = FEW_MODELS if effort.quick else MODELS
+        tried = record_membership(assemble_silos(config), models=models, seed=effort.seed)
+    findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed)
+    names = ", ".join(plan.name for plan in plans)
+    return Audited(
+        claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
+        delta=config.privacy.delta,
+        findings=(*findings, *tried),
+        checks=tuple(checks),
+        settings={
+            "unit": "record",
+            "engine": config.local.engine,
+            "rounds": config.privacy.rounds,
+            "seed": effort.seed,
+        },
+        notes=(f"attacked: {names}; silos whose plans are equal are attacked once",),
+    )
+
+
+def _devices(asked: Specification, *, effort: Effort) -> Audited:
+    """Attack one contribution to a specification, and a device's memory and limits."""
+    trials = effort.canaries or (_FEW_CONTRIBUTIONS if effort.quick else _CONTRIBUTIONS)
+    findings, checks = audit_specification(asked, trials=trials, seed=effort.seed)
+    return Audited(
+        claimed=asked.epsilon,
+        delta=asked.delta or 0.0,
+        findings=tuple(findings),
+        checks=tuple(checks),
+        settings={
+            "unit": "contribution",
+            "weights": asked.size,
+            "privacy": asked.privacy,
+            "bound": asked.bound,
+            "noise": asked.noise,
+            "seed": effort.seed,
+        },
+        notes=("epsilon is that of one contribution; a device's budget limits how many it makes",),
     )

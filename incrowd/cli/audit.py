@@ -32,9 +32,6 @@ def audit(
     membership: Annotated[
         bool, typer.Option("--membership", help="Also attack membership by shadow models (LiRA).")
     ] = False,
-    among: Annotated[
-        int | None, typer.Option(metavar="N", help="Also hide canaries among the real clients of so many trainings.")
-    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +51,7 @@ def audit(
 
     if out is not None and (out / RESULT).exists():
         raise ConfigError(field="out", value=str(out), remedy=f"it holds {RESULT}: name another folder")
-    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, membership=membership, among=among)
+    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, membership=membership)
     found = run(source, overrides=override or [], data=data, effort=effort)
     content = found.to_json()
     if out is not None:
@@ -95,9 +92,7 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
     shown = {
         "attack": finding["attack"],
         "epsilon at least": finding["lower_bound"],
-        "estimate": finding["estimate"],
         "claimed": finding["claimed"],
-        "modelled": finding["modelled"],
         "area": finding["auc"],
         "true positives": finding["true_positives"],
         "allowed": finding["allowed"],

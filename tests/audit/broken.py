@@ -199,12 +199,12 @@ def engine_adds_twice() -> Any:
 
 
 def longer_later() -> Any:
-    """An engine that from the fifth round on clips at 1.2 times the bound: no few rounds of a training show it."""
+    """An engine that from the fifth round on clips at 1.05 times the bound: the first rounds do not show it."""
 
     def make(real: Callable[..., Any]) -> Callable[..., Any]:
         def train_and_sum(self: CohortEngine, weights: Any, clients: Any, how: Any, **given: Any) -> Any:
             if given["round"] >= 4:
-                how = replace(how, factors=lambda norms, real=how.factors: 1.2 * real(norms))
+                how = replace(how, factors=lambda norms, real=how.factors: 1.05 * real(norms))
             return real(self, weights, clients, how, **given)
 
         return train_and_sum

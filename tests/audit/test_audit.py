@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.audit.audit import Effort, audit_plan, audit_work
+from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.wanted import audit
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
@@ -15,7 +16,7 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.runs.build import NOTHING
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.settings import load
-from tests.audit.broken import engine_adds_twice, shares_in_company, training_in_company
+from tests.audit.broken import engine_adds_twice, longer_later, shares_in_company, training_in_company
 
 SMALL = ["data.clients=20", "privacy.rounds=3", "privacy.epsilon=4"]
 EFFORT = Effort(repeats=4)
@@ -55,6 +56,14 @@ def test_a_broken_engine_is_caught(work: ClientWork, breakage: object, witness: 
     with breakage():
         found = audit_work(work, effort=EFFORT)
     assert any(witness in violation for violation in found.violations), found.violations
+
+
+def test_a_clip_that_is_wrong_in_late_rounds_alone_is_caught() -> None:
+    work = assemble(load(overrides=[*SMALL, "privacy.rounds=6"]), given=NOTHING)
+    with longer_later():
+        found = pipeline_checks(work, seed=0, rounds=2)
+    assert [check.name for check in found if not check.holds] == ["sum of the last round"]
+    assert all(check.holds for check in pipeline_checks(work, seed=0, rounds=2))  # the control
 
 
 @pytest.mark.slow

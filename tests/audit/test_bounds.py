@@ -91,39 +91,6 @@ class TestScores:
         assert bounds.lower_bound(np.ones(1), np.zeros(9), delta=0.0) == 0
 
 
-class TestGuesses:
-    def test_without_delta_it_is_the_binomial_tail(self) -> None:
-        """At the bound, so many right guesses have a chance of exactly 5 %."""
-        epsilon = bounds.from_guesses(right=90, guesses=100, canaries=1000, delta=0.0)
-        chance = stats.binom.sf(89, 100, 1 / (1 + math.exp(-epsilon)))
-        assert chance == pytest.approx(0.05, rel=1e-3)
-
-    def test_delta_takes_from_it(self) -> None:
-        given = {"right": 90, "guesses": 100, "canaries": 1000}
-        assert bounds.from_guesses(**given, delta=1e-3) < bounds.from_guesses(**given, delta=1e-6)
-
-    @pytest.mark.slow
-    def test_it_holds_for_randomised_response_on_each_canary(self) -> None:
-        rng, epsilon = np.random.default_rng(5), 1.0
-        right = rng.binomial(500, 1 / (1 + math.exp(-epsilon)), size=400)
-        proven = {
-            int(each): bounds.from_guesses(right=int(each), guesses=500, canaries=500, delta=1e-6)
-            for each in np.unique(right)
-        }
-        found = [proven[int(each)] for each in right]
-        assert sum(each > epsilon for each in found) <= 45
-        assert np.median(found) > 0.7
-
-    @pytest.mark.parametrize("right", [0, 50])
-    def test_guessing_proves_nothing(self, right: int) -> None:
-        assert bounds.from_guesses(right=right, guesses=100, canaries=100, delta=0.0) == 0
-        assert bounds.from_guesses(right=0, guesses=0, canaries=100, delta=0.0) == 0
-
-    def test_more_right_than_guesses_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="right"):
-            bounds.from_guesses(right=5, guesses=4, canaries=10, delta=0.0)
-
-
 def test_an_epsilon_of_mu_is_on_the_gaussian_curve() -> None:
     epsilon = bounds.epsilon_of_mu(1.5, delta=1e-3)
     assert ndtr(0.75 - epsilon / 1.5) - math.exp(epsilon) * ndtr(-0.75 - epsilon / 1.5) == pytest.approx(1e-3)

@@ -1,5 +1,6 @@
 """Every pipeline that is broken on purpose is caught, and the right ones pass."""
 
+import numpy as np
 import pytest
 
 from incrowd.audit.audit import Effort, audit_plan
@@ -57,6 +58,15 @@ def test_a_broken_pipeline_is_caught(name: str) -> None:
         found = audit_plan(a_plan(kind), BUDGET, effort=EFFORT)
     assert not found.holds
     assert any(witness in violation for violation in found.violations), found.violations
+
+
+@pytest.mark.parametrize("kind", ["elementwise", "layers"])
+def test_canaries_are_at_right_angles_where_each_number_or_layer_has_a_bound(kind: str) -> None:
+    game = CanaryGame(plan=a_plan(kind))
+    clipped = np.array([game.clip.clip(row[None])[0] for row in game.directions])  # type: ignore[union-attr]  # no median
+    apart = clipped @ clipped.T / np.linalg.norm(clipped, axis=1) ** 2
+    assert np.allclose(apart, np.eye(game.canaries), atol=1e-9)
+    assert np.linalg.norm(clipped[0]) == pytest.approx(game.clip.clip_norm * game.reach, rel=1e-6)  # type: ignore[union-attr]  # as above
 
 
 @pytest.mark.slow

@@ -6,11 +6,10 @@ from incrowd import Specification
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Check, Finding
 from incrowd.audit.silo_plays import SiloGame
-from incrowd.audit.silos import audit_silo, guessed_records
+from incrowd.audit.silos import audit_silo
 from incrowd.federated.record_engines import EngineName
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.silo_plan import SiloPlan
-from tests.audit.broken import noise_is
 from tests.audit.broken_units import DEVICES, RECORDS
 from tests.drawdiscard.mail import KEYS
 
@@ -76,33 +75,3 @@ def test_a_broken_device_is_caught(name: str) -> None:
     with breakage():
         found = broken(device(kind))
     assert any(witness in one for one in found), found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seen", ["scores", "left"])
-def test_one_run_of_a_silo_with_hardly_any_noise_is_guessed(seen: str) -> None:
-    """By every step and by the weights alone; the same run with its noise is not."""
-    budget = Budget(epsilon=0.5, delta=1e-8)
-    plan = SiloPlan(name="ward", budget=budget, rounds=2, records=256, batch_size=64, epochs=4, clip_norm=0.7)
-    game = SiloGame(plan=plan)
-    right = game.play(5)
-    with noise_is(0.01)():
-        wrong = game.play(5)
-    assert guessed_records(game, right, getattr(right, seen), seen=seen).holds
-    assert not guessed_records(game, wrong, getattr(wrong, seen), seen=seen).holds
-
-
-def test_at_a_large_delta_one_run_is_never_sure() -> None:
-    plan = SiloPlan(
-        name="ward",
-        budget=Budget(epsilon=0.5, delta=1e-4),
-        rounds=2,
-        records=256,
-        batch_size=64,
-        epochs=4,
-        clip_norm=0.7,
-    )
-    game = SiloGame(plan=plan)
-    with noise_is(0.01)():
-        wrong = game.play(5)
-    assert guessed_records(game, wrong, wrong.scores, seen="every step").sure_bound == 0

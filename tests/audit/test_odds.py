@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from incrowd.audit import bounds
-from incrowd.audit.odds import allowed, auc, odds
+from incrowd.audit.bounds import allowed, auc, odds
 
 
 def test_the_area_is_the_chance_of_the_larger_score() -> None:

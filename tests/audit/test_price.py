@@ -2,7 +2,7 @@
 
 import pytest
 
-from incrowd.audit.price import least_epsilon
+from incrowd.audit.checks import least_epsilon
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Poisson
