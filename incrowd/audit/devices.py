@@ -19,7 +19,7 @@ from incrowd.drawdiscard.device import Device, NoExamplesWarning
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.specification import Specification
-from incrowd.errors import BudgetExceeded
+from incrowd.errors import BudgetExceeded, IncrowdError
 from incrowd.privacy.account.accounting import Budget
 
 _LAPLACE_KURTOSIS = 6.0
@@ -30,14 +30,18 @@ def audit_specification(asked: Specification, *, trials: int, seed: int) -> tupl
 
     Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
 
-    Edge cases: a specification without noise is a `ConfigError`. Of directions one contribution is attacked, with
-    knowledge of all directions that the device tossed.
+    Edge cases: a specification without noise is a `ConfigError`; a contribution that is refused fails the audit.
+    Of directions one contribution is attacked, with knowledge of all directions that the device tossed.
     """
     if asked.noise == "direction":
         finding, looks = direction_looks(asked, trials=trials, seed=seed)
         return [finding], [*looks, *device_checks(asked)]
     game = DeviceGame(specification=asked)
-    play = game.play(seed, trials)
+    try:
+        play = game.play(seed, trials)
+    except IncrowdError as error:
+        refused = Check(name="a contribution", measured=f"refused: {error}", stated="works", holds=False)
+        return [], [refused, *_price(game)]
     return [_finding(game, play)], [*contribution_checks(game, play), *device_checks(asked)]
 
 
