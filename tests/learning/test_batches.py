@@ -33,26 +33,11 @@ def test_every_example_comes_once_in_every_epoch(
         assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(examples))
 
 
-@given(examples=st.integers(1, 90), batching=BATCHINGS)
-def test_what_fills_a_row_up_repeats_one_that_counts(examples: int, batching: dict[str, int]) -> None:
-    found = drawn(examples, **batching)
-    for positions, size in zip(found.positions, found.sizes, strict=True):
-        assert (positions[size:] == positions[size - 1]).all()
-
-
 def test_epochs_rounds_and_clients_have_orders_of_their_own() -> None:
     two = drawn(50, epochs=2, batch_size=25)
     assert not np.array_equal(two.positions[:2], two.positions[2:])
     for other in ({"client": 1}, {"round": 1}):
         assert not np.array_equal(two.positions, drawn(50, epochs=2, batch_size=25, **other).positions)
-
-
-def test_orders_are_uniform() -> None:
-    # 3,000 orders of 3: each of the 6 has a share of 1/6, with a standard error of 0.0068.
-    orders = [drawn(3, batch_size=1, client=client).positions.ravel() for client in range(3000)]
-    shares = np.unique(orders, axis=0, return_counts=True)[1] / 3000
-    assert len(shares) == 6
-    assert np.abs(shares - 1 / 6).max() < 4 * 0.0068
 
 
 def test_only_clients_with_equally_many_examples_come_side_by_side() -> None:

@@ -26,18 +26,6 @@ ways = pytest.mark.parametrize(("chunk", "dead"), [(2, 0.5), (2, 0.8), (1, 0.8)]
 
 
 @ways
-def test_who_looks_on_sees_every_chunk_and_changes_nothing(chunk: int, dead: float) -> None:
-    seen: list[Contributions] = []
-    several = cohort(chunk=chunk, dead=dead), cohort(seen, chunk=chunk, dead=dead)
-    alone, watched = (one.summed(bound=1.0, parts=None, factors=np.ones_like) for one in several)
-    assert np.array_equal(alone.total, watched.total)
-    assert alone.norms.tolist() == watched.norms.tolist()
-    assert sorted(client for chunk in seen for client in chunk.clients) == list(range(5))
-    seen.clear()
-    assert [chunk.clients for chunk in cohort(seen).chunks()] == [chunk.clients for chunk in seen]
-
-
-@ways
 def test_chunks_and_their_sum_are_of_the_same_training(chunk: int, dead: float) -> None:
     one = cohort(chunk=chunk, dead=dead)
     rows = np.concatenate([chunk.rows() for chunk in one.chunks()]).astype(np.float64)

@@ -1,6 +1,5 @@
 """Pictures looked at as drawings, beside all else that is known of them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,6 @@ def test_the_second_way_has_its_share_of_the_square_of_the_length() -> None:
     expected = [[np.sqrt(1 - one), 0, 0, 0, np.sqrt(one)] for one in (0.2, 0.1, 0.0)]
     assert np.allclose(found, expected)
     assert found.dtype == np.float32
-
-
-def test_the_name_says_what_both_depend_on() -> None:
-    one = Beside(first=FIRST, second=SECOND, share=0.2, suits=SUITS)
-    changed: list[dict[str, Any]] = [{"first": SECOND}, {"second": FIRST}, {"share": 0.3}, {"suits": FIRST}]
-    assert len({made.name for made in (one, *(replace(one, **each) for each in changed))}) == 5
 
 
 def test_each_picture_decides_for_itself_whether_it_is_a_drawing() -> None:

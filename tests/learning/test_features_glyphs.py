@@ -1,35 +1,16 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from incrowd.data import load_digits
-from incrowd.learning.features import GlyphMetric, Glyphs, OrientedEnergies, UnitNorm
-from incrowd.learning.features.feature_map import Values
+from incrowd.learning.features import GlyphMetric, Glyphs, OrientedEnergies
 from incrowd.learning.features.metric import glyph_statistics
 
 SHAPE = (8, 8)
 ENERGIES = OrientedEnergies(octave=0, stride=2)
 GLYPHS = Glyphs(count=45, variants=12)  # more than one block
-
-
-def all_features() -> list[list[Values]]:
-    return [
-        [ENERGIES(image[None])[0] for image in GLYPHS.render(number, shape=SHAPE)] for number in range(GLYPHS.count)
-    ]
-
-
-def test_statistics_are_those_of_brute_force() -> None:
-    within, means = glyph_statistics(ENERGIES, GLYPHS, SHAPE)
-    expected = np.zeros_like(within)
-    for glyph, mean in zip(all_features(), means, strict=True):
-        np.testing.assert_allclose(mean, np.mean(glyph, axis=0, dtype=np.float64), atol=1e-6)
-        for features in glyph:
-            expected += np.outer(features - mean, features - mean) / (GLYPHS.count * GLYPHS.variants)
-    np.testing.assert_allclose(within, expected, atol=1e-7)
-    assert within.trace() > 0.01
 
 
 def test_directions_solve_the_generalised_eigenproblem() -> None:
@@ -55,12 +36,6 @@ def test_features_are_centred_projected_and_of_norm_one() -> None:
     np.testing.assert_allclose(metric(values), expected, atol=1e-5)
 
 
-def test_the_same_settings_give_the_same_features() -> None:
-    values = load_digits().train.values(slice(0, 20))
-    first, again = (GlyphMetric(base=ENERGIES, shape=SHAPE, glyphs=GLYPHS, dimensions=10)(values) for _ in range(2))
-    np.testing.assert_allclose(first, again, atol=1e-5)
-
-
 def test_directions_are_kept_and_known_by_all_that_they_depend_on(tmp_path: Path) -> None:
     values = GLYPHS.render(3, shape=SHAPE)
     metric = GlyphMetric(base=ENERGIES, shape=SHAPE, glyphs=GLYPHS, dimensions=10)
@@ -75,17 +50,3 @@ def test_directions_are_kept_and_known_by_all_that_they_depend_on(tmp_path: Path
     assert kept.stat().st_mtime_ns == written
     replace(again, dimensions=9)(values)
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_the_name_says_all_settings() -> None:
-    defaults: dict[str, Any] = {"base": ENERGIES}
-    settings: list[dict[str, Any]] = [
-        {},
-        {"base": UnitNorm()},
-        {"shape": (9, 9)},
-        {"dimensions": 5},
-        {"ridge": 2.0},
-        {"glyphs": Glyphs(seed=1)},
-    ]
-    names = {GlyphMetric(**(defaults | setting)).name for setting in settings}
-    assert len(names) == len(settings)

@@ -70,31 +70,6 @@ def test_each_example_decides_for_itself() -> None:
         assert np.array_equal(looked(mixed[k : k + 1])[0], together[k])
 
 
-def test_many_pixels_become_random_sums_that_keep_angles() -> None:
-    noise = np.random.default_rng(0).random((40, 40, 40), np.float32)
-    noise[1::2] = 0.9 * noise[::2] + 0.1 * noise[1::2]
-    looked = of((40, 40), pixels=400)
-    sums = looked(noise)[:, 2:]
-    assert sums.shape == (40, 400)
-    lengths = np.linalg.norm(sums, axis=1)
-    pixels = UnitNorm(centred=True)(noise)
-    gram, true = (sums / lengths[:, None]) @ (sums / lengths[:, None]).T, pixels @ pixels.T
-    # A sum of 1,600 products with random signs over 400 places has a standard deviation of .05.
-    assert np.abs(gram - true).max() < 0.3
-    assert gram[0, 1] > 0.9
-    assert np.array_equal(of((40, 40), pixels=400)(noise)[:, 2:], sums)
-
-
-def test_the_name_says_what_it_depends_on() -> None:
-    names = {of(shape, pixels=pixels).name for shape in ((8, 8), (8, 9)) for pixels in (5, 6)}
-    names |= {
-        of((8, 8), pixels=5, moved=0.2).name,
-        of((8, 8), pixels=5, raw=0.2).name,
-    }
-    assert len(names) == 6
-    assert KNOWN.name in of((8, 8)).name
-
-
 def test_settings_say_how_many_pixels() -> None:
     alone = feature_map_of(PictureFeatures(pixels=0), (8, 8))
     both = feature_map_of(PictureFeatures(pixels=20, raw=0.02), (8, 8))

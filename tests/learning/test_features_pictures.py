@@ -8,7 +8,6 @@ import pytest
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
-    ColourPictures,
     GreyPictures,
     MadeUpPictures,
     Mirrored,
@@ -103,26 +102,6 @@ def test_patch_responses_do_not_see_brightness_and_are_of_one_example_alone() ->
     assert (np.linalg.norm(places, axis=2) <= 1).all()
 
 
-def test_patches_are_kept_and_known_by_all_that_they_depend_on(tmp_path: Path) -> None:
-    one = small_patches(cache=tmp_path)(some(3, 12, 12))
-    kept = list(tmp_path.iterdir())
-    assert len(kept) == 1
-    assert np.array_equal(small_patches(cache=tmp_path)(some(3, 12, 12)), one)
-    assert small_patches(cache=tmp_path).name == small_patches().name
-    small_patches(cache=tmp_path, directions=8)(some(3, 12, 12))
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_where_nothing_can_be_written_it_is_learnt_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures, no_folder = some(8, 8), tmp_path / "file" / "folder"
-    no_folder.parent.write_text("not a folder")
-    expected = small_map()(pictures)
-    assert np.array_equal(small_map(cache=no_folder)(pictures), expected)
-    monkeypatch.setenv("INCROWD_STATE", str(no_folder))
-    assert np.array_equal(small_map(cache=tmp_path)(pictures), expected)
-    assert list(tmp_path.iterdir()) == [no_folder.parent]
-
-
 def test_what_was_learnt_is_kept_and_known_by_all_that_it_depends_on(tmp_path: Path) -> None:
     pictures = some(8, 8)
     one = small_map(cache=tmp_path)(pictures)
@@ -155,14 +134,3 @@ def test_a_picture_and_its_mirror_image_have_the_same_features(shape: tuple[int,
     ordered = np.moveaxis(flipped, -1, 1) if shape[-1] == 3 else flipped
     assert np.allclose(mirrored(pictures), (seen(upright.copy()) + seen(ordered.copy())) / 2)
     assert mirrored.name == "Mirrored(seen)"
-
-
-@pytest.mark.slow
-def test_colours_are_looked_at_by_patches_and_energies(tmp_path: Path) -> None:
-    pictures = some(3, 16, 16)
-    seen = ColourPictures(cache=tmp_path)
-    found = seen(pictures)
-    assert np.isfinite(found).all()
-    assert np.allclose(seen(pictures[:1])[0], found[0], atol=1e-5)
-    assert np.array_equal(seen(pictures.transpose(0, 2, 3, 1).copy()), found)
-    assert np.array_equal(ColourPictures(cache=tmp_path)(pictures), found)

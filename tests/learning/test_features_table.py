@@ -16,7 +16,6 @@ from incrowd.data import (
     Number,
     Text,
     YesNo,
-    read_features,
 )
 from incrowd.errors import ConfigError
 from incrowd.federation import Federation
@@ -24,9 +23,8 @@ from incrowd.learning.features import TableRows
 from incrowd.learning.features.sizes import PLACES
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.clip_config import FixedSection
-from incrowd.runs.config import Config, Private, RunOptions, TableFeatures
+from incrowd.runs.config import Config, Private, TableFeatures
 from incrowd.runs.data_config import Table
-from incrowd.runs.prediction import predict
 
 WORDS: dict[str, Any] = {
     "age": {"range": [0, 100], "outside": "clip", "missing": 40, "indicator": True},
@@ -93,16 +91,6 @@ def test_a_number_without_a_range_is_seen_by_its_size() -> None:
     assert np.argmax(quiet[4:]) == PLACES // 2 + 9  # beside what has a scale it is one of the others, however small
 
 
-def test_numbers_alone_stay_as_they_are_in_a_row_on_one_scale() -> None:
-    schema = {"x": Number(), "y": Number()}
-    on_one_scale, on_two = np.array(mapped(schema, [-6, 8])), np.array(mapped(schema, [-6, 8000]))
-    assert np.allclose(on_one_scale, [*np.zeros(2 * PLACES), -0.6, 0.8], atol=1e-5)
-    assert on_two[-2:].tolist() == [0, 0]
-    x, y = np.split(on_two[:-2], 2)
-    assert x.argmax() < PLACES // 2 < y.argmax()
-    assert np.isclose(np.linalg.norm(on_two), 1, atol=1e-5)
-
-
 @given(
     rows=st.lists(st.lists(st.floats(-(2.0**40), 2.0**40, width=32), min_size=2, max_size=2), min_size=2, max_size=9)
 )
@@ -154,29 +142,3 @@ def test_rows_of_another_table_are_refused() -> None:
         made(np.zeros((3, 2), np.float32))
     with pytest.raises(ConfigError, match=r"name = 'table': it needs rows of a table"):
         feature_map_of(TableFeatures(), (3,))
-
-
-def test_the_name_says_all_that_features_depend_on() -> None:
-    names = {
-        TableRows(columns=columns(age=Number(range=(0, high)), other=column), bins=bins).name
-        for high in (1, 2)
-        for bins in (3, 4)
-        for column in (YesNo(), YesNo(missing=True), Number(range=(0, 1)))
-    }
-    assert len(names) == 12
-
-
-def test_a_table_is_learned_from_and_predicted_alike(tmp_path: Path) -> None:
-    ends = ("f,2020-03-01,yes,evil,no", "m,2020-09-01,no,good,yes")
-    file = table(tmp_path / "visits.csv", [f"{who},{who},{who * 100},{ends[who % 2]}" for who in range(40)])
-    data = Table(
-        file=str(file), client="who", label="bad", classes=("no", "yes"), columns=WORDS, clients=40, public=True
-    )
-    budget = Private(epsilon=8, delta=1e-3)
-    run = RunOptions(randomness="seeded", seed=1, plot=False)
-    federation = Federation.by_recipe("tables", data, privacy=budget, run=run)
-    assert federation.settings.features.name == "table"
-    result = federation.train(tmp_path / "run", progress=False)
-    assert result.accuracy is None
-    assert result.predict(file).tolist() == result.predict(read_features(file, columns())).tolist()
-    assert result.predict(file).tolist() == predict(tmp_path / "run", file).labels.tolist()

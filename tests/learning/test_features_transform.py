@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Clients, Examples, Split, iid, load_digits
+from incrowd.data import Examples, Split, load_digits
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
     FeatureMap,
@@ -25,7 +25,6 @@ from incrowd.learning.features import (
     from_callable,
     from_module,
     transform,
-    transform_federated,
 )
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import Values
@@ -92,50 +91,11 @@ def test_features_depend_on_their_example_alone(feature_map: FeatureMap) -> None
     np.testing.assert_allclose(feature_map(values[::-1])[::-1], together[:70], atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MAPS)
-def test_the_global_generators_are_neither_read_nor_changed(name: str) -> None:
-    results = []
-    for seed in (0, 1):
-        fresh = MAPS[name]()
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - the global seed is what must have no effect
-        before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002 - as above
-        results.append(transform(fresh, DIGITS.train).features)
-        assert torch.equal(torch.get_rng_state(), before[0])
-        assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index]  # noqa: NPY002 - as above
-    np.testing.assert_allclose(results[0], results[1], atol=1e-5)
-
-
 def test_maps_see_values_as_they_are_meant() -> None:
     features = transform(UnitNorm(), DIGITS.train).features
     counted = transform(Counting(), DIGITS.train).features
     np.testing.assert_array_equal(counted, DIGITS.train.values(slice(None)).reshape(len(DIGITS.train), -1) + 1)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, atol=1e-5)
-
-
-def test_threads_change_nothing(feature_map: FeatureMap) -> None:
-    expected = transform(feature_map, DIGITS.train).features
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        np.testing.assert_allclose(transform(feature_map, DIGITS.train).features, expected, atol=1e-6)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.slow
-def test_a_federation_keeps_its_partition() -> None:
-    data = Clients.of(DIGITS, iid(DIGITS.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
-    result = transform_federated(ENERGIES, data)
-    assert result.partition is data.partition
-    assert result.name == data.name
-    assert result.test is not None
-    assert DIGITS.test is not None
-    np.testing.assert_array_equal(result.test.features, transform(ENERGIES, DIGITS.test).features)
-    np.testing.assert_array_equal(result.examples.features, transform(ENERGIES, DIGITS.train).features)
-    alone = Clients(examples=data.examples, partition=data.partition)
-    assert transform_federated(ENERGIES, alone).test is None
 
 
 # The cache
@@ -211,12 +171,6 @@ def test_other_examples_and_other_maps_have_other_files(tmp_path: Path) -> None:
     assert seen(tmp_path / "any", relabelled) == 0
 
 
-def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="give another cache folder, or none"):
-        transform(UnitNorm(), DIGITS.train, cache=tmp_path / "file")
-
-
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     in_the_way = disk.place(tmp_path, UnitNorm(), DIGITS.train, alone=True)
     in_the_way.mkdir()
@@ -268,17 +222,6 @@ def test_a_module_gives_its_outputs_in_evaluation_mode() -> None:
     assert module.training
     expected = module.eval()(torch.from_numpy(values)).flatten(1)
     np.testing.assert_array_equal(found, expected.detach())
-
-
-def test_modules_differ_in_name_with_anything_that_may_matter() -> None:
-    module, buffers, deeper = network(), network(), nn.Sequential(network(), nn.Tanh())
-    running = buffers[2].running_mean  # type: ignore[index]  # it is a Sequential
-    assert isinstance(running, torch.Tensor)
-    running += 1
-    names = [from_module(one, name="a").name for one in (module, network(2), buffers, deeper)]
-    names.append(from_module(module, name="b").name)
-    assert len(set(names)) == 5
-    assert from_module(network(), name="a").name == names[0]
 
 
 class TestAlone:

@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -95,12 +94,6 @@ def test_the_flat_vector_has_torchs_own_order() -> None:
         assert model.size == len(flat) == sum(model.parts)
 
 
-def test_the_papers_sizes() -> None:
-    assert mlp((784, 600, 100, 10), bias=False).size == 531_400
-    assert small_cnn().size == 184_586
-    assert linear(784, 10).size == 7850
-
-
 def test_parts_are_layers() -> None:
     assert mlp((5, 4, 3)).parts == (24, 15)
     assert mlp((5, 4, 3), bias=False).parts == (20, 12)
@@ -116,32 +109,6 @@ def test_initial_weights_come_from_a_stream_of_their_own() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(first, model.initial(RANDOMNESS, 1))
     assert not torch.equal(first, model.initial(SeededRandomness(seed=2)))
-
-
-def test_initial_weights_are_uniform_as_torchs_are() -> None:
-    model = linear(400, 300)
-    weights = model.initial(RANDOMNESS)[: 400 * 300].numpy() * math.sqrt(400)
-    assert np.abs(weights).max() <= 1
-    # A uniform value on [-1, 1] has a mean of 0 and a mean square of 1/3, with standard deviations of 0.577 and 0.298.
-    assert abs(weights.mean()) < 4 * 0.577 / math.sqrt(weights.size)
-    assert abs((weights**2).mean() - 1 / 3) < 4 * 0.298 / math.sqrt(weights.size)
-
-
-def test_normalisation_starts_at_one_and_other_modules_keep_what_they_hold() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.factor = nn.Parameter(torch.tensor([7.0]))
-            self.norm = nn.LayerNorm(2)
-            nn.init.constant_(self.norm.weight, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.norm(x * self.factor)
-            return out
-
-    model = Model(Scaled(), fresh=True)
-    assert model.initial(RANDOMNESS).tolist() == [7, 1, 1, 0, 0]
-    assert model.weights.tolist() == [7, 5, 5, 0, 0]
 
 
 def test_a_module_starts_from_its_own_weights() -> None:
@@ -236,34 +203,3 @@ def test_a_module_with_weights_computes_with_them_and_is_a_copy() -> None:
     before = model.weights
     nn.init.zeros_(next(module.parameters()))
     assert torch.equal(model.weights, before)
-
-
-def test_weights_of_another_size_are_refused() -> None:
-    with pytest.raises(ConfigError, match="one vector of 3 weights"):
-        linear(2, 1).with_weights([1.0, 2.0])
-
-
-def test_the_cnn_is_the_plain_one() -> None:
-    model = small_cnn()
-    names = ("conv1", "conv2", "hidden", "output")
-    c1, c2, hidden, output = (model.module.get_submodule(name) for name in names)
-    x = torch.rand(3, 28, 28)
-    plain = torch.max_pool2d(torch.relu(c1(x[:, None])), 2)
-    plain = torch.max_pool2d(torch.relu(c2(plain)), 2)
-    assert torch.allclose(model.module(x), output(torch.relu(hidden(plain.flatten(1)))), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: mlp((3,)), "widths"),
-        (lambda: mlp((3, 0, 2)), "width = 0"),
-        (lambda: linear(0, 2), "width = 0"),
-        (lambda: small_cnn(side=15), "at least 16 x 16"),
-        (lambda: small_cnn(outputs=0), "outputs = 0"),
-    ],
-)
-def test_impossible_shapes_are_refused(build: object, message: str) -> None:
-    assert callable(build)
-    with pytest.raises(ConfigError, match=message):
-        build()

@@ -78,21 +78,6 @@ def test_adam_starts_every_round_anew_and_keeps_a_changed_rate() -> None:
     assert float((slower - start).norm()) < 0.2 * float((first - start).norm())
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_mean_and_a_sum_have_the_same_gradients(reduction: str) -> None:
-    torch.manual_seed(1)
-    module = nn.Linear(FEATURES, 4)
-    seen = Seen()
-    one = engine(module, criterion=nn.CrossEntropyLoss(reduction=reduction))
-    one.train(one.weights, training(steps=1, physical_batch=6), noise=seen, batches=RANDOMNESS.stream("batches"))
-    alone = Seen()
-    other = engine(module, criterion=nn.CrossEntropyLoss(reduction=reduction))
-    torch.manual_seed(1)
-    start = torch.cat([p.reshape(-1) for p in nn.Linear(FEATURES, 4).parameters()]).detach()
-    other.train(start, training(steps=1, physical_batch=1), noise=alone, batches=RANDOMNESS.stream("batches"))
-    torch.testing.assert_close(seen.totals[0], alone.totals[0], rtol=1e-5, atol=1e-6)
-
-
 def test_frozen_parameters_stay_and_are_no_part_of_the_vector() -> None:
     first = nn.Linear(FEATURES, 6)
     module = nn.Sequential(first, nn.ReLU(), nn.Linear(6, 4))
@@ -132,29 +117,6 @@ def test_nothing_of_opacus_or_of_a_private_gradient_stays() -> None:
         assert not hasattr(parameter, "grad_sample")
     assert not one.module._forward_hooks
     assert not one.module._backward_hooks
-
-
-def test_it_cleans_up_when_noise_is_refused() -> None:
-    def refuse(_: Tensor) -> Tensor:
-        raise ConfigError(field="budget", value="spent", remedy="stop")
-
-    one = engine()
-    with pytest.raises(ConfigError, match="budget"):
-        one.train(one.weights, training(), noise=refuse, batches=RANDOMNESS.stream("batches"))
-    assert all(parameter.grad is None for parameter in one.module.parameters())
-    assert not one.module._forward_hooks
-    train(one)
-
-
-def test_the_loaders_own_way_to_make_batches_is_used() -> None:
-    def doubled(records: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        assert 0 < len(records) <= 6
-        return 2 * torch.stack([x for x, _ in records]), torch.stack([y for _, y in records])
-
-    module = nn.Linear(FEATURES, 4)
-    start = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-    plain, twice = engine(module), engine(module, data=loader(collate_fn=doubled))
-    assert not torch.equal(train(plain, start), train(twice, start))
 
 
 @pytest.mark.parametrize(

@@ -266,35 +266,6 @@ def test_records_may_not_draw_from_the_global_generator_nor_be_remembered() -> N
             engine.train(model.weights, training, noise=lambda one: one, batches=RANDOMNESS.stream("b"))
 
 
-def test_frozen_weights_get_no_gradients() -> None:
-    asked: list[bool] = []
-
-    class Watched(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-            ctx.save_for_backward(weight)
-            return x @ weight.t()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-            asked.append(any(ctx.needs_input_grad))
-            (weight,) = ctx.saved_tensors
-            return gradient @ weight, None
-
-    class Body(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(WIDTH, WIDTH), requires_grad=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            outputs: Tensor = Watched.apply(x, self.weight)  # type: ignore[no-untyped-call]  # torch says no types
-            return outputs
-
-    model = Model(nn.Sequential(Body(), nn.Linear(WIDTH, CLASSES)))
-    trained(CohortEngine(model, PLAIN.clients([6]), Local(learning_rate=0.1)), model.weights, [0])
-    assert asked == []
-
-
 def test_losses_by_name_by_function_and_of_torch() -> None:
     assert as_loss("squared") is SQUARED
     assert as_loss(CROSS_ENTROPY) is CROSS_ENTROPY

@@ -52,12 +52,6 @@ def test_seeded_noise_repeats_itself_and_differs_between_rounds_and_seeds(kind: 
         assert not torch.isclose(make(SETTINGS, randomness, *indices)(total), first).any()
 
 
-def test_fast_noise_leaves_torchs_own_generator_alone() -> None:
-    before = torch.get_rng_state()
-    FastNoise.of(SETTINGS, SEEDED)(torch.zeros(50, dtype=torch.float64))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_fast_noise_is_for_simulations() -> None:
     with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': simulate, or use GridNoise"):
         FastNoise.of(SETTINGS, SystemRandomness())

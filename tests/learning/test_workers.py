@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -55,15 +54,6 @@ def same(found: dict[int, Floats], expected: dict[int, Floats]) -> bool:
     return found.keys() == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in expected)
 
 
-def test_workers_stay_for_the_next_cohort() -> None:
-    one, alone = engine(2), engine(1)
-    weights = MODEL.initial(RANDOMNESS)
-    assert same(trained(one, weights, COHORT, round=0), trained(alone, weights, COHORT, round=0))
-    before = pids(one)
-    assert same(trained(one, 2 * weights, COHORT, round=1), trained(alone, 2 * weights, COHORT, round=1))
-    assert pids(one) == before
-
-
 def add_up(one: CohortEngine, clients: Sequence[int] = COHORT, *, round: int = 0) -> ShortenedSum:
     factors = partial(np.divide, 1.0)  # every contribution is scaled to the bound
     how = Shortening(bound=1.0, parts=None, factors=factors)
@@ -83,17 +73,6 @@ def test_workers_add_up_to_the_same_bits(threads: int) -> None:
     total = sum(row / np.linalg.norm(row) for row in chunks.values())
     assert add_up(one).total == pytest.approx(total, abs=8 * 2.0**-18)
     assert pids(one) == before
-
-
-def test_a_sum_that_a_killed_worker_owes_is_made_here() -> None:
-    one = engine(2)
-    expected = add_up(one)
-    before = pids(one)
-    os.kill(before[1], signal.SIGKILL)
-    assert eventually(lambda: not is_alive(before[1]))
-    assert np.array_equal(add_up(one).total, expected.total)
-    assert one._pool is None
-    assert np.array_equal(add_up(one).total, expected.total)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -127,43 +106,6 @@ def test_a_cohort_that_is_broken_off_leaves_nothing_behind() -> None:
     assert one._pool is None
     assert not any(map(is_alive, before))
     assert same(trained(one, weights, COHORT), expected)
-
-
-def test_two_cohorts_at_once_do_not_meet() -> None:
-    one, alone = engine(2), engine(1)
-    weights = MODEL.initial(RANDOMNESS)
-    pairs = zip(
-        one.train(weights, COHORT, randomness=RANDOMNESS, round=0),
-        one.train(weights, COHORT, randomness=RANDOMNESS, round=1),
-        strict=True,
-    )
-    expected = [trained(alone, weights, COHORT, round=number) for number in (0, 1)]
-    for pair in pairs:
-        for chunk, rows in zip(pair, expected, strict=True):
-            assert np.array_equal(chunk.rows()[0], rows[chunk.clients[0]])
-
-
-def test_workers_end_with_their_engine() -> None:
-    one = engine(2)
-    trained(one, MODEL.initial(RANDOMNESS), COHORT)
-    before = pids(one)
-    assert all(map(is_alive, before))
-    del one
-    assert not any(map(is_alive, before))
-
-
-def test_a_fork_does_not_end_the_workers_that_it_has_copies_of() -> None:
-    one = engine(2)
-    weights = MODEL.initial(RANDOMNESS)
-    expected = trained(one, weights, COHORT)
-    before = pids(one)
-    assert one._pool is not None
-    fork = multiprocessing.get_context("fork").Process(target=one._pool.dismiss)
-    fork.start()
-    fork.join()
-    assert all(map(is_alive, before))
-    assert same(trained(one, weights, COHORT), expected)
-    assert pids(one) == before
 
 
 SCRIPT = """

@@ -123,16 +123,6 @@ def test_the_frozen_layers_see_each_client_once() -> None:
     assert path._cache.made[:53].isfinite().all()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_client_has_the_same_bits_in_every_company(threads: int) -> None:
-    found = []
-    for sizes, seeds in (((2, 13), (9, 5)), ((40, 13), (0, 5)), ((1, 13, 99), (7, 5, 8))):
-        some = engine(headed(), clients(*sizes, seeds=seeds), threads=threads)
-        found.append(trained(some, some.model.weights, range(len(sizes)))[1])
-        found.append(trained(some, some.model.weights, [1])[1])
-    assert all(np.array_equal(one, found[0]) for one in found)
-
-
 def test_the_engine_and_its_model_stay_whole() -> None:
     module = headed()
     before = {name: one.clone() for name, one in module.state_dict().items()}
@@ -222,18 +212,6 @@ def test_a_frozen_weight_that_is_tied_to_a_trained_one_is_trained() -> None:
     assert_close(found, trained(slow, chosen.model.weights, [0]))
 
 
-def test_where_nobody_has_examples_nothing_is_kept() -> None:
-    data = clients(9, tokens=False)
-    empty = ClientTensors(
-        features=data.features[:0],
-        labels=data.labels[:0],
-        offsets=np.zeros(1, np.int64),
-        indices=np.arange(0),
-        declared=3,
-    )
-    assert engine(thawed(), empty).paths == []
-
-
 @pytest.mark.parametrize("memory", [0, 4 * 8 * TOKENS * 20])
 def test_what_is_not_kept_is_computed_again(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = clients(13, 40, 3)
@@ -257,15 +235,3 @@ def test_label_shares_are_those_of_the_client() -> None:
     data, local = clients(13, 40), LOCAL.model_copy(update={"label_shares": 0.1})
     fast = engine(headed(), data, local)
     assert_close(trained(fast, fast.model.weights, [0, 1]), whole(fast, data, local))
-
-
-def test_one_example_of_several_clients_is_kept_for_each() -> None:
-    data = clients(13, 40)
-    again = ClientTensors(
-        features=data.features,
-        labels=data.labels,
-        offsets=np.array([0, 20, 30]),
-        indices=np.concatenate([np.arange(10, 30), np.arange(15, 25)]),
-    )
-    fast = engine(headed(), again)
-    assert_close(trained(fast, fast.model.weights, [0, 1]), whole(fast, again, LOCAL))

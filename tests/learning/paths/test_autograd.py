@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, Execution, Model
+from incrowd.learning import CohortEngine, Model
 from incrowd.learning.paths.autograd import starts_linear
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
@@ -52,16 +52,6 @@ def test_features_are_left_out_where_a_linear_layer_meets_them_and_nowhere_else(
     assert not starts_linear(nn.Sequential(linear), (FEATURES,))
 
 
-def test_clients_with_few_and_with_all_features_take_turns() -> None:
-    data = clients([30, 30, 30])
-    data.features[data.indices[30:60]] = 7
-    model = Model(nn.Sequential(nn.Linear(FEATURES, 6), nn.Softplus(), nn.Linear(6, CLASSES)), fresh=True)
-    engine, weights = CohortEngine(model, data, LOCAL, Execution(chunk=1)), model.initial(RANDOMNESS)
-    expected = twin(model, data, LOCAL, weights, range(3))
-    for cohort in ([0], [1], [2], [0, 1, 2]):
-        assert_close(trained(engine, weights, cohort), {k: expected[k] for k in cohort})
-
-
 def test_constant_buffers_are_welcome() -> None:
     model = Model(Centred("leave"), fresh=True)
     weights = model.initial(RANDOMNESS)
@@ -86,19 +76,3 @@ def test_parameters_that_the_outputs_do_not_use_stay() -> None:
     found = trained(CohortEngine(model, clients(), LOCAL), model.weights, [3])[3]
     assert (found[:3] == 0).all()
     assert (found[3:] != 0).any()
-
-
-def test_convolutions_of_the_users_own_learn_what_the_slow_twin_learns() -> None:
-    module = nn.Sequential(
-        nn.Unflatten(1, (2, 3, 4)),
-        nn.Conv2d(2, 6, 2),
-        nn.GroupNorm(2, 6),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(36, CLASSES),
-    )
-    model = Model(module, fresh=True)
-    weights = model.initial(RANDOMNESS)
-    local = Local(learning_rate=0.1, batch_size=7, momentum=0.5, proximal=0.1)
-    found = trained(CohortEngine(model, clients(), local), weights, range(8))
-    assert_close(found, twin(model, clients(), local, weights, range(8)))

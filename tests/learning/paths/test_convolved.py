@@ -14,7 +14,6 @@ from torch.nn.utils.parametrizations import weight_norm
 from incrowd import Local
 from incrowd.learning import ClientTensors, CohortEngine, Model, small_cnn
 from incrowd.learning.convolved import loops, net
-from incrowd.learning.paths import autograd
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 
 LOCAL = Local(learning_rate=0.1, batch_size=7, epochs=2)
@@ -111,38 +110,6 @@ def test_clients_learn_what_the_slow_twin_learns(name: str) -> None:
     assert_close(trained(fast, weights, [0, 1]), twin(fast.model, data, LOCAL, weights, [0, 1]))
 
 
-def test_label_shares_are_added_to_the_outputs() -> None:
-    data, local = pictures(16, 16), LOCAL.model_copy(update={"label_shares": 0.1})
-    fast = engine(small_cnn(side=16, outputs=4).module, data, local)
-    slow = CohortEngine(fast.model, data, local, paths=[autograd.make])
-    weights = fast.model.initial(RANDOMNESS)
-    found = trained(fast, weights, [0, 1])
-    assert_close(found, trained(slow, weights, [0, 1]))
-    without = trained(engine(fast.model.module, data), weights, [0, 1])
-    assert not np.allclose(found[0], without[0], rtol=0.01)
-
-
-def test_what_is_no_number_is_not_lost() -> None:
-    data = pictures(16, 16)
-    fast = engine(small_cnn(side=16, outputs=4).module, data)
-    weights = fast.model.initial(RANDOMNESS)
-    for place in (0, 900, len(weights) - 1):
-        broken = weights.clone()
-        broken[place] = torch.nan
-        assert not np.isfinite(trained(fast, broken, [0])[0]).all()
-    assert np.isfinite(trained(fast, weights, [0])[0]).all()  # and nothing of it is left
-
-
-def test_a_client_has_the_same_bits_after_others_with_more_examples() -> None:
-    data = pictures(16, 16, sizes=(9, 40, 3))
-    local = LOCAL.model_copy(update={"batch_size": None})
-    fast, alone = (engine(small_cnn(side=16, outputs=4).module, data, local) for _ in range(2))
-    weights = fast.model.initial(RANDOMNESS)
-    company = trained(fast, weights, [0, 1, 2])
-    for client in (0, 2):
-        assert np.array_equal(trained(alone, weights, [client])[client], company[client])
-
-
 def some(*layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(4))
 
@@ -203,27 +170,6 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
 
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(4, 9), st.integers(4, 9))
-
-
-@settings(max_examples=40, deadline=None)
-@given(shape=shapes, size=st.integers(1, 4), stride=st.integers(1, 3))
-def test_windows_and_taps_are_torch_s_and_so_is_the_way_back(
-    shape: tuple[int, int, int, int], size: int, stride: int
-) -> None:
-    examples, channels, height, width = shape
-    images = normals(*shape)
-    apart = functional.unfold(images, size, stride=stride).view(examples, channels, size * size, -1)
-    expected = apart.permute(0, 3, 2, 1).reshape(-1, size * size * channels)
-    together = images.permute(0, 2, 3, 1).contiguous()
-    rows, turned = torch.empty_like(expected), torch.empty_like(expected.t().contiguous())
-    loops.windows(together.numpy(), size, stride, rows.numpy())
-    loops.taps(together.numpy(), size, stride, turned.numpy())
-    assert torch.equal(rows, expected)
-    assert torch.equal(turned.t(), expected)
-    back = torch.full_like(together, 7.0)
-    loops.add_windows(rows.numpy(), size, stride, back.numpy())
-    folded = functional.fold(apart.reshape(examples, channels * size * size, -1), (height, width), size, stride=stride)
-    assert torch.allclose(back.permute(0, 3, 1, 2), folded, atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None)

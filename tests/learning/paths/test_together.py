@@ -25,10 +25,10 @@ from incrowd.learning import (
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.paths import PATHS, autograd
 from incrowd.learning.paths.path import MakePath, TrainingTask
-from incrowd.learning.paths.together import make, training, trial
+from incrowd.learning.paths.together import make, training
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
 from incrowd.learning.paths.together.step import Abreast, step
-from incrowd.learning.paths.together.trial import SideBySideTrial, most_at_once
+from incrowd.learning.paths.together.trial import SideBySideTrial
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,
@@ -123,8 +123,6 @@ def test_convolutional_networks_learn_side_by_side_what_they_learn_alone() -> No
 
 # How many, how wide, and who stands still.
 
-BATCHES = (Local(batch_size=10), Local(batches=3), Local(), Local(epochs=2, batch_size=7))
-
 
 @pytest.mark.parametrize(
     "local", [Local(batch_size=10), Local(batches=3), Local(), Local(epochs=2, batch_size=7)], ids=str
@@ -198,23 +196,6 @@ def test_who_has_no_step_left_keeps_its_weights_whatever_the_gradient_is() -> No
         step(task, gradients, two, everyone=False)
     assert two.changes()[0].isnan().all()
     assert not two.changes()[1].any()
-
-
-@pytest.mark.parametrize(("cohort", "at_once"), [(0, 256), (10, 10), (10.3, 11), (256, 256), (257, 129), (1000, 250)])
-def test_groups_of_a_round_are_equally_large(cohort: float, at_once: int) -> None:
-    data, local = clients(), Local(batch_size=5)
-    task = task_of(mlp((FEATURES, CLASSES)), data, local, Execution(cohort=cohort))
-    assert most_at_once(task) == at_once
-
-
-def test_large_models_go_in_smaller_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(mlp((FEATURES, 50, CLASSES)), clients(), Local(batch_size=5))
-    narrow, wide = (SideBySideTrial(task, width) for width in (8, 64))
-    monkeypatch.setattr(SideBySideTrial, "_check_places", lambda *_: None)
-    monkeypatch.setattr(trial, "_MEMORY", 5 * narrow._bytes_of_one())
-    with torch.no_grad():
-        assert narrow.clients_at_once() == 5
-        assert wide.clients_at_once() < 5
 
 
 # Attack: an accelerator, or a module, that lets others change the last bits.
@@ -403,33 +384,6 @@ def test_what_fills_a_batch_up_brings_nothing_into_it_that_is_not_there() -> Non
         assert np.isfinite(found).all() == np.isfinite(expected).all()
         finite += bool(np.isfinite(expected).all())
     assert 0 < finite < 8
-
-
-class Words(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layer = nn.Embedding(7, 4), nn.Linear(4, CLASSES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(self.table(tokens).mean(1))
-        return outputs
-
-
-@pytest.mark.usefixtures("to_rounding")
-@pytest.mark.parametrize("token", [7, -1])
-def test_a_word_that_a_table_does_not_have_is_an_error(token: int) -> None:
-    tokens = torch.zeros(16, 3, dtype=torch.int64)
-    data = ClientTensors(
-        features=tokens, labels=torch.zeros(16, dtype=torch.int64), offsets=np.array([0, 8, 16]),
-        indices=np.arange(16, dtype=np.int32),
-    )  # fmt: skip
-    model = Model(Words())
-    engine = CohortEngine(model, data, Local(batch_size=4), Execution(chunk=2), paths=HERE)
-    assert names(engine) == ["Together"]
-    assert len(trained(engine, model.weights, [0, 1])) == 2
-    tokens[3, 1] = token
-    with pytest.raises((IndexError, RuntimeError)):
-        trained(engine, model.weights, [0, 1])
 
 
 class Sum(nn.Module):

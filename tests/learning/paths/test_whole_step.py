@@ -207,13 +207,6 @@ def test_a_run_that_is_too_short_or_told_not_to_goes_another_way() -> None:
         assert "WholeStep" not in names(CohortEngine(small(), clients(SIZES), LOCAL, execution, paths=PATHS))
 
 
-def test_where_torch_is_told_not_to_compile_nothing_is_slower(caplog: pytest.LogCaptureFixture) -> None:
-    with torch._dynamo.config.patch(disable=True), caplog.at_level(logging.WARNING):
-        engine = CohortEngine(small(), clients(SIZES), LOCAL, ALWAYS)
-    assert names(engine) == ["Autograd"]
-    assert "TORCHDYNAMO_DISABLE" in caplog.text
-
-
 def test_an_unknown_way_to_compile_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"compile = 'yes': give one of auto, never, always"):
         Execution(compile="yes")  # type: ignore[arg-type]  # that is the point
