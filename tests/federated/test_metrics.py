@@ -106,42 +106,6 @@ def test_one_logit_is_measured_as_two(sample: list[tuple[float, int]]) -> None:
     assert probabilities(logits)[:, 1] == pytest.approx([1 / (1 + math.exp(-one)) for one in logits])
 
 
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2))
-def test_numbers_are_measured_as_slowly(sample: list[tuple[float, float]]) -> None:
-    predicted, labels = ([pair[side] for pair in sample] for side in (0, 1))
-    mean = math.fsum(labels) / len(labels)
-    spread = math.fsum((label - mean) ** 2 for label in labels)
-    left = math.fsum((one - label) ** 2 for one, label in sample)
-    for shape in ((-1,), (-1, 1)):
-        found = metrics(np.array(predicted).reshape(shape), np.array(labels), classes=None, loss="squared")
-        assert found["mse"] == pytest.approx(left / len(labels))  # all of it, not half
-        assert found["rmse"] == pytest.approx(math.sqrt(left / len(labels)))
-        assert found["mae"] == pytest.approx(math.fsum(abs(one - label) for one, label in sample) / len(labels))
-        if spread > 1e-6:
-            assert found["r2"] == pytest.approx(1 - left / spread, rel=1e-6, abs=1e-6)
-        assert found["baseline"]["mse"] == pytest.approx(spread / len(labels), abs=1e-9)
-
-
-@pytest.mark.slow
-@given(st.integers(1, 20), st.integers(2, 4), st.integers(0, 2**32 - 1))
-def test_several_answers_are_measured_as_slowly(size: int, answers: int, seed: int) -> None:
-    dice = np.random.default_rng(seed)
-    logits, labels = dice.normal(size=(size, answers)), dice.integers(0, 2, (size, answers))
-    found = metrics(logits, labels.astype(np.float32), classes=None)
-    said = (logits > 0).astype(int)
-    assert found["accuracy"] == pytest.approx((said == labels).mean())
-    flat = slow_rows(labels.ravel().tolist(), said.ravel().tolist(), 2)[1][2]
-    assert found["micro_f1"] == pytest.approx(flat)
-    each = [slow_rows(labels[:, one].tolist(), said[:, one].tolist(), 2)[1][2] for one in range(answers)]
-    assert found["macro_f1"] == pytest.approx(np.mean(each))
-    aucs = [slow_auc(labels[:, one].tolist(), logits[:, one].tolist()) for one in range(answers)]
-    known = [auc for auc in aucs if auc is not None]
-    assert found["mean_auc"] == (pytest.approx(np.mean(known)) if known else None)
-    usual = (labels.mean(axis=0) > 0.5).astype(int)
-    assert found["baseline"]["accuracy"] == pytest.approx((labels == usual).mean())
-
-
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_has_no_figures_and_no_warnings(wrong: float) -> None:
     labels = np.array([0, 1, 1])

@@ -86,21 +86,6 @@ def test_weights_of_a_module_s_own_are_not_scaled() -> None:
         silos.init()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_silo_rehearses_pays_and_answers(name: str) -> None:
-    case = CASES[name]
-    model, records = case.model(), case.records(40)
-    its_plan = plan() if records.labels.ndim == 1 else plan(count_std=None)
-    its_account = account()
-    engine = BatchedRecords(model, records, Descent(learning_rate=0.5), loss=case.loss)
-    counter = Counter(model=model, records=records) if records.labels.ndim == 1 else None
-    answer = Silo(its_plan, its_account, engine=engine, counter=counter).answer(0, model.weights.double().numpy())
-    assert answer.update is not None
-    assert answer.update.shape == (model.size,)
-    assert answer.epsilon > 0
-
-
 def test_what_fails_on_made_up_records_costs_nothing() -> None:
     class OnlyAlone(nn.Module):
         """Draws where one record is alone and gradients are wanted."""

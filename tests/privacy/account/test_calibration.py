@@ -13,7 +13,6 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
-from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -76,15 +75,6 @@ def test_the_noise_keeps_to_the_budget_and_a_ten_thousandth_less_would_not(
     assert first_bound(make(noise * (1 - 1e-4)), delta=budget.delta, relation=relation)[1] > budget.epsilon
 
 
-@pytest.mark.slow
-def test_the_noise_is_just_above_the_librarys_own_and_never_below() -> None:
-    """By dp_accounting's accountant on its default grid: enough, and two ten-thousandths less is not."""
-    noise = smallest_noise(lambda z: rounds(0.5, z, 11), budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
-    assert noise == pytest.approx(0.984, abs=0.001)
-    assert PLDAccountant().compose(rounds(0.5, noise, 11)).get_epsilon(1e-3) <= 8
-    assert PLDAccountant().compose(rounds(0.5, noise * (1 - 2e-4), 11)).get_epsilon(1e-3) > 8
-
-
 @settings(max_examples=50)
 @given(epsilon=st.floats(1e-3, 50), delta=st.floats(1e-10, 0.1), count=st.integers(1, 10**5))
 def test_the_noise_of_everyone_is_the_analytic_one(epsilon: float, delta: float, count: int) -> None:
@@ -104,16 +94,6 @@ def test_classical_and_papers_noise_would_have_been_too_little() -> None:
     noise = smallest_noise(GaussianDpEvent, budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
     assert noise == pytest.approx(0.4800, abs=1e-4)
     assert math.sqrt(2 * math.log(0.8 / 1e-3)) / 8 < noise
-
-
-@pytest.mark.slow
-def test_each_accountant_can_be_had_alone() -> None:
-    noises = {
-        name: smallest_noise(lambda z: rounds(0.22, z, 54), budget=BUDGET, relation=ADD_OR_REMOVE, accountants=(name,))
-        for name in ("PLD", "RDP")
-    }
-    assert noises["PLD"] == pytest.approx(1.251, abs=0.001)
-    assert noises["RDP"] == pytest.approx(1.335, abs=0.001)
 
 
 @pytest.mark.slow
@@ -143,15 +123,6 @@ def test_the_rounds_of_everyone_are_the_analytic_ones() -> None:
             relation=ADD_OR_REMOVE,
         )
         assert found == pytest.approx(count, rel=2e-4)
-
-
-@pytest.mark.slow
-def test_a_search_over_few_values_finds_the_edge_of_each() -> None:
-    """Every possible answer of a small range, those at the ends included."""
-    for most in range(1, 5):
-        edge = (price(rounds(0.3, 2.0, n), delta=1e-5, relation=ADD_OR_REMOVE).epsilon for n in (most, most + 1))
-        budget = Budget(epsilon=sum(edge) / 2, delta=1e-5)
-        assert most_rounds(lambda n: rounds(0.3, 2.0, n), budget=budget, relation=ADD_OR_REMOVE) == most
 
 
 @pytest.mark.parametrize(

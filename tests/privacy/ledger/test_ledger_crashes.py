@@ -249,27 +249,6 @@ def test_a_full_disk_releases_nothing_that_is_not_written(path: Path, releases: 
     assert charged - releases.count() <= 1
 
 
-@pytest.mark.slow
-def test_a_full_disk_and_a_kill_together_lose_nothing(path: Path, releases: Releases) -> None:
-    begin(path).close()
-
-    def work(size: int) -> None:
-        with begin(path) as ledger:
-            standing = planned(ledger)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-            while True:
-                try:
-                    ledger.charge(SMALL, reservation=standing.id)
-                except LedgerUnwritable:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                releases.add()
-
-    charged = 0
-    for more in range(0, 9000, 450):
-        assert status_of(start(lambda: work(path.stat().st_size + more))) == -signal.SIGKILL  # noqa: B023 - waited for
-        charged = check(path, releases, charged)
-
-
 def test_a_witness_that_cannot_be_written_stops_the_release(folder: Path) -> None:
     elsewhere = folder / "disk"
     elsewhere.mkdir()
@@ -298,28 +277,6 @@ def race(works: list[Callable[[], object]]) -> list[int]:
     os.close(write)
     os.close(read)
     return [status_of(process) for process in processes]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 5])
-def test_of_several_processes_one_gets_the_last_unit(folder: Path, processes: int) -> None:
-    for number in range(8):
-        path, releases = folder / str(number), Releases(folder / f"{number}.released")
-        with begin(path) as ledger:
-            ledger.reserve([(EVENT, FITS - 1)], label="run")
-
-        def take() -> None:
-            with begin(path) as ledger:  # noqa: B023 - waited for
-                try:
-                    ledger.charge(EVENT)
-                except BudgetExceeded:
-                    return
-                releases.add()  # noqa: B023 - waited for
-
-        assert race([take] * processes) == [0] * processes
-        assert releases.count() == 1
-        with begin(path) as ledger:
-            assert ledger.verify().charged == 1
 
 
 def test_processes_that_spend_as_much_as_they_can_spend_the_budget_and_no_more(path: Path, releases: Releases) -> None:
@@ -354,20 +311,6 @@ def test_processes_that_share_a_reservation_charge_each_event_once(path: Path, r
     assert releases.count() == 50
     report = verify(path)
     assert (report["intact"], report["events"]) == (True, 50)
-
-
-@pytest.mark.slow
-def test_processes_that_begin_a_ledger_at_once_share_it(folder: Path) -> None:
-    for number in range(8):
-        path = folder / str(number)
-
-        def open_and_charge() -> None:
-            with begin(path) as ledger:  # noqa: B023 - waited for
-                ledger.charge(SMALL)
-
-        assert race([open_and_charge] * 4) == [0] * 4
-        report = verify(path)
-        assert (report["intact"], report["events"]) == (True, 4)
 
 
 def test_a_reader_among_writers_always_finds_the_ledger_intact(path: Path, releases: Releases) -> None:
