@@ -10,7 +10,6 @@ from flwr.app import Error, Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Result
 from flwr.supercore.privacy_accounting import GaussianPrivacyEvent
-from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,15 +49,6 @@ def test_a_stock_app_that_is_started_again_and_again_stops_after_the_releases_th
     assert found[-1]["epsilon"] == pytest.approx(7.955, abs=0.001)
     # Flower's own accountant starts from nothing each time: it would never have stopped.
     assert [round(each["theirs"], 2) for each in found] == [4.01, 4.01, 4.01, 3.19, 0.0]
-
-
-def test_flowers_own_bound_for_the_same_releases_is_looser() -> None:
-    accountant = in_memory()
-    theirs = RdpAccountant(accountant.config)
-    accountant.compose(EVENT, 11)
-    theirs.compose(EVENT, 11)
-    assert accountant.get_epsilon(1e-5) == pytest.approx(7.955, abs=0.001)
-    assert theirs.get_epsilon(1e-5) == pytest.approx(8.552, abs=0.001)
 
 
 def test_a_charge_is_on_the_disk_when_compose_returns_and_another_life_goes_on_from_it(tmp_path: Path) -> None:

@@ -27,19 +27,6 @@ def test_what_numpy_writes_is_read_to_the_last_bit(array: NDArray[Any], turned: 
     np.testing.assert_array_equal(found, array)
 
 
-@pytest.mark.slow
-@given(array=ARRAYS, place=st.integers(min_value=0), value=st.integers(min_value=0, max_value=255), cut=st.integers())
-@settings(deadline=None)
-def test_what_was_changed_on_the_way_is_an_array_of_this_shape_or_none(
-    array: NDArray[Any], place: int, value: int, cut: int
-) -> None:
-    data = bytearray(Array(array).data)
-    data[place % len(data)] = value
-    changed = bytes(data[: cut % (len(data) + 1) or None])
-    found = values_in(Array(str(array.dtype), array.shape, "numpy.ndarray", changed), array.shape)
-    assert found is None or found.shape == array.shape
-
-
 @given(data=st.binary(max_size=300))
 @settings(deadline=None)
 def test_bytes_that_are_none_are_none(data: bytes) -> None:

@@ -107,22 +107,3 @@ def test_where_everybody_is_away_all_are_waited_for() -> None:
     found = lasted(lambda _, number: NEVER if number < 5 else TOOK, rounds=10)
     assert [seconds > 500 for seconds, _ in found] == [True] * 5 + [False] * 5
     assert [answered for _, answered in found[5:]] == [{0, 1, 2}] * 5
-
-
-def test_who_is_away_for_long_is_asked_once_as_long_as_patience_lasts() -> None:
-    """Each question has the weights of a round: thousands of them, kept for who never fetches one, fill the memory."""
-    line, attendance = Days(away(0, 10**6)), Attendance()
-    patience = Patience(timeout=TIMEOUT, again=5, poll=0.5, clock=line.clock)
-    for line.round in range(1000):
-        ask(
-            line,
-            dict.fromkeys(range(3), b"?"),
-            longest=9,
-            read=lambda *_: None,
-            patience=patience,
-            attendance=attendance,
-        )
-    begin = 2 * TIMEOUT
-    assert sum(node == 2 for _, node in line.known) <= 2 + (line.clock.now() - begin) / TIMEOUT + 1
-    assert len(attendance.late) < 300  # one question, as often as it was put
-    assert {node for number, node in line.known if number == 999} == {0, 1}

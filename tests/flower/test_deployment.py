@@ -13,8 +13,7 @@ import pytest
 from incrowd.errors import ConfigError
 from incrowd.flower.superlink import Serving, SuperLink
 from tests import nginx
-from tests.flower.deployment import NAMES, ROOT, Deployment, expected, free_port, wait_for
-from tests.flower.test_child import runs
+from tests.flower.deployment import NAMES, ROOT, Deployment, expected, free_port, runs, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -51,11 +51,6 @@ def objects(record: RecordDict) -> tuple[str, dict[str, bytes]]:
     return message.object_id, {number: each.deflate() for number, each in get_all_nested_objects(message).items()}
 
 
-def test_a_messages_objects_are_read() -> None:
-    number, contents = objects(pack(b"hello"))
-    assert fleet._read(number, contents, 100) == b"hello"
-
-
 @pytest.mark.parametrize("broken", ["none", "cut", "other", "head", "missing"])
 def test_objects_that_cannot_be_read_are_refused_in_our_words(broken: str) -> None:
     number, contents = objects(pack(b"hello"))
@@ -102,11 +97,3 @@ def test_more_bytes_than_an_answer_can_have_are_not_kept() -> None:
     fleet._add(contents, "a", b"x" * 1000, 1000)
     with pytest.raises(DataError, match="too long"):
         fleet._add(contents, "b", b"x" * 70_000, 1000)
-
-
-def test_the_app_of_a_run_holds_no_code() -> None:
-    import io
-    import zipfile
-
-    with zipfile.ZipFile(io.BytesIO(fleet._app().content)) as archive:
-        assert archive.namelist() == ["pyproject.toml"]

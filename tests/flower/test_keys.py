@@ -110,17 +110,6 @@ def test_a_certificate_that_is_not_valid_now_is_refused(tmp_path: Path, begin: i
         keys.check_certificate(path)
 
 
-def test_fingerprints_differ_where_anything_differs(tmp_path: Path) -> None:
-    one, two = keys.new_party(tmp_path / "1", "amber"), keys.new_party(tmp_path / "2", "amber")
-    variants = [
-        one,
-        two,
-        keys.Enrolment("birch", one.node_key, one.answer_key, one.certificate),
-        keys.Enrolment("amber", one.node_key, two.answer_key, one.certificate),
-    ]
-    assert len({each.fingerprint for each in variants}) == 4
-
-
 @pytest.mark.slow
 @given(st.data())
 def test_a_file_that_is_no_enrolment_is_refused_in_our_words(

@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 from incrowd.errors import BudgetExceeded, ConfigError, RehearsalFailed, RoundUnanswered
 from incrowd.flower import private
 from incrowd.flower.strategy import LOOKS_AT_ONE
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import FixedClip, QuantileClip
 from incrowd.privacy.plan.plan import Sampling
 from incrowd.privacy.plan.planner import Question
@@ -135,29 +134,6 @@ def test_nothing_that_nodes_tell_beside_the_arrays_is_passed_on_or_logged(caplog
     assert "Starting PrivateStrategy" in caplog.text
     for private_word in ("0.98", "0.12", "Miller", "Received 6"):
         assert private_word not in caplog.text
-
-
-class Watching(FedAvg):
-    """Notes what was charged when it gets its mean."""
-
-    path: Path | None = None
-    charges: list[int]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        if self.path is not None:
-            with Ledger.read(self.path) as ledger:
-                self.charges.append(ledger.charges()[0])
-        return super().aggregate_train(server_round, replies)
-
-
-def test_each_round_is_on_the_ledgers_disk_before_it_is_released(tmp_path: Path) -> None:
-    plan, watching = planned(), Watching(min_available_nodes=CLIENTS)
-    watching.path, watching.charges = tmp_path / "ledger", []
-    with on_disk(tmp_path / "ledger", plan) as ledger:
-        private(watching, plan, ledger).start(StockGrid(NODES, honest), record(**START), num_rounds=2)
-    assert watching.charges == [1, 2]
 
 
 def test_start_ends_with_the_plan_in_whatever_life_of_the_program_that_is(tmp_path: Path) -> None:

@@ -75,12 +75,6 @@ def test_the_length_tells_only_whether_two_four_or_eight_bytes_a_weight_are_enou
     assert [round(each / size) for each in lengths] == [2, 2, 2, 2, 4, 8]
 
 
-@given(data=st.binary(max_size=300))
-def test_noise_is_no_answer(data: bytes) -> None:
-    with pytest.raises(DataError):
-        opened(data)
-
-
 @given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_not_a_bit_can_be_turned(place: int, bit: int) -> None:
     frame = bytearray(answer().to_bytes(KEY))

@@ -10,7 +10,7 @@ from safetensors.numpy import load
 from incrowd.drawdiscard.tickets import TICKET_BYTES
 from incrowd.service.public_table import PublicTable
 from tests.drawdiscard.mail import asked
-from tests.service.running import TOKEN, Running, read_reply, request, run, service
+from tests.service.running import TOKEN, Running, request, run, service
 
 UNLIKELY = 2e-3
 """So few honest answers are turned away in tests of something else."""
@@ -41,25 +41,6 @@ def test_an_answer_brings_the_next_draw() -> None:
         assert status["accepted"] == 10
 
     with_service(work)
-
-
-def test_a_draw_is_what_is_in_the_pool() -> None:
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-        rows = [(await running.store.draw()).row.tobytes() for _ in range(50)]
-        assert drawn.body in rows
-
-    with_service(work)
-
-
-def test_gamma_falls_with_the_epochs() -> None:
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-        for number in range(4):
-            drawn = await running.answer(running.honest(drawn, seed=number), drawn)
-        assert float(drawn.headers["incrowd-gamma"]) == asked(falls_every=2).gamma_of(2) < asked().gamma
-
-    with_service(work, falls_every=2)
 
 
 def test_the_same_bytes_count_once() -> None:
@@ -209,19 +190,6 @@ def test_without_a_token_no_orders_are_taken() -> None:
             assert (got.status, got.reason) == (403, "no_admin")
 
     with_service(work, token=None)
-
-
-def test_requests_that_come_together_are_answered_in_their_order() -> None:
-    import asyncio
-
-    async def work(running: Running) -> None:
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        writer.write(request("/v1/draw") + request("/health") + request("/nothing") + request("/v1/draw"))
-        got = [await read_reply(reader) for _ in range(4)]
-        writer.close()
-        assert [each.status for each in got] == [200, 200, 404, 200]
-
-    with_service(work)
 
 
 def test_pages_of_other_origins_may_be_devices_and_nothing_else() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
@@ -76,38 +75,6 @@ def test_what_was_kept_last_is_there_after_a_crash(folder: Path) -> None:
 
     asyncio.run(crash())
     asyncio.run(after())
-
-
-def test_it_is_kept_every_now_and_then(folder: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(asked(), folder=folder, keep_every=0.05)
-        await store.open()
-        await accept(store, range(5))
-        await asyncio.sleep(0.3)
-        with closing(sqlite3.connect(folder / FILE)) as database:
-            told = database.execute("SELECT content FROM state WHERE name = 'pool'").fetchone()[0]
-        assert b'"counts": [6, 5, 0]' in told
-        await store.close()
-
-    asyncio.run(main())
-
-
-def test_requests_go_on_while_it_is_kept(folder: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(asked(), folder=folder)
-        await store.open()
-        await accept(store, range(50))
-        keeping = asyncio.create_task(store.keep())
-        await asyncio.sleep(0)
-        drawn = 0
-        while not keeping.done():
-            await store.draw()
-            drawn += 1
-            await asyncio.sleep(0)
-        assert drawn > 1
-        await store.close()
-
-    asyncio.run(main())
 
 
 def test_a_second_server_is_refused(folder: Path) -> None:
@@ -191,29 +158,3 @@ def test_only_the_user_may_read_the_folder(folder: Path) -> None:
         await store.close()
 
     asyncio.run(main())
-
-
-def test_a_server_that_runs_keeps_the_newest_versions_and_one_that_ends_all(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from incrowd.drawdiscard import kept_pool
-
-    monkeypatch.setattr(kept_pool, "RUNNING_MB", 4 * 4 * 10 / 2**20)
-
-    def rows() -> int:
-        with closing(sqlite3.connect(folder / FILE)) as database:
-            return int(database.execute("SELECT count(*) FROM rows").fetchone()[0])
-
-    async def main() -> None:
-        store = EmbeddedStore(asked(), folder=folder, keep_every=1000)
-        await store.open()
-        await accept(store, range(50))
-        await store.keep()
-        assert rows() == asked().instances + 10
-        await store.close()
-        assert rows() == asked().instances + 50
-
-    asyncio.run(main())
-    kept = EmbeddedStore(asked(), folder=folder)._pool.freeze()
-    assert len(kept.replaced) == 50
-    assert all(np.isfinite(row).all() for row in kept.rows)

@@ -4,7 +4,6 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pytest
 
 from incrowd.service.embedded import EmbeddedStore
@@ -99,16 +98,6 @@ def test_old_clients_and_those_who_say_close_are_answered_and_let_go() -> None:
     with_service(work)
 
 
-def test_heads_have_no_body() -> None:
-    async def work(running: Running) -> None:
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        writer.write(b"HEAD /health HTTP/1.1\r\nconnection: close\r\n\r\n")
-        assert (await closed(reader)).endswith(b"\r\n\r\n")
-        writer.close()
-
-    with_service(work)
-
-
 def test_a_body_is_asked_for_where_the_client_waits_to_be() -> None:
     async def work(running: Running) -> None:
         drawn = await running.ask("/v1/draw")
@@ -122,22 +111,3 @@ def test_a_body_is_asked_for_where_the_client_waits_to_be() -> None:
         writer.close()
 
     with_service(work)
-
-
-def test_many_weights_come_and_go_whole() -> None:
-    levels = [f"level {number}" for number in range(9_990)]
-    fields = {
-        "opened": {"type": "boolean"},
-        "sender": {"type": "category", "levels": levels},
-        "words": {"type": "boolean"},
-    }
-
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-        for number in range(5):
-            assert drawn.row.size == asked(fields=fields).size
-            drawn = await running.answer(running.honest(drawn, seed=number), drawn)
-            assert drawn.headers["incrowd-outcome"] == "accepted"
-            assert np.isfinite(drawn.row).all()
-
-    with_service(work, fields=fields)

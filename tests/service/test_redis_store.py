@@ -1,9 +1,7 @@
 """A pool in Redis: several servers, Redis gone and back, killed, emptied, restored to an earlier moment."""
 
 import asyncio
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -132,22 +130,6 @@ def test_redis_gone_is_away_and_comes_back_by_itself(lasting: RedisProcess) -> N
     asyncio.run(main())
 
 
-@pytest.mark.slow
-def test_a_redis_that_hangs_is_away(lasting: RedisProcess) -> None:
-    async def main() -> None:
-        store = store_at(lasting)
-        await store.open()
-        os.kill(lasting.pid, signal.SIGSTOP)
-        try:
-            assert await away(store)
-        finally:
-            os.kill(lasting.pid, signal.SIGCONT)
-        await until_back(store)
-        await store.close()
-
-    asyncio.run(main())
-
-
 HELD_BACK = 3.0
 """Seconds after which a Redis that syncs every second has written what it answered: while a sync is under way it holds
 writes back for two seconds, and it looks at that ten times a second."""
@@ -202,20 +184,6 @@ def test_without_a_file_a_killed_redis_has_lost_the_pool_and_no_other_begins(tmp
         process.kill()
 
 
-def test_a_pool_that_is_emptied_while_servers_run_is_noticed(own_redis: RedisProcess) -> None:
-    async def main() -> None:
-        store = store_at(own_redis)
-        await store.open()
-        await contribute(store, 5, seed=0)
-        own_redis.empty()
-        assert await away(store)
-        await asyncio.sleep(0.6)
-        assert "lost the pool" in (store.trouble or "")
-        await store.close()
-
-    asyncio.run(main())
-
-
 def test_after_another_run_of_redis_no_number_of_a_version_comes_twice(tmp_path: Path) -> None:
     """A Redis that is put back to an earlier moment has forgotten versions; devices still have them."""
     process = RedisProcess(tmp_path, aof="always")
@@ -246,38 +214,6 @@ def test_after_another_run_of_redis_no_number_of_a_version_comes_twice(tmp_path:
         asyncio.run(main())
     finally:
         process.kill()
-
-
-def test_a_full_redis_is_away_and_not_an_error(own_redis: RedisProcess) -> None:
-    async def main() -> None:
-        store = store_at(own_redis)
-        await store.open()
-        handed = await store.draw()
-        with own_redis.client() as client:
-            client.config_set("maxmemory", "1")
-        try:
-            with pytest.raises(StoreAway):
-                await store.enter(answered(store, handed, seed=1))
-        finally:
-            with own_redis.client() as client:
-                client.config_set("maxmemory", "0")
-        assert await contribute(store, 3, seed=7) == 3
-        await store.close()
-
-    asyncio.run(main())
-
-
-def test_history_and_digests_are_bounded_in_redis(own_redis: RedisProcess) -> None:
-    async def main() -> None:
-        store = RedisStore(asked(), own_redis.url, history=8)
-        await store.open()
-        await contribute(store, 60, seed=0)
-        with own_redis.client() as client:
-            rows = client.keys(PREFIX + "row:*")
-        assert len(rows) == asked().instances + 8
-        await store.close()
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("url", ["http://db", "redis://db:port", "memory:"])

@@ -1,6 +1,5 @@
 """`incrowd serve` as people start it: where it listens, what it refuses, how it ends, several processes."""
 
-import json
 import re
 import signal
 import subprocess
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.errors import ServiceFailed
 from tests.command import Command, command
 from tests.drawdiscard.mail import asked
 from tests.service.nginx import free_port
@@ -105,40 +103,6 @@ def test_several_processes_share_a_redis_and_one_that_dies_is_replaced(tmp_path:
         redis.kill()
 
 
-@pytest.mark.slow
-def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
-    """Otherwise they would go on serving, unseen, on a port that the next one cannot have."""
-    redis = RedisProcess(tmp_path, aof="everysec")
-    try:
-        with serve_process(tmp_path, asked(), "--store", redis.url, "--workers", "2") as process:
-            contributed(process, 3)
-            process.kill()  # SIGKILL; it returns when nobody holds its standard error any more
-            with pytest.raises(ServiceFailed):
-                process.ask("/health")
-    finally:
-        redis.kill()
-
-
-@pytest.mark.slow
-def test_redis_gone_is_503_with_a_time_to_come_back(tmp_path: Path) -> None:
-    redis = RedisProcess(tmp_path, aof="always")
-    try:
-        with serve_process(tmp_path, asked(), "--store", redis.url) as process:
-            accepted = contributed(process, 10)
-            assert b"incrowd_store_up 1" in process.ask("/metrics").body
-            redis.kill()
-            until(lambda: process.ask("/v1/draw").status == 503)
-            gone = process.ask("/v1/draw")
-            assert gone.headers["retry-after"] == "1"
-            until(lambda: process.ask("/health").status == 503)
-            until(lambda: all(process.ask(path).status == 503 for path in ("/metrics", "/status.json", "/v1/average")))
-            redis.start()
-            until(lambda: process.ask("/v1/draw").status == 200)
-            until(lambda: process.accepted() == accepted)
-    finally:
-        redis.kill()
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -193,18 +157,3 @@ def test_a_port_that_is_taken_is_said(incrowd: Command) -> None:
         got = incrowd("serve", "spec.json", "--port", str(taken.getsockname()[1]))
     assert got.status == 2
     assert "give another one" in got.err
-
-
-@pytest.mark.slow
-def test_how_well_a_public_table_is_predicted_is_shown(tmp_path: Path) -> None:
-    rows = [
-        "opened,sender,words",
-        *("1,friend,400" if number % 2 else "no,shop,100" for number in range(40)),
-        ",shop,1",
-    ]
-    (tmp_path / "public.csv").write_text("\n".join(rows))
-    with serve_process(tmp_path, asked(), "--public", str(tmp_path / "public.csv")) as process:
-        status = json.loads(process.ask("/status.json").body)
-    assert status["public"]["measure"] == "accuracy"
-    assert status["public"]["rows"] == 40
-    assert 0 <= status["public"]["value"] <= 1

@@ -104,21 +104,6 @@ def test_an_answer_counts_once(make: Make) -> None:
     during(make(asked(merge=0.5)), work)
 
 
-@pytest.mark.slow
-def test_only_the_last_answers_are_known_again(make: Make) -> None:
-    async def work(store: PoolStore) -> None:
-        handed = await store.draw()
-        first = answered(store, handed, seed=0)
-        await store.enter(first)
-        for number in range(4_095):
-            _, handed = await store.enter(answered(store, handed, seed=1 + number))
-        assert await store.repeated(first)
-        await store.enter(answered(store, handed, seed=9_999))
-        assert not await store.repeated(first)
-
-    during(make(asked()), work)
-
-
 def test_counts_and_pauses_survive(make: Make) -> None:
     async def first(store: PoolStore) -> None:
         assert not store.paused
