@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from incrowd.errors import SpecificationRefused
+from incrowd.errors import RoundUnanswered, SpecificationRefused
 from incrowd.federation import Federation
 from incrowd.flower.given import LEDGER, given
 from incrowd.flower.invitation import question_key
@@ -118,7 +118,8 @@ def test_a_machine_that_is_put_back_from_an_image_gets_nothing_new_and_its_opera
     assert not [words for words in said if "refuses" in words]
     shutil.rmtree(machine)
     shutil.copytree(hospitals.folder / "image", machine)
-    hospitals.server(say=said.append).train_over(line, Run.open(machine / "out"))
+    with pytest.raises(RoundUnanswered, match="refused it"):
+        hospitals.server(say=said.append).train_over(line, Run.open(machine / "out"))
     line.close()
     assert any("a party that was asked refuses: another question was asked in round 2" in words for words in said)
     for name in hospitals.names:

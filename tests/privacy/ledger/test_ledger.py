@@ -67,6 +67,7 @@ def test_the_first_entry_holds_the_terms(ledger: Ledger) -> None:
             "unit": None,
             "division": "",
             "whole": None,
+            "released": False,
         },
         "forgets": [],
         "id": ledger.id,
