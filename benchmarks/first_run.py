@@ -1,4 +1,4 @@
-"""How good the model of a first run is: `incrowd init`, the blanks filled in, `incrowd train`, beside each recipe and none.
+"""How good a first run is: `incrowd init`, the blanks filled in, `incrowd train`; beside each recipe, and none.
 
     python benchmarks/first_run.py --seeds 3
 

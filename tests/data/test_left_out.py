@@ -53,7 +53,7 @@ def test_a_column_that_nothing_is_stated_of_is_refused(incrowd: Command) -> None
     assert "'height'" in refused.err
     assert 'height = "ignore"' in refused.err
     Path("ward.toml").write_text(SETTINGS.format(features='["age"]'))  # the control: the choice is stated
-    assert incrowd("ward.toml").status == 0
+    assert incrowd("ward.toml", "--yes").status == 0
 
 
 def test_the_same_in_python_for_files_and_frames(tmp_path: Path) -> None:
