@@ -85,13 +85,15 @@ def test_it_contributes_and_is_accepted(page: Page) -> None:
     assert page.server.accepted == 1
     found = page.browser.run(STATUS)
     assert found == {
-        **{"examples": 20, "kept": True, "waiting": False},
-        **{"spent": 2, "today": 2, "charges": 1},
+        "examples": 20,
+        "kept": True,
+        "waiting": False,
+        "spent": 2,
+        "today": 2,
+        "charges": 1,
         "limits": {"unit": "model", "epsilon": 2, "daily": 4, "total": 10},
     }
-    sent = page.answers[0].headers
-    assert "cookie" not in sent
-    assert "referer" not in sent
+    assert not {"cookie", "referer"} & page.answers[0].headers.keys()
     assert page.browser.complaints() == []
 
 
