@@ -12,7 +12,7 @@ from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, constant, growing
-from tests.audit.broken import BROKEN, LAYERS
+from tests.audit.broken import BROKEN, LAYERS, ledger_believes
 
 BUDGET = Budget(epsilon=2.0, delta=1e-3)
 EFFORT = Effort(repeats=12, seed=1)
@@ -54,7 +54,7 @@ def test_a_right_pipeline_passes(kind: str) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_pipeline_is_caught(name: str) -> None:
     kind, breakage, witness = BROKEN[name]
-    with breakage():
+    with ledger_believes(), breakage():
         found = audit_plan(a_plan(kind), BUDGET, effort=EFFORT)
     assert not found.holds
     assert any(witness in violation for violation in found.violations), found.violations
