@@ -82,9 +82,6 @@ def test_modules_as_people_have_them_learn_the_same_when_compiled(name: str) -> 
     assert_close(trained(engine, model.weights, range(3)), trained(left, model.weights, range(3)))
 
 
-CALLS: list[int] = []
-
-
 class Helper:
     calls = 0
 
@@ -115,11 +112,6 @@ def _remember_elsewhere(module: Own, x: Tensor) -> Tensor:
     return x
 
 
-def _depend_on_calls(_module: Own, x: Tensor) -> Tensor:
-    CALLS.append(1)
-    return x * len(CALLS)
-
-
 def _branch(_module: Own, x: Tensor) -> Tensor:
     return x if float(x.detach().sum()) > 0 else 2 * x
 
@@ -131,7 +123,6 @@ def _differ(_module: Own, x: Tensor) -> Tensor:
 LEFT: dict[str, tuple[Callable[[Own, Tensor], Tensor], str]] = {
     "remembers": (_remember, "it remembers something"),
     "remembers elsewhere": (_remember_elsewhere, "it remembers something"),
-    "remembers outside": (_depend_on_calls, "it remembers something"),
     "looks at numbers": (_branch, ""),
     "differs": (_differ, "not the plain one"),
 }
