@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.arrays import Floats
 from incrowd import Budget, Ledger, Randomness, Relation, SeededRandomness, SystemRandomness
-from incrowd.privacy.account.events import compose
+from incrowd.privacy.account import compose
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import (
     CorrelatedNoise,
