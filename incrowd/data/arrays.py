@@ -73,7 +73,7 @@ def placed(labels: Any, classes: Classes) -> tuple[Any, int | None]:
 
     Edge cases: a label that is none of the names, and words without names: `DataError`.
     """
-    if classes is None or isinstance(classes, int):
+    if classes is None or isinstance(classes, int | float):
         if _are_words(labels):
             raise DataError('labels are words: state them in order, say classes = ("no", "yes")')
         return labels, classes

@@ -125,7 +125,7 @@ def names_of(column: ArrayLike) -> NDArray[Any]:
     Edge cases: a value that is missing is a `DataError`.
     """
     values = np.asarray(column)
-    if values.dtype.kind != "O":
+    if values.dtype.kind != "O" or values.ndim != 1:
         return values
     for place, value in enumerate(values.ravel()):
         if str(value) in ("None", "nan", "NaT", "<NA>") and not isinstance(value, str):
