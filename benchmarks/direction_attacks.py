@@ -4,6 +4,7 @@ Attackers know the code and a model that works, and answer with whatever the tes
 million directions. 12,000 answers, 650 weights, k = 20, a quarter merged:
 
     python benchmarks/direction_attacks.py --epsilon 8 --seeds 3
+    python benchmarks/direction_attacks.py --epsilon 1,2,4,8 --shares .01,.05,.1,.2 --attacks again,uphill
 """
 
 import argparse
@@ -138,8 +139,8 @@ def one_class(game: Game, pool: Pool, _: dict[str, object]) -> tuple[int, int]:
 
 ATTACKS: dict[str, Attack] = {
     "the best direction of all, away from a good model": away,
-    "the best of 1,024 directions each time": away_again,
-    "up the gradient": uphill,
+    "the best of 1,024 directions again each time": away_again,
+    "uphill, along the gradient": uphill,
     "from the worst of ten draws": from_the_drawn,
     "from the oldest version that is known": from_the_oldest,
     "everything is a 3": one_class,
@@ -176,17 +177,24 @@ def trained(game: Game, attack: Attack | None, share: float) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epsilon", type=float, default=8.0)
+    parser.add_argument("--epsilon", default="8", help="one, or several with commas")
+    parser.add_argument("--shares", default=".05,.2", help="of the answers that are attackers'")
+    parser.add_argument("--attacks", default="", help="words of their names, with commas; all without it")
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
+    shares = [float(share) for share in given.shares.split(",")]
+    named = {name: attack for name, attack in ATTACKS.items() if any(word in name for word in given.attacks.split(","))}
 
-    def mean(attack: Attack | None, share: float) -> float:
-        return statistics.fmean(trained(Game(given.epsilon, seed), attack, share) for seed in range(given.seeds))
+    def mean(epsilon: float, attack: Attack | None, share: float) -> float:
+        return statistics.fmean(trained(Game(epsilon, seed), attack, share) for seed in range(given.seeds))
 
-    print(f"| epsilon = {given.epsilon:g}: attackers | 5 % | 20 % |\n| --- | ---: | ---: |")
-    print(f"| none | {mean(None, 0.0):.2f} | |", flush=True)
-    for name, attack in ATTACKS.items():
-        print(f"| {name} | {mean(attack, 0.05):.2f} | {mean(attack, 0.2):.2f} |", flush=True)
+    print(f"| epsilon | attackers | none | {' | '.join(f'{100 * share:g} %' for share in shares)} |")
+    print(f"| ---: | --- | ---: |{' ---: |' * len(shares)}")
+    for epsilon in map(float, given.epsilon.split(",")):
+        alone = mean(epsilon, None, 0.0)
+        for name, attack in named.items():
+            found = " | ".join(f"{mean(epsilon, attack, share):.2f}" for share in shares)
+            print(f"| {epsilon:g} | {name} | {alone:.2f} | {found} |", flush=True)
 
 
 if __name__ == "__main__":
