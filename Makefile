@@ -67,7 +67,7 @@ format: install  ## puts the layout right
 	@$(RUN) ruff check --quiet --fix-only .
 	@$(RUN) ruff format --quiet .
 
-check:  ## everything, as the continuous integration does it
+check:  ## all but the slow tests, as the continuous integration does it
 	@.ci/run
 
 clean:  ## removes what the targets made, except .venv and out/, which holds runs and their ledgers
