@@ -48,9 +48,13 @@ def answer(module: nn.Module, held: incrowd.Clients, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(("outputs", "seen"), [(2, "it has 2 outputs"), (4, "it has 4 outputs"), (3, "it learns")])
-def test_a_model_of_other_classes_is_refused_whoever_has_the_last(outputs: int, seen: str, tmp_path: Path) -> None:
-    module = nn.Linear(6, outputs)
-    told = {answer(module, data(FEATURES, labels(last), classes=3), tmp_path / str(last)) for last in (False, True)}
+def test_a_model_of_other_classes_is_refused_whoever_has_the_last(
+    outputs: int, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, told = nn.Linear(6, outputs), set()
+    for last in (False, True):  # two worlds, with a ledger each
+        monkeypatch.setenv("INCROWD_STATE", str(tmp_path / f"state-{last}"))
+        told.add(answer(module, data(FEATURES, labels(last), classes=3), tmp_path / str(last)))
     assert len(told) == 1
     assert seen in told.pop()
 
