@@ -15,6 +15,8 @@ from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum, CohortSum, ContributionRows
 from incrowd.privacy.mechanism.clipping import FixedClip, clip_rows
 
+pytestmark = pytest.mark.watched
+
 BOUND, SIZE = 0.5, 6
 ROWS = np.array([[1.0] * SIZE, [0.01] * SIZE, [1e160] * SIZE, [-3.0, *[0.0] * (SIZE - 1)], [0.0] * SIZE])
 

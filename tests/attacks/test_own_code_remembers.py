@@ -7,6 +7,7 @@ came after it: eleven others moved by 1.29 clip bounds.
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,8 @@ from incrowd.learning import CohortEngine, Execution, Model, as_loss
 from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.features import from_callable, transform
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
+
+pytestmark = pytest.mark.watched
 
 REFUSED = "it remembers what it was called with"
 SEEN = Counter[int]()
@@ -234,3 +237,46 @@ def test_no_feature_map_that_remembers_is_applied() -> None:
     with pytest.raises(ConfigError, match=REFUSED):
         transform(from_callable(running, name="running"), examples)
     assert len(transform(from_callable(lambda values: values - 1, name="fixed"), examples)) == 60
+
+
+def test_an_honest_loss_that_takes_no_single_example_is_trained_with() -> None:
+    def of_pairs(outputs: Tensor, labels: Tensor) -> Tensor:
+        if len(labels) < 2:
+            raise ValueError("a pair has two")
+        return mean(outputs, labels, WEIGHTS)
+
+    data, local = clients([4, 12]), Local(learning_rate=0.1, batch_size=2)
+    engine = CohortEngine(Model(module(), fresh=True), data, local, Execution(), loss=as_loss(of_pairs))
+    assert len(trained(engine, engine.model.initial(RANDOMNESS), [0, 1])) == 2
+
+
+class Seen:
+    """It counts in a method."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def loss(self, _outputs: Tensor, _labels: Tensor) -> None:
+        self.count += 1
+
+
+def test_what_methods_other_modules_and_variables_without_a_value_hold_is_known() -> None:
+    seen = Seen()
+    before = remembered(seen.loss)
+    seen.loss(WEIGHTS, WEIGHTS)
+    assert remembered(seen.loss) != before
+
+    theirs = ModuleType("theirs")
+    vars(theirs)["count"] = 0
+    own: dict[str, Any] = {"theirs": theirs}
+    exec("def uses(): return theirs.count", own)  # noqa: S102  # a function whose module is the one made here
+    before = remembered(own["uses"])
+    vars(theirs)["count"] = 1
+    assert remembered(own["uses"]) != before
+
+    def inner() -> object:
+        return later
+
+    empty = remembered(inner)
+    later = 1
+    assert (inner(), remembered(inner) != empty) == (1, True)

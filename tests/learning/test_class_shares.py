@@ -201,3 +201,12 @@ def test_what_it_does_not_fit_is_refused(data: ClientTensors) -> None:
     one = replace(one, features=torch.ones(4, 1), labels=one.labels % 2)
     with pytest.raises(ConfigError, match=r"local\.class_shares = 2: .* models of more weights"):
         CohortEngine(linear(1, 2, bias=False), one, LOCAL)
+
+
+def test_a_vector_of_another_length_and_an_unknown_device_are_refused() -> None:
+    whole = torch.zeros(ASKED.size)
+    assert [len(part) for part in ASKED.divided(whole)] == [MODEL.size, CLASSES]
+    with pytest.raises(ConfigError, match="give one vector of"):
+        ASKED.divided(whole[1:])
+    with pytest.raises(ConfigError, match="give one that torch finds here"):
+        Execution(device="nowhere")
