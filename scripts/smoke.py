@@ -31,10 +31,10 @@ open("mail.csv", "w").write("words,opened\\n" + "".join(f"{words},{opened}\\n" f
 
 def main() -> None:
     """Raises when any of it fails."""
-    os.environ.pop("PIP_CONSTRAINT", None)  # the Makefile's: here pip chooses
-    os.environ.pop("PIP_BUILD_CONSTRAINT", None)
-    with tempfile.TemporaryDirectory(prefix="incrowd-smoke-") as name:
-        folder = Path(name)
+    for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PYTHONPATH"):  # the Makefile's: here pip chooses
+        os.environ.pop(name, None)
+    with tempfile.TemporaryDirectory(prefix="incrowd-smoke-") as made:
+        folder = Path(made)
         os.environ["INCROWD_STATE"] = str(folder / "state")
         wheel = built(folder)
         try_commands(folder, installed(folder, wheel, python=sys.executable))
