@@ -144,9 +144,12 @@ def test_a_silo_that_counts_itself_tells_who_is_there(folder: Path) -> None:
     ],
     ids=["poisson", "fixed", "everyone", "correlated", "quantile"],
 )
-def test_a_client_more_or_less_leaves_the_same_behind(folder: Path, how: dict[str, Any]) -> None:
+def test_a_client_more_or_less_leaves_the_same_behind(
+    folder: Path, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = []
     for clients in (18, 19):
+        monkeypatch.setenv("INCROWD_STATE", str(folder / f"state-{clients}"))  # two worlds, which differ by a client
         data = table(folder / str(clients), clients, 5) | {"clients": 20}
         run = Run.create(of_clients(data, **how), folder / f"run-{clients}")
         assert run.train()["clients"] == 20
