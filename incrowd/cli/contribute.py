@@ -51,9 +51,7 @@ def contribute(
     proxy: Annotated[
         str | None, typer.Option(metavar="URL", help="A proxy, say http://127.0.0.1:8118, to hide this address behind.")
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The admission token that the service's operator gave you.")
-    ] = None,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The operator's admission token.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say how the service's specification fits; nothing is spent or sent.")
     ] = False,
@@ -88,8 +86,12 @@ def contribute(
 
 
 def _admit(remote: "RemoteServer", token_file: Path | None) -> None:
-    if token_file is not None:
-        remote.admitted_by(token_file.read_text(encoding="utf-8").split()[-1])
+    if token_file is None:
+        return
+    words = token_file.read_text(encoding="utf-8").split() if token_file.is_file() else []
+    if not words:
+        raise ConfigError(field="token-file", value=str(token_file), remedy="name the file that holds the token")
+    remote.admitted_by(words[-1])
 
 
 def _found(device: Any, turns: "Turns") -> dict[str, Any]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.drawdiscard.desk import Reason
 from incrowd.service.admission import KEY_BYTES, Admission, key_in
 from incrowd.service.embedded import EmbeddedStore
 from incrowd.service.redis_store import RedisStore
@@ -129,4 +128,8 @@ def test_tokens_are_issued_by_a_command(
     admission = Admission(key=key_in(path))
     assert {account: admission.token(account) for account in ("ann", "bob")} == found["tokens"]
     assert admission.visit(found["tokens"]["ann"]) is not None
-    assert Reason.DAY_OVER.name.lower() == "day_over"
+    (tmp_path / "empty").write_text("\n")
+    for wrong in ("none", "empty"):
+        asked = ("--server", "http://127.0.0.1:9", "--database", "d.sqlite", "--token-file", str(tmp_path / wrong))
+        refused = command(monkeypatch, capsys)("contribute", *asked)
+        assert (refused.status, "name the file that holds the token" in refused.err) == (2, True)
