@@ -228,6 +228,7 @@ class FedAvg:
         if engine.class_shares is not None:
             _check_class_shares(private)
         private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
+        private.third_party = engine.third_party
         self.engine = engine
         self.private = private
         self.server = server

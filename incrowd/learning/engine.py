@@ -96,6 +96,11 @@ class CohortEngine:
         return self._ways.paths
 
     @property
+    def third_party(self) -> str:
+        """A loss that is not incrowd's, in words. Any module may be the user's: the clip bounds it."""
+        return f"loss {self.loss.name}" if self._own.of_loss else ""
+
+    @property
     def clients(self) -> int:
         """The public number of clients."""
         return self._data.clients

@@ -112,6 +112,7 @@ class PrivateRun:
         self._reservation = ledger.reserve(plan.runs, label=label)
         self._plan = forms.fingerprint(forms.to_json(plan))
         self._clip = plan.start(size).clip
+        self.third_party = ""  # code that statements name; clips and samplers are ours in any plan
         self._known = 0  # entries of the ledger that were looked at
         self._cohorts: dict[int, NDArray[np.int64]] = {}
 
@@ -208,6 +209,7 @@ class PrivateRun:
                 "place": self.plan.place,
                 "numbered": self.numbered,
                 "private": clip.private and self._clip.private,
+                **({"third_party": self.third_party} if self.third_party else {}),
             },
         )
         for over in [each for each in self._cohorts if each < number]:  # the round itself may be tried again

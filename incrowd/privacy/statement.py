@@ -96,6 +96,8 @@ OTHER_UNIT = (
 
 OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
+THIRD_PARTY = "third-party code, tried on made-up input and not verified: {parts}"
+
 MEDIAN = "the median is not private, and its leakage is not in epsilon"
 
 
@@ -200,7 +202,7 @@ def stated(
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
     so do a ledger that nobody kept, data that are declared public or were released before, and a fresh start. What
     other runs spent is in epsilon, and is said; what their charges note of themselves (contributions without numbers, a
-    clip that is not private, another unit, a server that is trusted) is said, too, whoever asks.
+    clip that is not private, third-party code, another unit, a server that is trusted) is said, too, whoever asks.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
@@ -246,6 +248,8 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
         marks.append(UNNUMBERED)
     if any(note.get("private") is False for note in notes):
         marks.append(MEDIAN)
+    if parts := sorted({note["third_party"] for note in notes if "third_party" in note}):
+        marks.append(THIRD_PARTY.format(parts=", ".join(parts)))
     if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
         marks.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
     return marks

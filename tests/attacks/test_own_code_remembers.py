@@ -146,13 +146,19 @@ def test_no_loss_that_remembers_is_trained_with(name: str, tmp_path: Path) -> No
         folder = tmp_path / type(privacy).__name__
         loss = {**REMEMBERING, **HONEST}[name]()
         if name in HONEST:
-            assert (
-                len(Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder).rounds) == 1
-            )
+            result = Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder)
+            assert len(result.rounds) == 1
             continue
         with pytest.raises(ConfigError, match=REFUSED):
             Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder)
         assert not list(folder.glob("**/*.sqlite"))
+
+
+@pytest.mark.parametrize(("loss", "named"), [(HONEST["a function"](), True), ("cross entropy", False), (None, False)])
+def test_the_statement_names_a_loss_of_ones_own(loss: Any, named: bool, tmp_path: Path) -> None:
+    privacy = Private(epsilon=2.0, delta=1e-3, rounds=1)
+    result = Federation(module(), people(), privacy=privacy, local=Local(learning_rate=0.1), loss=loss).train(tmp_path)
+    assert ("third-party code, tried on made-up input and not verified: loss" in str(result.statement)) is named
 
 
 @pytest.mark.parametrize("name", [*REMEMBERING, *HONEST])
