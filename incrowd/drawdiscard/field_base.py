@@ -1,7 +1,7 @@
 """What all fields of a specification have in common."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,12 +32,18 @@ class AnyTableField(BaseModel):
 
     @property
     @abstractmethod
+    def endings(self) -> Sequence[str] | int:
+        """What follows the field's name in the names of its features; a number for so many buckets."""
+
+    @property
     def width(self) -> int:
         """How many features it has; known without making any."""
+        return self.endings if isinstance(self.endings, int) else len(self.endings)
 
-    @abstractmethod
     def columns(self, name: str) -> tuple[str, ...]:
         """The names of its features."""
+        endings = self.endings
+        return tuple(f"{name}{ending}" for ending in (_numbered(endings) if isinstance(endings, int) else endings))
 
     @abstractmethod
     def sparse(self, values: Sequence[object]) -> SparseRows:
@@ -52,18 +58,10 @@ class AnyTableField(BaseModel):
         """Why a value that is there does not count as what it is, for the owner of the table; None where it does."""
 
 
-class OneFeatureField(AnyTableField):
-    """A field of a single feature."""
+def of_levels(levels: Sequence[str]) -> list[str]:
+    """The endings of a feature for each level."""
+    return [f"={level}" for level in levels]
 
-    @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
-        return 1
 
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        return (name,)
-
-    def sparse(self, values: Sequence[object]) -> SparseRows:
-        """See `AnyTableField.sparse`."""
-        return SparseRows.from_dense(self.encode(values))
+def _numbered(buckets: int) -> Iterator[str]:
+    return (f"#{bucket}" for bucket in range(buckets))

@@ -7,84 +7,86 @@ categories are here, what looks at text is in `text_fields`.
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, FiniteFloat, model_validator
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.field_base import AnyTableField, Level, Levels, OneFeatureField
+from incrowd.drawdiscard.field_base import AnyTableField, Level, Levels, of_levels
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.text_fields import CountField, HashedField, ListField, TextField, WordsField
 from incrowd.drawdiscard.texts import text_of
 from incrowd.errors import ConfigError
 
 
-class NumberField(OneFeatureField):
+class ScaledField(AnyTableField):
     """A number of a public range, mapped to [0, 1].
 
-    Edge cases: a value beyond an end of the range counts as that end; what is missing or no number counts as 0.
+    Edge cases: a value beyond an end of the range counts as that end; what is missing or no number counts as 0. In a
+    field of whole numbers a value between two of them counts as the nearer one.
     """
+
+    low: Any
+    high: Any
+    _whole: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.low < self.high and np.isfinite(self.high - self.low)):
+            raise ConfigError(field="high", value=self.high, remedy=f"give a number above low, which is {self.low}")
+        return self
+
+    @property
+    def endings(self) -> Sequence[str]:
+        """See `AnyTableField.endings`."""
+        return [""]
+
+    def sparse(self, values: Sequence[object]) -> SparseRows:
+        """See `AnyTableField.sparse`."""
+        return SparseRows.from_dense(self.encode(values))
+
+    def encode(self, values: Sequence[object]) -> Floats:
+        """See `AnyTableField.encode`."""
+        numbers = np.array([_number(value) for value in values], np.float64)
+        near = np.clip(np.rint(numbers) if self._whole else numbers, self.low, self.high)
+        scaled: Floats = (near - self.low) / (self.high - self.low)
+        scaled[np.isnan(scaled)] = 0.0
+        return scaled[:, None]
+
+    def misfit(self, value: object) -> str | None:
+        """See `AnyTableField.misfit`."""
+        number = _number(value)
+        if math.isnan(number):
+            return "is no number"
+        if not self.low <= number <= self.high:
+            return f"lies beyond {self.low:g} to {self.high:g}"
+        return "is no whole number" if self._whole and number != round(number) else None
+
+
+class NumberField(ScaledField):
+    """A number of a public range."""
 
     type: Literal["number"] = "number"
     low: FiniteFloat
     high: FiniteFloat
-
-    @model_validator(mode="after")
-    def _check(self) -> "NumberField":
-        _check_range(self.low, self.high)
-        return self
-
-    def encode(self, values: Sequence[object]) -> Floats:
-        """See `AnyTableField.encode`."""
-        return _normalised(_numbers(values), self.low, self.high)
-
-    def misfit(self, value: object) -> str | None:
-        """See `AnyTableField.misfit`."""
-        return _beyond(_number(value), self.low, self.high)
+    _whole: ClassVar[bool] = False
 
 
-class IntegerField(OneFeatureField):
-    """A whole number of a public range, mapped to [0, 1].
-
-    Edge cases: as `NumberField`; a value between two whole numbers counts as the nearer one.
-    """
+class IntegerField(ScaledField):
+    """A whole number of a public range."""
 
     type: Literal["integer"] = "integer"
     low: int = Field(ge=-(2**53), le=2**53)
     high: int = Field(ge=-(2**53), le=2**53)
 
-    @model_validator(mode="after")
-    def _check(self) -> "IntegerField":
-        _check_range(self.low, self.high)
-        return self
 
-    def encode(self, values: Sequence[object]) -> Floats:
-        """See `AnyTableField.encode`."""
-        return _normalised(np.rint(_numbers(values)), self.low, self.high)
-
-    def misfit(self, value: object) -> str | None:
-        """See `AnyTableField.misfit`."""
-        number = _number(value)
-        return _beyond(number, self.low, self.high) or _between(number)
-
-
-class BooleanField(OneFeatureField):
-    """Yes or no, stored as 1 or 0.
-
-    Edge cases: a number beyond counts as the nearer one of the two; what is missing or no number counts as 0.
-    """
+class BooleanField(ScaledField):
+    """Yes or no, stored as 1 or 0."""
 
     type: Literal["boolean"] = "boolean"
-
-    def encode(self, values: Sequence[object]) -> Floats:
-        """See `AnyTableField.encode`."""
-        return _normalised(np.rint(_numbers(values)), 0, 1)
-
-    def misfit(self, value: object) -> str | None:
-        """See `AnyTableField.misfit`."""
-        number = _number(value)
-        return _beyond(number, 0, 1) or _between(number)
+    low: ClassVar[int] = 0  # type: ignore[misc]  # its range is no key of a specification
+    high: ClassVar[int] = 1  # type: ignore[misc]  # nor is this
 
 
 class CategoryField(AnyTableField):
@@ -112,13 +114,9 @@ class CategoryField(AnyTableField):
         return tuple(level for level in self.levels if level != self.baseline)
 
     @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
-        return len(self.levels) - (self.baseline is not None)
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        return tuple(f"{name}={level}" for level in self.featured)
+    def endings(self) -> Sequence[str]:
+        """See `AnyTableField.endings`."""
+        return of_levels(self.featured)
 
     def sparse(self, values: Sequence[object]) -> SparseRows:
         """See `AnyTableField.sparse`."""
@@ -175,35 +173,10 @@ def _levels_of(levels: Sequence[str], values: Sequence[object]) -> SparseRows:
     return SparseRows.ones([[] if place is None else [place] for place in found], len(levels))
 
 
-def _beyond(number: float, low: float, high: float) -> str | None:
-    if math.isnan(number):
-        return "is no number"
-    return None if low <= number <= high else f"lies beyond {low:g} to {high:g}"
-
-
-def _between(number: float) -> str | None:
-    return None if number == round(number) else "is no whole number"
-
-
-def _check_range(low: float, high: float) -> None:
-    if not (low < high and np.isfinite(high - low)):
-        raise ConfigError(field="high", value=high, remedy=f"give a number above low, which is {low}")
-
-
-def _numbers(values: Sequence[object]) -> Floats:
-    """The values that are numbers; NaN for the others. Whole numbers too large for a float keep their side."""
-    return np.array([_number(value) for value in values], dtype=np.float64)
-
-
 def _number(value: object) -> float:
+    """A value that is a number; NaN for another. A whole number too large for a float keeps its side."""
     if isinstance(value, float):
         return value
     if isinstance(value, int):
         return float(max(-(2**1023), min(2**1023, value)))
     return math.nan
-
-
-def _normalised(values: Floats, low: float, high: float) -> Floats:
-    scaled = (np.clip(values, low, high) - low) / (high - low)
-    scaled[np.isnan(scaled)] = 0.0
-    return scaled[:, None]

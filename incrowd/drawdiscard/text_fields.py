@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from incrowd.drawdiscard.field_base import AnyTableField, Buckets, Level, Levels
+from incrowd.drawdiscard.field_base import AnyTableField, Buckets, Levels, of_levels
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.texts import LONGEST_TEXT, UrlPart, buckets_of, ngrams, part_of, text_of, words_of
 from incrowd.errors import ConfigError
@@ -42,13 +42,9 @@ class HashedField(AnyTableField):
     buckets: Buckets
 
     @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
+    def endings(self) -> int:
+        """See `AnyTableField.endings`."""
         return self.buckets
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        return _numbered(name, self.buckets)
 
     def sparse(self, values: Sequence[object]) -> SparseRows:
         """See `AnyTableField.sparse`."""
@@ -84,13 +80,9 @@ class ListField(AnyTableField):
         return self
 
     @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
-        return self.buckets if self.levels is None else len(self.levels)  # type: ignore[return-value]  # one of the two is there
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        return _numbered(name, self.width) if self.levels is None else _with_levels(name, self.levels)
+    def endings(self) -> Sequence[str] | int:
+        """See `AnyTableField.endings`."""
+        return (self.buckets or 0) if self.levels is None else of_levels(self.levels)
 
     def sparse(self, values: Sequence[object]) -> SparseRows:
         """See `AnyTableField.sparse`."""
@@ -155,13 +147,9 @@ class TextField(PartField):
         return self
 
     @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
+    def endings(self) -> int:
+        """See `AnyTableField.endings`."""
         return self.buckets
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        return _numbered(name, self.buckets)
 
     def sparse(self, values: Sequence[object]) -> SparseRows:
         """See `AnyTableField.sparse`."""
@@ -193,13 +181,9 @@ class WordsField(PartField):
         return self
 
     @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
-        return 1 if self.any else len(self.words)
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        return (name,) if self.any else _with_levels(name, self.words)
+    def endings(self) -> Sequence[str]:
+        """See `AnyTableField.endings`."""
+        return [""] if self.any else of_levels(self.words)
 
     def sparse(self, values: Sequence[object]) -> SparseRows:
         """See `AnyTableField.sparse`."""
@@ -248,17 +232,11 @@ class CountField(PartField):
         return self
 
     @property
-    def width(self) -> int:
-        """See `AnyTableField.width`."""
+    def endings(self) -> Sequence[str]:
+        """See `AnyTableField.endings`."""
         if self.each:
-            return len(self.characters or "")
-        return 1 if self.steps is None else len(self.steps)
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `AnyTableField.columns`."""
-        if self.each:
-            return _with_levels(name, self.characters or "")
-        return (name,) if self.steps is None else tuple(f"{name}>={step}" for step in self.steps)
+            return of_levels(self.characters or "")
+        return [""] if self.steps is None else [f">={step}" for step in self.steps]
 
     def sparse(self, values: Sequence[object]) -> SparseRows:
         """See `AnyTableField.sparse`."""
@@ -296,14 +274,6 @@ def _hashed(rows: Sequence[Sequence[str]], buckets: int, *, most: int = 1) -> Sp
     return SparseRows.of(
         [{place: min(count, most) / most for place, count in sorted(row.items())} for row in counts], buckets
     )
-
-
-def _numbered(name: str, buckets: int) -> tuple[str, ...]:
-    return tuple(f"{name}#{bucket}" for bucket in range(buckets))
-
-
-def _with_levels(name: str, levels: Sequence[Level]) -> tuple[str, ...]:
-    return tuple(f"{name}={level}" for level in levels)
 
 
 def _too_long(value: object) -> str | None:
