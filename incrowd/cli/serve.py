@@ -44,7 +44,6 @@ def serve(
     admin_token_file: Annotated[
         Path | None, _option("The token for orders; without it none are taken.", "FILE")
     ] = None,
-    public: Annotated[Path | None, _option("A public table to measure what was learnt by.", "TABLE.csv")] = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write one JSON line an event on standard error.")
     ] = False,
@@ -89,7 +88,6 @@ def serve(
         remember_mb=remember_mb,
         turned_away=turned_away,
         token=None if admin_token_file is None else token_of(admin_token_file),
-        public=public,
         log_json=log_json,
     )
     if not open_admission:

@@ -17,7 +17,7 @@ from incrowd.runs.contents import part
 
 POOL_KEYS = (
     "name", "fingerprint", "accepted", "turned_away", "repeated", "instances", "size", "epsilon", "delta", "privacy",
-    "spread", "weights", "public", "promise", "statement", "adversaries", "paused",
+    "spread", "weights", "promise", "statement", "adversaries", "paused",
 )  # fmt: skip
 """What of a server's status may be shown: all of it is shown by the server itself, too."""
 
@@ -100,6 +100,5 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("accepted", "repeated", "instances", "size", "epsilon", "delta"), _number),
     **dict.fromkeys(("turned_away", "spread"), _numbers),
     **dict.fromkeys(("weights", "adversaries"), _listed),
-    "public": lambda value: None if value is None else _facts(value),
     "paused": bool,
 }

@@ -91,9 +91,6 @@ def score_of(shown: Shown) -> Headline | None:
             value: float | None = source.get(measure)
             if value is not None:
                 return Headline(measure=measure, value=value, baseline=shown.baseline)
-    public = (shown.pool or {}).get("public") or {}
-    if public.get("value") is not None:
-        return Headline(measure=str(public.get("measure", "on the public table")), value=float(public["value"]))
     return None
 
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from incrowd.service.admission import Admission
 from incrowd.service.board import Board
 from incrowd.service.log import EventLog
-from incrowd.service.public_table import PublicTable
 from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore, StoreAway
 from incrowd.service.tending import Tending
@@ -27,11 +26,10 @@ class Application:
         store: PoolStore,
         *,
         token: str | None = None,
-        public: PublicTable | None = None,
         log: EventLog | None = None,
         admission: Admission | None = None,
     ) -> None:
-        self._store, self._token, self._public, self._admission = store, token, public, admission
+        self._store, self._token, self._admission = store, token, admission
         self._log = log or EventLog()
 
     @asynccontextmanager
@@ -39,7 +37,7 @@ class Application:
         """What answers requests, as long as this lasts."""
         await self._store.open()
         tending = Tending(self._store, self._admission)
-        board = Board(tending, public=self._public)
+        board = Board(tending)
         rest = Rest(tending, board, token=self._token, log=self._log)
         with suppress(StoreAway):
             tending.accepted = (await self._store.figures()).accepted

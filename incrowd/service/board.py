@@ -6,11 +6,9 @@ import time
 from collections import deque
 from typing import Any
 
-from incrowd.drawdiscard.predictor import Predictor
 from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
-from incrowd.service.public_table import PublicTable
 from incrowd.service.tending import Tending
 
 FRESH = 1.0
@@ -28,8 +26,8 @@ class Board:
     Edge cases: while the store is away there are no figures (`StoreAway`).
     """
 
-    def __init__(self, tending: Tending, *, public: PublicTable | None = None) -> None:
-        self._tending, self._public = tending, public
+    def __init__(self, tending: Tending) -> None:
+        self._tending = tending
         self._asked: Specification = tending.store.desk.specification
         self._turn = asyncio.Lock()
         self._figures: PoolFigures | None = None
@@ -82,7 +80,4 @@ class Board:
     def _shown(self, figures: PoolFigures) -> dict[str, Any]:
         if self._views is None:
             self._views = three_adversaries(self._asked)
-        predictor = Predictor(self._asked, figures.average)
-        return shown(self._asked, figures, views=self._views) | {
-            "public": None if self._public is None else self._public.score(predictor)
-        }
+        return shown(self._asked, figures, views=self._views)

@@ -52,9 +52,6 @@ _KINDS = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "mjs": "text/javascript; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "json": "application/json",
-    "svg": "image/svg+xml",
 }
 LONGEST_TICKET = 256
 """Digits of the longest ticket that is looked at."""
@@ -226,7 +223,7 @@ class Rest:
             return self._problem(NOT_FOUND)
         kind = _KINDS[name.rpartition(".")[2]]
         tag = b'"' + hashlib.sha256(content).hexdigest()[:32].encode() + b'"'
-        headers = [(b"etag", tag), *(OPEN if name.endswith("js") else [])]
+        headers = [(b"etag", tag), *(OPEN if name.endswith("mjs") else [])]
         policy = _PAGE_POLICY.encode()
         if request.headers.get("if-none-match", "").encode("latin-1") == tag:  # its headers replace those that are kept
             return self._reply(b"", kind, headers, status=304, cache=b"no-cache", policy=policy)

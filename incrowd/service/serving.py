@@ -27,7 +27,6 @@ from incrowd.service.admission import Admission, key_in
 from incrowd.service.application import Application
 from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
 from incrowd.service.log import EventLog
-from incrowd.service.public_table import PublicTable
 from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore
 
@@ -68,7 +67,6 @@ class ServiceOptions:
     lifetime: int = LIFETIME
     token: str | None = field(default=None, repr=False)
     log_json: bool = False
-    public: Path | None = None
     admission: Admission | None = None
 
     def __post_init__(self) -> None:
@@ -129,9 +127,8 @@ def serve(options: ServiceOptions, *, listening: Listening) -> int:
 async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callable[[], object]) -> None:
     sys.setswitchinterval(SWITCH_S)
     store = options.opened()
-    public = None if options.public is None else PublicTable(options.public, options.specification)
     log = EventLog(as_json=options.log_json)
-    application = Application(store, token=options.token, public=public, log=log, admission=options.admission)
+    application = Application(store, token=options.token, log=log, admission=options.admission)
     async with application.running() as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting

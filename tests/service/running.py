@@ -16,7 +16,6 @@ from incrowd.drawdiscard import Specification
 from incrowd.service.admission import Admission
 from incrowd.service.application import Application
 from incrowd.service.embedded import EmbeddedStore
-from incrowd.service.public_table import PublicTable
 from incrowd.service.serving import Served, settings
 from incrowd.service.store import PoolStore
 
@@ -105,11 +104,10 @@ async def service(
     specification: Specification | PoolStore,
     *,
     token: str | None = TOKEN,
-    public: PublicTable | None = None,
     admission: Admission | None = None,
 ) -> AsyncIterator[Running]:
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
-    application = Application(store, token=token, public=public, admission=admission)
+    application = Application(store, token=token, admission=admission)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     ready = asyncio.Event()

@@ -1,11 +1,10 @@
 """A service in a process of its own, started as a user starts it."""
 
-import csv
 import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,16 +27,10 @@ class Service:
 
 
 @contextmanager
-def serving(folder: Path, asked: Specification, *, public: Sequence[dict[str, Any]] = ()) -> Iterator[Service]:
+def serving(folder: Path, asked: Specification) -> Iterator[Service]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.json").write_text(asked.to_json(), encoding="utf-8")
     words = [sys.executable, "-m", "incrowd", "serve", "spec.json", "--port", "0", "--json", "--open-admission"]
-    if public:
-        with (folder / "public.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(public[0]))
-            writer.writeheader()
-            writer.writerows(public)
-        words += ["--public", "public.csv"]
     with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load
 
 from incrowd.drawdiscard.tickets import TICKET_BYTES
-from incrowd.service.public_table import PublicTable
 from tests.drawdiscard.mail import asked
 from tests.service.running import TOKEN, Running, request, run, service
 
@@ -16,12 +15,12 @@ UNLIKELY = 2e-3
 """So few honest answers are turned away in tests of something else."""
 
 
-def with_service(work: Any, *, token: str | None = TOKEN, public: PublicTable | None = None, **changes: object) -> None:
+def with_service(work: Any, *, token: str | None = TOKEN, **changes: object) -> None:
     async def main() -> None:
         from incrowd.service.embedded import EmbeddedStore
 
         store = EmbeddedStore(asked(**changes), turned_away=UNLIKELY)
-        async with service(store, token=token, public=public) as running:
+        async with service(store, token=token) as running:
             await work(running)
 
     run(main)

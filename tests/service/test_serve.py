@@ -116,7 +116,6 @@ def test_several_processes_share_a_redis_and_one_that_dies_is_replaced(tmp_path:
         (["spec.json", "--host", "192.0.2.1"], "other machines come in through nginx"),
         (["spec.json", "--host", "learn.example.org"], "other machines come in through nginx"),
         (["spec.json", "--keep-every", "0"], "keep_every"),
-        (["spec.json", "--public", "none.csv"], "none.csv"),
         (["spec.json", "--admin-token-file", "none"], "there is no such file"),
         (["spec.json", "--port", "70000"], "port"),
     ],
