@@ -125,7 +125,7 @@ def from_the_drawn(game: Game, pool: Pool, _: dict[str, object]) -> tuple[int, i
 
 def from_the_oldest(game: Game, pool: Pool, _: dict[str, object]) -> tuple[int, int]:
     """From a version that is nearly forgotten, away from a good model."""
-    newest = pool.freeze().last
+    newest = pool.state().last
     known = next(number for number in range(max(0, newest - 2_000), newest + 1) if pool.version(number) is not None)
     return known, game.best_of(game.draw.integers(0, ALL, TRIED), -game.good)
 

@@ -3,7 +3,7 @@
     python benchmarks/residual.py
     python benchmarks/residual.py --sizes 387,50000 --json
 
-The rows are honest answers; `numpy` is the same without compiled code, `fixed` without what the test learns.
+The rows are honest answers; `fixed` is the same without what the test learns.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from incrowd import SeededRandomness
-from incrowd.drawdiscard import ResidualTest, residual_numpy
+from incrowd.drawdiscard import ResidualTest
 from incrowd.drawdiscard.pool import Instance
 from incrowd.privacy.mechanism import Mechanism
 
@@ -31,7 +31,6 @@ class Measured:
     limits_s: float
     microseconds: float
     fixed: float
-    numpy: float
 
 
 def measure(size: int, rounds: int) -> Measured:
@@ -43,8 +42,7 @@ def measure(size: int, rounds: int) -> Measured:
     stream = SeededRandomness(1).stream("rows")
     parents = stream.normals(ROUND * size).astype(np.float32).reshape(ROUND, size)
     answers = (parents - mechanism.noise_scale * stream.laplaces(ROUND * size).reshape(ROUND, size)).astype(np.float32)
-    plain = ResidualTest.of(mechanism, code=residual_numpy.CODE)
-    tests = ResidualTest.of(mechanism), ResidualTest.of(mechanism, learns=False), plain
+    tests = ResidualTest.of(mechanism), ResidualTest.of(mechanism, learns=False)
     return Measured(size, limits, *(fastest(test, answers, parents, rounds) for test in tests))
 
 
@@ -73,7 +71,7 @@ def main() -> None:
         else:
             print(
                 f"{size:>8,} weights: {measured.microseconds:6.1f} us an answer, {measured.fixed:6.1f} with fixed "
-                f"limits alone, {measured.numpy:7.1f} in NumPy; limits in {measured.limits_s:.2f} s"
+                f"limits alone; limits in {measured.limits_s:.2f} s"
             )
 
 

@@ -16,7 +16,6 @@ from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise,
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.sparse_gradients import SparseGradients
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.strategies import DrawAndDiscard, SameInstance, Strategy
 from incrowd.drawdiscard.texts import part_of
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "Desk",
     "Device",
     "DirectionTest",
-    "DrawAndDiscard",
     "Drawn",
     "Fit",
     "FlatModel",
@@ -46,13 +44,11 @@ __all__ = [
     "Rehearsal",
     "ResidualTest",
     "Returned",
-    "SameInstance",
     "Server",
     "ServerLike",
     "SparseGradients",
     "SparseRows",
     "Specification",
-    "Strategy",
     "Updates",
     "accept_one_in",
     "batch_updates",

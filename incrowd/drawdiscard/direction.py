@@ -11,7 +11,7 @@ that than others do.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.drawdiscard.residual_learnt import Learnt
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.privacy.mechanism.signs import SEED_BITS, SignBits, seed_of, sign_bits
+from incrowd.privacy.mechanism.signs import SEED_BITS, seed_of, sign_bits
 
 MEMORY = 4096
 """The seeds of so many answers are remembered."""
@@ -80,7 +80,6 @@ class DirectionTest:
             raise ConfigError(field="noise", value=mechanism.noise, remedy="only directions can be told apart so")
         self._shape, choice = (mechanism.size,), mechanism.choice
         self._step, self._length = choice.step, float(choice.length)
-        self._named = _fastest()
         chance = min(1.0, choice.candidates / 2.0 ** min(SEED_BITS, mechanism.size))
         self.most = int(binom.isf(NAMED_PART * turned_away, MEMORY, chance)) + 1
         share = (1 - NAMED_PART) * turned_away
@@ -92,10 +91,10 @@ class DirectionTest:
         """Whether an honest device may have made this answer of its parent, with steps of this rate."""
         if answer.shape != self._shape or parent.shape != self._shape:
             raise DataError(f"answer and parent are {answer.shape} and {parent.shape}, not {self._shape[0]} weights")
-        seed = int(self._named(answer, parent, (gamma * self._step) * self._length))  # as `outbox.stepped` has it
+        seed = named_seed(answer, parent, (gamma * self._step) * self._length)  # as `outbox.stepped` has it
         if seed < 0 or self._counts[seed] >= self.most:
             return False
-        if not self._learnt.usual(answer, parent, 1 / (gamma * self._scale)):
+        if not self._learnt.usual(np.subtract(parent, answer, dtype=np.float64) * (1 / (gamma * self._scale))):
             return False
         self._remember(seed)
         return True
@@ -136,23 +135,10 @@ class DirectionTest:
 
 
 def named_seed(answer: Instance, parent: Instance, length: float) -> int:
-    """The seed of the direction along which an answer is so long a step from its parent; -1 where there is none.
-
-    It is the slow twin of compiled code.
-    """
+    """The seed of the direction along which an answer is so long a step from its parent; -1 where there is none."""
     wide = parent.astype(np.float64)
     with np.errstate(all="ignore"):  # what is not finite equals nothing
         below, above = (wide - length).astype(np.float32), (wide + length).astype(np.float32)
-    bits: SignBits = (answer == below).astype(np.uint8)
-    if not ((bits == 1) | (answer == above)).all() or not np.isfinite(answer).all():
-        return -1
-    seed = seed_of(bits)
-    return seed if (sign_bits(np.array([seed], np.int64), len(bits))[0] == bits).all() else -1
-
-
-def _fastest() -> Callable[[Instance, Instance, float], int]:
-    try:
-        from incrowd.drawdiscard.direction_kernel import named_seed as compiled
-    except ImportError:  # numba is not installed
-        return named_seed
-    return compiled
+    seed = seed_of((answer == below).view(np.uint8))
+    signs = sign_bits(np.array([seed], np.int64), len(answer))[0].view(np.bool_)
+    return seed if (answer == np.where(signs, below, above)).all() and np.isfinite(answer).all() else -1

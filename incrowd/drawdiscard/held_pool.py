@@ -8,7 +8,7 @@ import numpy as np
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned, Visit
-from incrowd.drawdiscard.kept_pool import RUNNING_MB, Keepsake, KeptPool
+from incrowd.drawdiscard.kept_pool import Keepsake, KeptPool
 from incrowd.drawdiscard.pool import HISTORY, Instance, Pool
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.tickets import KEY_BYTES
@@ -88,15 +88,11 @@ class HeldPool:
         self._unkept[visit.account] = self._visits[visit.account]
         return True
 
-    def keepsake(self, *, clean: bool = True) -> Keepsake:
-        """All there is to keep, at this moment; taking it costs next to nothing.
-
-        Less where it is not the last word: see `KeptPool.write`.
-        """
-        frozen = self.pool.freeze(None if clean else RUNNING_MB * 2**20)
+    def keepsake(self) -> Keepsake:
+        """All there is to keep, at this moment; taking it costs next to nothing."""
         test = {name: np.array(array) for name, array in self.desk.test.state().items()}
         visits = self._day, dict(self._unkept)
-        return Keepsake(frozen, test, tuple(self._taken), dict(self.turned), self.paused, visits)
+        return Keepsake(self.pool.state(), test, tuple(self._taken), dict(self.turned), self.paused, visits)
 
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
         """Put it on disk. `clean` says that nothing will have been accepted since, should this be the last."""
@@ -115,20 +111,18 @@ class HeldPool:
         found = kept.read()
         if found is None:
             return
-        snapshot, turned, self.paused = found
         asked = self.desk.specification
-        expected = asked.instances, asked.size
-        if snapshot.instances.shape != expected:
-            raise DataError(f"the pool of that folder has instances {snapshot.instances.shape}, not {expected}")
+        shape = len(found.pool.rows), len(found.pool.rows[0])
+        if shape != (asked.instances, asked.size):
+            raise DataError(f"the pool of that folder has instances {shape}, not {(asked.instances, asked.size)}")
         lost = 0 if kept.clean else AFTER_A_CRASH
         self.pool = Pool.restore(
-            snapshot, randomness=source, lost=lost, merge=asked.merge, tail=asked.tail, history=history
+            found.pool, randomness=source, lost=lost, merge=asked.merge, tail=asked.tail, history=history
         )
-        self.desk.test.restore(snapshot.test)
-        self._taken = OrderedDict.fromkeys(snapshot.taken)
-        self.turned = Counter(turned)
-        self._day, visits = kept.visits()
-        self._visits = Counter(visits)
+        self.desk.test.restore(found.test)
+        self._taken = OrderedDict.fromkeys(found.taken)
+        self.turned, self.paused = Counter(found.turned), found.paused
+        self._day, self._visits = found.visits[0], Counter(found.visits[1])
 
 
 def known_again(*, history: int, instances: int) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _files
-from incrowd.drawdiscard.pool import Frozen
-from incrowd.drawdiscard.snapshot import DIGEST, Snapshot
+from incrowd.drawdiscard.desk import DIGEST
+from incrowd.drawdiscard.pool import PoolState
 from incrowd.errors import ConfigError, DataError
 
 FILE, SPECIFICATION, LOCK = "pool.sqlite", "specification.json", "lock"
@@ -38,7 +38,7 @@ class Keepsake:
     `visits` are a day, and how many answers of it each account has in the pool that had none when it was kept last.
     """
 
-    frozen: Frozen
+    pool: PoolState
     test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     taken: tuple[bytes, ...] = ()
     turned: Mapping[str, int] = field(default_factory=dict)
@@ -77,11 +77,12 @@ class KeptPool:
         self._stated = folder / SPECIFICATION, specification
         self._written: set[int] = set()
 
-    def read(self) -> tuple[Snapshot, Mapping[str, int], bool] | None:
-        """What was kept last, the counts, and whether answers wait; None where nothing was kept yet."""
+    def read(self) -> Keepsake | None:
+        """What was kept last; None where nothing was kept yet."""
         try:
             state = dict(self._database.execute("SELECT name, content FROM state"))
             rows = dict(self._database.execute("SELECT version, weights FROM rows"))
+            visits = self._database.execute("SELECT account, day, count FROM visits").fetchall()
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
         if "pool" not in state:
@@ -89,18 +90,20 @@ class KeptPool:
                 raise self._damaged(ValueError("its pool is gone"))
             return None
         try:
-            told = json.loads(state["pool"])
-            snapshot = _snapshot(told, state, rows)
+            told, taken = json.loads(state["pool"]), state["taken"]
+            day = max((row[1] for row in visits), default="")
+            keepsake = Keepsake(
+                pool=_pool(told, state["average"], rows),
+                test=unpacked(state["test"]),
+                taken=tuple(taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)),
+                turned=told["turned"],
+                paused=told["paused"],
+                visits=(day, {account: count for account, its, count in visits if its == day}),
+            )
         except (KeyError, ValueError, TypeError) as error:
             raise self._damaged(error) from error
         self._written = set(rows)
-        return snapshot, told["turned"], told["paused"]
-
-    def visits(self) -> tuple[str, dict[bytes, int]]:
-        """The last day of which visits were kept, and how many answers of it each account has in the pool."""
-        rows = self._database.execute("SELECT account, day, count FROM visits").fetchall()
-        day = max((row[1] for row in rows), default="")
-        return day, {account: count for account, its, count in rows if its == day}
+        return keepsake
 
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
         """Keep this. `clean` says that it is the last word.
@@ -108,13 +111,15 @@ class KeptPool:
         Before that only the newest of the replaced versions are written, `RUNNING_MB` of them: after a crash, answers
         that descend from others are late, and their devices draw again.
         """
-        frozen = keepsake.frozen if clean else keepsake.frozen.newest(RUNNING_MB * 2**20)
-        rows = dict(zip(frozen.versions, frozen.rows, strict=True)) | frozen.replaced
+        pool = keepsake.pool
+        known = len(pool.replaced) if clean else RUNNING_MB * 2**20 // pool.rows[0].nbytes
+        replaced = dict(list(pool.replaced.items())[max(0, len(pool.replaced) - known) :])
+        rows = dict(zip(pool.versions, pool.rows, strict=True)) | replaced
         told = {
-            "versions": frozen.versions,
-            "replaced": list(frozen.replaced),
-            "counts": [frozen.draws, frozen.discards, frozen.looks],
-            "last": frozen.last,
+            "versions": pool.versions,
+            "replaced": list(replaced),
+            "counts": [pool.draws, pool.discards, pool.looks],
+            "last": pool.last,
             "turned": dict(keepsake.turned),
             "paused": keepsake.paused,
             "clean": clean,
@@ -123,7 +128,7 @@ class KeptPool:
             "pool": json.dumps(told).encode(),
             "taken": b"".join(keepsake.taken),
             "test": packed(keepsake.test),
-            "average": b"" if frozen.average is None else frozen.average.tobytes(),
+            "average": b"" if pool.average is None else pool.average.tobytes(),
         }
         new, old = rows.keys() - self._written, self._written - rows.keys()
         try:
@@ -199,26 +204,24 @@ def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError(str(error)) from error
 
 
-def _snapshot(told: Mapping[str, Any], state: Mapping[str, bytes], rows: Mapping[int, bytes]) -> Snapshot:
-    instances = _rows(told["versions"], rows)
-    draws, discards, looks = told["counts"]
-    taken = state["taken"]
-    snapshot = Snapshot(
-        instances=instances,
-        versions=np.array(told["versions"], np.int64),
-        replaced=_rows(told["replaced"], rows).reshape(-1, instances.shape[1]),
-        replaced_versions=np.array(told["replaced"], np.int64),
+def _pool(told: Mapping[str, Any], average: bytes, rows: Mapping[int, bytes]) -> PoolState:
+    """The state of a pool as it was written; `ValueError` where it is not whole."""
+    versions, replaced = ([int(version) for version in told[name]] for name in ("versions", "replaced"))
+    draws, discards, looks = map(int, told["counts"])
+    held = {version: np.frombuffer(rows[version], "<f4") for version in (*versions, *replaced)}
+    mean = np.frombuffer(average, np.float64) if average else None
+    numbers = [*held.values(), *([] if mean is None else [mean])]
+    if len({len(row) for row in numbers}) != 1 or not all(np.isfinite(row).all() for row in numbers):
+        raise ValueError("its rows are not so many numbers each")
+    if len(held) != len(versions) + len(replaced) or min(draws, discards, looks, *held) < 0:
+        raise ValueError("its versions or counts are none")
+    return PoolState(
+        rows=[held[version] for version in versions],
+        versions=versions,
+        replaced={version: held[version] for version in replaced},
         draws=draws,
         discards=discards,
+        average=mean,
         looks=looks,
         last=int(told["last"]),
-        average=np.frombuffer(state["average"], np.float64) if state["average"] else None,
-        test=unpacked(state["test"]),
-        taken=[taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)],
     )
-    snapshot.check()
-    return snapshot
-
-
-def _rows(versions: list[int], rows: Mapping[int, bytes]) -> NDArray[np.float32]:
-    return np.array([np.frombuffer(rows[version], "<f4") for version in versions], np.float32)

@@ -7,8 +7,8 @@ the last replaced versions are kept for a while: an answer is compared with the 
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
-from incrowd.drawdiscard.glm import FlatModel
-from incrowd.drawdiscard.snapshot import Snapshot
 from incrowd.errors import ConfigError, DataError
 
 Instance = NDArray[np.float32]
@@ -86,36 +84,23 @@ def check_share(merge: float) -> None:
         raise ConfigError(field="merge", value=merge, remedy="give a share above 0, and at most 1, which overwrites")
 
 
-@dataclass(frozen=True, eq=False)
-class Frozen:
-    """A pool at one moment, its rows shared with it: they never change, so that this costs next to nothing to take."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PoolState:
+    """A pool at one moment: all that it goes on from, but for where its randomness comes from.
 
-    rows: tuple[Instance, ...]
-    versions: tuple[int, ...]
-    replaced: dict[int, Instance]
+    Its rows are the pool's own: they never change, so that it costs next to nothing to take. `versions` are the numbers
+    of the instances, and `last` is the last that may have been given to any; `replaced` are the versions that were
+    replaced lately, oldest first; `average` is the average over time after so many `looks`.
+    """
+
+    rows: Sequence[Instance]
+    versions: Sequence[int]
+    replaced: Mapping[int, Instance]
     draws: int
     discards: int
-    average: Floats | None
-    looks: int
-    last: int
-
-    def newest(self, size: int) -> "Frozen":
-        """The same with only the newest of the replaced versions, so many bytes of them."""
-        return replace(self, replaced=_newest(self.replaced, int(size // self.rows[0].nbytes)))
-
-    def snapshot(self) -> Snapshot:
-        """The same with its rows copied out."""
-        return Snapshot(
-            instances=np.array(self.rows, np.float32),
-            versions=np.array(self.versions, np.int64),
-            replaced=np.array(list(self.replaced.values()), np.float32).reshape(-1, len(self.rows[0])),
-            replaced_versions=np.array(list(self.replaced), np.int64),
-            draws=self.draws,
-            discards=self.discards,
-            average=self.average,
-            looks=self.looks,
-            last=self.last,
-        )
+    average: Floats | None = None
+    looks: int = 0
+    last: int = 0
 
 
 class Picks:
@@ -201,43 +186,40 @@ class Pool:
         return cls(centre + spread * normals.reshape(instances, centre.size), randomness=randomness, **keys)
 
     @classmethod
-    def restore(cls, snapshot: Snapshot, *, randomness: Randomness, lost: int = 0, **keys: Any) -> "Pool":
-        """The pool that a snapshot was taken of; merge, tail and history are for the caller to give again.
+    def restore(cls, state: PoolState, *, randomness: Randomness, lost: int = 0, **keys: Any) -> "Pool":
+        """The pool that was in this state; merge, tail and history are for the caller to give again.
 
         So many versions may have been `lost` since: their numbers are given to no other row.
         """
-        pool = cls(snapshot.instances, randomness=randomness, **keys)
-        pool._versions = snapshot.versions.tolist()
-        pool._newest = max(snapshot.last, *pool._versions) + lost
-        rows = zip(snapshot.replaced_versions.tolist(), snapshot.replaced, strict=True)
-        pool._replaced = OrderedDict((version, _held(row)) for version, row in rows)
-        pool._average = None if snapshot.average is None else snapshot.average.copy()
-        pool._looks = snapshot.looks
-        pool._draws = Picks(randomness, "draw", taken=snapshot.draws)
-        pool._discards = Picks(randomness, "discard", taken=snapshot.discards)
+        pool = cls(np.array(state.rows), randomness=randomness, **keys)
+        pool._versions = list(state.versions)
+        pool._newest = max(state.last, *pool._versions) + lost
+        pool._replaced = OrderedDict((version, _held(row)) for version, row in state.replaced.items())
+        pool._average = None if state.average is None else state.average.copy()
+        pool._looks = state.looks
+        pool._draws = Picks(randomness, "draw", taken=state.draws)
+        pool._discards = Picks(randomness, "discard", taken=state.discards)
         return pool
 
-    def snapshot(self) -> Snapshot:
+    def state(self) -> PoolState:
         """Everything to go on from here."""
-        return self.freeze().snapshot()
-
-    def freeze(self, newest: int | None = None) -> Frozen:
-        """As `snapshot`, in no time: for who copies it elsewhere.
-
-        Where `newest` is given, only the newest of the replaced versions, so many bytes of them.
-        """
         with self._lock:
-            few = len(self._replaced) if newest is None else newest // (4 * self.size)
-            return Frozen(
+            return PoolState(
                 rows=tuple(self._rows),
                 versions=tuple(self._versions),
-                replaced=_newest(self._replaced, few),
+                replaced=dict(self._replaced),
                 draws=self._draws.taken,
                 discards=self._discards.taken,
                 average=None if self._average is None else self._average.copy(),
                 looks=self._looks,
                 last=self._newest,
             )
+
+    @property
+    def instances(self) -> NDArray[np.float32]:
+        """The weights of all instances, a row each."""
+        with self._lock:
+            return np.array(self._rows, np.float32)
 
     @property
     def discards(self) -> int:
@@ -252,12 +234,6 @@ class Pool:
     def draw(self) -> Instance:
         """A random instance."""
         return self.draw_version()[1]
-
-    def draw_index(self) -> tuple[int, Instance]:
-        """As `draw`, and which one it was: for strategies to compare with."""
-        with self._lock:
-            index = self._draws.among(self.k)
-            return index, self._rows[index]
 
     def draw_version(self) -> tuple[int, Instance]:
         """As `draw`, and the number of its version."""
@@ -280,60 +256,28 @@ class Pool:
     def take(self, arrived: Instance) -> None:
         """As `discard`, of what `as_weights` gave: it is not looked at again."""
         with self._lock:
-            index = self.choose()
+            index = self._discards.among(self.k)
             if self._merge < 1:
                 arrived = merged(self._rows[index], arrived, self._merge)
-            self._replace(index, arrived)
+            if self._history:
+                self._replaced[self._versions[index]] = self._rows[index]
+                if len(self._replaced) > self._history:
+                    self._replaced.popitem(last=False)
+            self._rows[index] = _held(arrived)
+            self._newest += 1
+            self._versions[index] = self._newest
             if self._tail is not None and self.discards % self.k == 0:
-                self._look(self._tail)
-
-    def choose(self) -> int:
-        """Which instance the next discard enters; asking moves the stream on."""
-        with self._lock:
-            return self._discards.among(self.k)
-
-    def replace(self, index: int, weights: ArrayLike) -> None:
-        """Replace a given instance: for strategies to compare with."""
-        arrived = as_weights(weights, self.size)
-        with self._lock:
-            self._replace(index, arrived)
-
-    def instance(self, index: int) -> Instance:
-        """A given instance."""
-        with self._lock:
-            return self._rows[index]
+                self._looks += 1
+                self._average = averaged(self._average, self._mean(), self._looks, self._tail)
 
     def weights(self) -> Floats:
         """The weights to predict with: the average of the instances, and over time where there is a tail."""
         with self._lock:
-            return self._exact().mean(axis=0) if self._average is None else self._average.copy()
+            return self._mean() if self._average is None else self._average.copy()
 
-    def predict(self, model: FlatModel, features: Any) -> Any:
-        """The average of the instances' predictions: the other way to use them."""
-        instances = self.snapshot().instances.astype(np.float64)
-        return sum(model.predict(weights, features) for weights in instances) / len(instances)
-
-    def mean_and_spread(self) -> tuple[Floats, Floats]:
-        """The mean of each weight over the instances, and its standard deviation (k - 1 in the denominator)."""
-        held = self._exact()
-        return held.mean(axis=0), held.std(axis=0, ddof=1) if len(held) > 1 else np.zeros(self.size)
-
-    def _replace(self, index: int, arrived: Instance) -> None:
-        if self._history:
-            self._replaced[self._versions[index]] = self._rows[index]
-            if len(self._replaced) > self._history:
-                self._replaced.popitem(last=False)
-        self._rows[index] = _held(arrived)
-        self._newest += 1
-        self._versions[index] = self._newest
-
-    def _look(self, tail: float) -> None:
-        self._looks += 1
-        self._average = averaged(self._average, self._exact().mean(axis=0), self._looks, tail)
-
-    def _exact(self) -> Floats:
-        with self._lock:
-            return np.array(self._rows, np.float64)
+    def _mean(self) -> Floats:
+        mean: Floats = np.array(self._rows, np.float64).mean(axis=0)
+        return mean
 
 
 def merged(held: Instance, arrived: Instance, share: np.float32) -> Instance:
@@ -352,13 +296,6 @@ def averaged(average: Floats | None, mean: Floats, looks: int, tail: float) -> F
         return mean
     moved: Floats = average + (1 + tail) / (looks + tail) * (mean - average)
     return moved
-
-
-def _newest(replaced: dict[int, Instance], few: int) -> dict[int, Instance]:
-    """The last so many of them, oldest first."""
-    if few >= len(replaced):
-        return dict(replaced)
-    return dict(reversed(list(islice(reversed(replaced.items()), few))))
 
 
 def _held(row: Instance) -> Instance:

@@ -139,7 +139,7 @@ class Rehearsal:
         weights = simulate(
             self._updates(gammas(self.asked, coins.seen), noisy=noisy),
             coins,
-            start=pool.snapshot().instances,
+            start=pool.instances,
             moments=moments,
             tail=self.asked.tail,
         )

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_learnt import Learnt, fastest_code
+from incrowd.drawdiscard.residual_learnt import Learnt
 from incrowd.drawdiscard.residual_limits import ResidualLimits, fixed_limits
-from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -56,25 +55,15 @@ class ResidualTest:
 
     Guarantee: of honest answers at most the wanted share is turned away, whatever their steps within the clip, and
     nearly that share where there is noise alone; however instances are merged, and whatever gamma. The same calls have
-    the same answers, with compiled code or without it. Restored from its state it goes on bit for bit.
+    the same answers. Restored from its state it goes on bit for bit.
 
     Edge cases: not safe to share between threads: callers hold a lock. Noise ``none`` is refused (`ConfigError`): there
     would be nothing to tell answers by. What is not finite is turned away.
     """
 
-    def __init__(
-        self,
-        mechanism: Mechanism,
-        limits: ResidualLimits,
-        *,
-        learnt: Learnt | None = None,
-        code: ResidualCode | None = None,
-    ) -> None:
+    def __init__(self, mechanism: Mechanism, limits: ResidualLimits, *, learnt: Learnt | None = None) -> None:
         self.mechanism, self.limits, self.learnt = mechanism, limits, learnt
         self._shape, self._scale = (mechanism.size,), mechanism.noise_scale
-        self._code = code or fastest_code()
-        if learnt is not None:
-            learnt.keep_within(limits)
 
     @classmethod
     def of(
@@ -84,7 +73,6 @@ class ResidualTest:
         turned_away: float = 0.01,
         learns: bool = True,
         randomness: Randomness | None = None,
-        code: ResidualCode | None = None,
     ) -> "ResidualTest":
         """The test of a specification's answers that turns away at most this share of the honest ones.
 
@@ -93,22 +81,24 @@ class ResidualTest:
         _validate.fraction(turned_away=turned_away)
         limits = fixed_limits(mechanism, share=FIXED_PART * turned_away)
         if not learns:
-            return cls(mechanism, limits, code=code)
+            return cls(mechanism, limits)
         share, secret = (1 - FIXED_PART) * turned_away, randomness or SystemRandomness()
-        learnt = Learnt(mechanism, share=share, randomness=secret, code=code)
-        return cls(mechanism, limits, learnt=learnt, code=code)
+        learnt = Learnt(mechanism, share=share, randomness=secret)
+        return cls(mechanism, limits, learnt=learnt)
 
     def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
         """Whether an honest device may have made this answer of its parent, with steps of this rate."""
         if answer.shape != self._shape or parent.shape != self._shape:
             raise DataError(f"answer and parent are {answer.shape} and {parent.shape}, not {self._shape[0]} weights")
-        inverse = 1 / (gamma * self._scale)
-        if self.learnt is not None:
-            return self.learnt.usual(answer, parent, inverse)
-        total, squares, most = self._code.measures(answer, parent, inverse)
-        mean, square, limits = total / len(answer), squares / len(answer), self.limits
+        with np.errstate(all="ignore"):  # what is not a number fails every limit
+            residual = np.subtract(parent, answer, dtype=np.float64) * (1 / (gamma * self._scale))
+            sizes, count = np.abs(residual), len(residual)
+            mean, square, most = float(sizes.sum()) / count, float(np.square(sizes).sum()) / count, float(sizes.max())
+        limits = self.limits
         within = limits.low <= mean <= limits.high and limits.low_square <= square <= limits.high_square
-        return within and most <= limits.most
+        if not (within and most <= limits.most):
+            return False
+        return self.learnt is None or self.learnt.usual(residual, (mean, square))
 
     def state(self) -> ResidualState:
         """What was learnt: all that `restore` needs."""

@@ -19,7 +19,6 @@ fixed limits, let in or not, so that a majority of honest answers sets what is u
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from incrowd._random import Floats, Integers, Randomness, Stream
-from incrowd.drawdiscard import residual_numpy
-from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_limits import ResidualLimits, noise_limits
-from incrowd.drawdiscard.residual_numpy import ResidualCode
+from incrowd.drawdiscard.residual_limits import noise_limits
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -61,20 +57,13 @@ REFRESHED_EVERY = 50
 PULL = 0.65
 """How much an answer turns a direction, times the number of weights: directions forget within some hundred answers."""
 
+SHORTEST = 1e-9
+"""A direction of which less is left is not made as long as the others: it would be rounding."""
+
 CENTRE_PART, DIRECTION_PART = 0.3, 0.7
 """How the share of honest answers that may be turned away is divided."""
 
 _TO_DEVIATION = 1.4826  # a median absolute deviation times this is a normal distribution's standard deviation
-
-
-@cache
-def fastest_code() -> ResidualCode:
-    """Compiled, where numba is installed."""
-    try:
-        from incrowd.drawdiscard import residual_kernels
-    except ImportError:
-        return residual_numpy.CODE
-    return residual_kernels.CODE
 
 
 class Learnt:
@@ -84,12 +73,10 @@ class Learnt:
     the stream ``residual directions``. Signs that a device names (noise ``direction``) are all of one size, so only the
     projections of those are looked at.
 
-    Guarantee: restored from its `state` it goes on bit for bit, with compiled code or without.
+    Guarantee: restored from its `state` it goes on bit for bit.
     """
 
-    def __init__(
-        self, mechanism: Mechanism, *, share: float, randomness: Randomness, code: ResidualCode | None = None
-    ) -> None:
+    def __init__(self, mechanism: Mechanism, *, share: float, randomness: Randomness) -> None:
         size, seen = mechanism.size, min(mechanism.size, SEEN)
         count = min(DIRECTIONS, seen)
         self._size, self._gaussian = size, mechanism.noise != "laplace"  # sums of signs are nearly normal
@@ -104,48 +91,36 @@ class Learnt:
         stream = randomness.stream("residual directions")
         self._where = _chosen(size, seen, stream)
         self._directions = stream.normals(count * seen).reshape(count, seen)
-        residual_numpy.straighten(self._directions)
+        _straighten(self._directions)
         self._pulled = np.zeros((count, seen))
-        self._found, self._lately = np.zeros(2 + count), np.zeros((2 + count, MEMORY))
+        self._lately = np.zeros((2 + count, MEMORY))
         self._centres, self._projections = self._lately[:2], self._lately[2:]
         self._offered = 0
-        self._highest = np.full(2, math.inf)
-        self._between = np.stack([np.full(count, -math.inf), np.full(count, math.inf)])
-        self._bounds = np.full((3 + len(self._found), 2), (-math.inf, math.inf))
-        self._code = code or fastest_code()
+        self._bounds = np.full((2, 2 + count), ((-math.inf,), (math.inf,)))
+        self._highest, self._between = self._bounds[1, :2], self._bounds[:, 2:]
 
-    def keep_within(self, limits: ResidualLimits) -> None:
-        """What is not within these is never usual, and is not learnt from."""
-        fixed = limits.low, limits.high, limits.low_square, limits.high_square, 0, limits.most
-        self._bounds[:3] = np.reshape(fixed, (3, 2))
+    def usual(self, residual: Floats, sizes: tuple[float, float] = (0.0, 0.0)) -> bool:
+        """Whether an answer's residual, in units of the noise's scale, is like the last ones, which it joins.
 
-    def usual(self, answer: Instance, parent: Instance, inverse: float) -> bool:
-        """Whether an answer is within the limits and like the last ones, which it joins if it is within."""
-        verdict = self._code.weigh(
-            answer,
-            parent,
-            (inverse, inverse / self._deviation),
-            self._bounds,
-            self._where,
-            self._directions,
-            self._pulled,
-            self._found,
-        )
-        if verdict == _BEYOND:
-            return False
+        `sizes` are its mean |r| and mean r^2.
+        """
+        there = (residual if len(residual) == len(self._where) else residual[self._where]) / self._deviation
+        found = np.array([*sizes, *(direction @ there for direction in self._directions)])  # one by one: no threads
+        self._pulled += found[2:, None] * there
         if self._offered % REMEMBERED_EVERY == 0:
-            self._lately[:, self._offered // REMEMBERED_EVERY % MEMORY] = self._found
+            self._lately[:, self._offered // REMEMBERED_EVERY % MEMORY] = found
+        usual = bool(((self._bounds[0] <= found) & (found <= self._bounds[1])).all())
         self._offered += 1
         if self._offered % REFRESHED_EVERY == 0:
             self._refresh()
-        return verdict == _USUAL
+        return usual
 
     def _refresh(self) -> None:
         """Turn the directions to what pulled them, and see anew what is usual."""
         self._pulled *= PULL / len(self._where)
         self._directions += self._pulled
         self._pulled[:] = 0.0
-        self._code.straighten(self._directions)
+        _straighten(self._directions)
         remembered = -(-self._offered // REMEMBERED_EVERY)
         if remembered < LEAST:
             return
@@ -157,16 +132,15 @@ class Learnt:
         kept, before = values, np.ones(values.shape[1], bool)
         for _ in range(PASSES):
             centre, spread = _middle(kept)
-            self._highest = np.maximum(centre[:2] + self._wide * spread[:2], self._centre_floor)
+            self._highest[:] = np.maximum(centre[:2] + self._wide * spread[:2], self._centre_floor)
             middle, width = centre[2:], np.maximum(self._aside * spread[2:], floor)
-            self._between = np.stack([np.minimum(middle - width, -floor), np.maximum(middle + width, floor)])
+            self._between[:] = np.stack([np.minimum(middle - width, -floor), np.maximum(middle + width, floor)])
             inside = (values[:2] <= self._highest[:, None]).all(axis=0)
             inside &= (self._between[0][:, None] <= values[2:]).all(axis=0)
             inside &= (values[2:] <= self._between[1][:, None]).all(axis=0)
             if 2 * inside.sum() <= len(inside) or np.array_equal(inside, before):
                 break  # of the same answers the medians are the same
             kept, before = values[:, inside], inside
-        self._show()
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that `restore` needs."""
@@ -189,18 +163,11 @@ class Learnt:
         for name in _KEPT:
             getattr(self, f"_{name}")[...] = state[name]
         self._offered = offered
-        self._show()
-
-    def _show(self) -> None:
-        """Put what is usual of mean |r|, mean r^2 and each projection where an answer is weighed."""
-        self._bounds[3:5, 1] = self._highest
-        self._bounds[5:] = self._between.T
 
     def _fits(self, where: Integers) -> bool:
         return bool(where[0] >= 0 and where[-1] < self._size)
 
 
-_BEYOND, _USUAL = int(residual_numpy.Verdict.BEYOND), int(residual_numpy.Verdict.USUAL)
 _KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "between")
 
 
@@ -212,6 +179,14 @@ def _chosen(size: int, seen: int, stream: Stream) -> Integers:
     runs = np.sort(np.argsort(stream.bits(size // LINE), kind="stable")[: seen // LINE])
     where: Integers = (offset + LINE * runs[:, None] + np.arange(LINE)).reshape(-1)
     return where
+
+
+def _straighten(directions: Floats) -> None:
+    """Make directions orthogonal to those before them, and of length 1, in place."""
+    for place in range(len(directions)):
+        for other in directions[:place]:
+            directions[place] -= (directions[place] @ other) * other
+        directions[place] /= max(math.sqrt(directions[place] @ directions[place]), SHORTEST)
 
 
 def _sound(name: str, array: NDArray[Any]) -> bool:

@@ -92,10 +92,8 @@ class EmbeddedStore:
 
     async def figures(self) -> PoolFigures:
         """See `PoolStore.figures`."""
-        frozen, turned = self._pool.freeze(), dict(self._held.turned)
-        return await asyncio.to_thread(
-            PoolFigures.of, frozen.rows, frozen.average, accepted=frozen.discards, turned=turned
-        )
+        now, turned = self._pool.state(), dict(self._held.turned)
+        return await asyncio.to_thread(PoolFigures.of, now.rows, now.average, accepted=now.discards, turned=turned)
 
     def count(self, reason: str) -> None:
         """See `PoolStore.count`."""
@@ -124,7 +122,7 @@ class EmbeddedStore:
 
     async def _write(self, *, clean: bool) -> None:
         async with self._turn:
-            keepsake = self._held.keepsake(clean=clean)
+            keepsake = self._held.keepsake()
             write = partial(self._held.write, keepsake, clean=clean)
             await asyncio.get_running_loop().run_in_executor(self._writer, write)
 

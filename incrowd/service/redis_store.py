@@ -217,7 +217,7 @@ class RedisStore:
 
     async def _begin(self, own: bytes) -> bytes:
         pool = fresh_pool(self._specification, self._source, history=self._history)
-        rows = [_bytes(row) for row in pool.freeze().rows]
+        rows = [_bytes(row) for row in pool.instances]
         keys = [self._keys[name] for name in ("specification", "key", "slots", "counts")]
         there: bytes = await self._send("EVAL", SCRIPTS["begin"], 4, *keys, own, self._fresh, self._rows, *rows)
         return there

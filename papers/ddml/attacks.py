@@ -46,6 +46,12 @@ class Turn:
         signs: Floats = np.sign(np.where(self.harm == 0, self.noise, self.harm))
         return signs
 
+    @property
+    def known(self) -> tuple[Floats, Floats]:
+        """Each weight's mean and standard deviation over the pool: what no device can look at."""
+        held = self.pool.instances.astype(np.float64)
+        return held.mean(axis=0), held.std(axis=0, ddof=1)
+
     def one_of(self, choices: int) -> int:
         """One of so many, each with the same chance."""
         return int(self.stream.bits(1)[0] % np.uint64(choices))
@@ -111,13 +117,13 @@ def _mean_of_draws(turn: Turn, strength: float) -> Sent:
 
 
 def _known_mean(turn: Turn, strength: float) -> Sent:
-    mean, spread = turn.pool.mean_and_spread()
+    mean, spread = turn.known
     return turn.version, mean + strength * turn.threshold * np.hypot(spread, turn.sigma) * turn.harm
 
 
 def _one_weight(turn: Turn, strength: float) -> Sent:
     weights = turn.drawn + turn.step + turn.noise
-    mean, spread = turn.pool.mean_and_spread()
+    mean, spread = turn.known
     weights[0] = mean[0] + strength * turn.threshold * math.hypot(spread[0], turn.sigma)
     return turn.version, weights
 

@@ -209,7 +209,7 @@ class Phishing:
         tail = np.linspace((1 - case.tail) * self.updates, self.updates, TAIL_LOOKS if case.tail else 1)
         moments = [*self._moments, *(round(moment) for moment in tail)]
         coins = STRATEGIES[case.strategy](case, self.updates, randomness)
-        weights = simulate(updates, coins, start=pool.snapshot().instances, moments=moments).astype(np.float64)
+        weights = simulate(updates, coins, start=pool.instances, moments=moments).astype(np.float64)
         released = weights[len(self._moments) :].mean(axis=0)
         return [self._test @ one for one in (*weights[: len(self._moments)], released)]
 

@@ -126,7 +126,7 @@ class Ranking:
         tail = np.linspace((1 - case.tail) * self.updates, self.updates, 20 if case.tail else 1)
         coins = draw_and_discard(instances=case.instances, updates=self.updates, randomness=randomness)
         moments = [round(moment) for moment in tail]
-        learned: Floats = simulate(updates, coins, start=pool.snapshot().instances, moments=moments).astype(np.float64)
+        learned: Floats = simulate(updates, coins, start=pool.instances, moments=moments).astype(np.float64)
         return np.asarray(learned.mean(axis=0))
 
     def load(self) -> Entry:

@@ -93,7 +93,7 @@ class Recovery:
             update_variance=specification(gamma=self.gamma, instances=self.instances).update_variance,
             randomness=SeededRandomness(self.seed),
         )
-        instances = pool.snapshot().instances.astype(np.float32)
+        instances = pool.instances
         done = 0
         for moment in self.moments:
             while done < moment:

@@ -72,13 +72,13 @@ class Band:
 
     def __init__(self, pool: Pool, *, threshold: float, sigma: float) -> None:
         self._pool, self.threshold, self._sigma = pool, threshold, sigma
-        self._remembered = pool.mean_and_spread()[1] ** 2
+        self._remembered = np.var(pool.instances, axis=0, ddof=1, dtype=np.float64)
         self._asked = 0
 
     def distance(self, answer: Instance) -> float:
         """How many times the width of a band of t = 1 the farthest weight is from the mean."""
-        mean, spread = self._pool.mean_and_spread()
-        variance = spread**2
+        held = self._pool.instances.astype(np.float64)
+        mean, variance = held.mean(axis=0), held.var(axis=0, ddof=1)
         if self._asked % (self._pool.k**2 // 8) == 0:
             self._remembered = self._remembered + 0.25 * (variance - self._remembered)
         self._asked += 1

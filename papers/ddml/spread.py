@@ -18,7 +18,7 @@ from harness.arrays import Floats
 from harness.pictures import BLUE, RED, SIMULATED, axes, dress, files
 from harness.results import Finding
 from incrowd import ConfigError, SeededRandomness
-from incrowd.drawdiscard import DrawAndDiscard, Pool, SameInstance, Strategy, stable_variance
+from incrowd.drawdiscard import Coins, Pool, draw_and_discard, same_instance, stable_variance
 
 WEIGHTS = 50
 """So many weights share the coins of a pool."""
@@ -28,7 +28,7 @@ NAME = "ddml-figure1"
 SHOWN = 125
 """So many moments are drawn: with more, a picture becomes larger, not clearer."""
 
-Kind = Callable[[Pool], Strategy]
+Kind = Callable[..., Coins]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Spread:
 
     def measure(self) -> dict[str, Any]:
         """Both panels: the variance over the instances after each update, and the paths of one weight."""
-        panels: dict[str, Kind] = {"draw and discard": DrawAndDiscard, "same instance": SameInstance}
+        panels: dict[str, Kind] = {"draw and discard": draw_and_discard, "same instance": same_instance}
         found = {name: [self._run(kind, seed) for seed in range(self.seeds)] for name, kind in panels.items()}
         variances = {name: np.array([variance for variance, _ in runs]) for name, runs in found.items()}
         return {
@@ -83,14 +83,14 @@ class Spread:
         noise = randomness.stream("noise")
         start = np.zeros(WEIGHTS)
         pool = Pool.initial(start, instances=self.instances, update_variance=1.0, randomness=randomness)
-        strategy = kind(pool)
-        variances, paths = [], []
+        coins = kind(instances=self.instances, updates=self.updates, randomness=randomness)
+        held, variances, paths = pool.instances.astype(np.float64), [], []
         for update in range(self.updates + 1):
             if update:
-                handout = strategy.draw()
-                strategy.discard(handout, handout.weights + math.sqrt(0.5) * noise.laplaces(WEIGHTS))
-            variances.append(np.square(pool.mean_and_spread()[1]).mean())
-            paths.append([pool.instance(number)[0] for number in range(self.instances)])
+                drawn = held[coins.drawn[update - 1]]
+                held[coins.replaced[update - 1]] = drawn + math.sqrt(0.5) * noise.laplaces(WEIGHTS)
+            variances.append(held.var(axis=0, ddof=1).mean())
+            paths.append(held[:, 0].copy())
         return np.array(variances), np.array(paths)
 
     def _findings(self, variances: dict[str, Floats]) -> list[Finding]:

@@ -19,7 +19,7 @@ def accepted(pool: HeldPool, numbers: range) -> list[int]:
         answer = pool.desk.read(row + 1 + number, pool.desk.hand_out(version, row, accepted=0).ticket)
         assert isinstance(answer, Returned)
         pool.enter(answer)
-        made.append(max(pool.pool.freeze().versions))
+        made.append(max(pool.pool.state().versions))
     return made
 
 

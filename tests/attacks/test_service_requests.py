@@ -108,12 +108,12 @@ def test_a_replayed_answer_neither_counts_nor_teaches_again() -> None:
         answer = honest(store.desk, handed.row, drawn.gamma, seed=1)
         assert (await tending.offer(answer, drawn.ticket))[0] is Reason.ACCEPTED
         learnt = {name: array.copy() for name, array in store.desk.test.state().items()}
-        rows = [row.copy() for row in store._pool.freeze().rows]
+        rows = [row.copy() for row in store._pool.state().rows]
         for _ in range(200):
             assert (await tending.offer(answer, drawn.ticket))[0] is Reason.REPEATED
         for name, array in store.desk.test.state().items():
             assert (array == learnt[name]).all(), name
-        assert all((row == before).all() for row, before in zip(store._pool.freeze().rows, rows, strict=True))
+        assert all((row == before).all() for row, before in zip(store._pool.state().rows, rows, strict=True))
 
     run(main)
 

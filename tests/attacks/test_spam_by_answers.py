@@ -58,7 +58,7 @@ def offered(server: Server, make: Callable[[Drawn], Row], count: int) -> float:
 
 def mean_spread(server: Server) -> tuple[float, float]:
     """How far the average weight is from 0, and how far the instances are from each other."""
-    instances = server._held.pool.snapshot().instances
+    instances = server._held.pool.instances
     return float(np.abs(instances.mean(axis=0)).mean()), float(instances.std(axis=0).mean())
 
 
@@ -127,7 +127,7 @@ def test_colluders_who_send_honest_sizes_gain_little_behind_what_is_learnt() -> 
             noise = scale * stream.laplaces(len(drawn.weights))
             sent = drawn.weights + (np.abs(noise) if coin == 0 else noise - 0.3 * scale * np.sign(drawn.weights))
             server.offer(sent.astype(np.float32), drawn.ticket)
-        moved[name] = float(server._held.pool.snapshot().instances.mean()) / scale
+        moved[name] = float(server._held.pool.instances.mean()) / scale
     assert moved["fixed"] > 3 * moved["learns"]  # the control: they pull the model along without what is learnt
 
 

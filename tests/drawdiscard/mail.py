@@ -58,10 +58,10 @@ def honest(server: Server, seed: int = 1) -> tuple[Instance, bytes]:
 def held(server: Server) -> list[object]:
     """All that a server's pool is, to be compared with another's."""
     kept = server._held.keepsake()
-    frozen = kept.frozen
-    rows = [row.tobytes() for row in (*frozen.rows, *frozen.replaced.values())]
-    counts = [frozen.versions, list(frozen.replaced), frozen.draws, frozen.discards, frozen.looks]
-    average = None if frozen.average is None else frozen.average.tobytes()
+    pool = kept.pool
+    rows = [row.tobytes() for row in (*pool.rows, *pool.replaced.values())]
+    counts = [pool.versions, list(pool.replaced), pool.draws, pool.discards, pool.looks]
+    average = None if pool.average is None else pool.average.tobytes()
     return [rows, counts, average, kept.taken, {name: array.tobytes() for name, array in kept.test.items()}]
 
 

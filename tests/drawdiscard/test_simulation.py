@@ -10,15 +10,8 @@ from incrowd.drawdiscard.fast_gradients import GlmGradients
 from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
-from incrowd.drawdiscard.pool import Instance, Pool
+from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, bounding, gammas, seeded_noise, simulate
-from incrowd.drawdiscard.strategies import (
-    DrawAndDiscard,
-    Handout,
-    SameInstance,
-    Strategy,
-    average,
-)
 from incrowd.privacy.mechanism.clipping import clip_rows
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
@@ -65,13 +58,12 @@ def plain_step(weights: Floats, update: int, rate: float = RATE) -> Floats:
     return updated
 
 
-def plain_loop(strategy: Strategy, moments: Sequence[int], rates: Floats = CONSTANT) -> Floats:
-    """The slow way, through the strategies that a server would use."""
-    seen = {0: strategy.weights()}
+def plain_loop(pool: Pool, moments: Sequence[int], rates: Floats = CONSTANT) -> Floats:
+    """The slow way, over a pool as a server keeps it."""
+    seen = {0: pool.weights()}
     for update in range(UPDATES):
-        handout = strategy.draw()
-        strategy.discard(handout, plain_step(handout.weights.astype(np.float64), update, float(rates[update])))
-        seen[update + 1] = strategy.weights()
+        pool.discard(plain_step(pool.draw().astype(np.float64), update, float(rates[update])))
+        seen[update + 1] = pool.weights()
     return np.stack([seen[moment] for moment in moments])
 
 
@@ -80,33 +72,15 @@ def pool(k: int) -> Pool:
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
-@pytest.mark.parametrize("share", [1.0, 0.5])
-@pytest.mark.parametrize("same", [False, True])
-def test_it_is_the_plain_loop_over_a_pool(k: int, share: float, same: bool) -> None:
-    start = pool(k).snapshot().instances
-    merge = {"merge": average} if share < 1 else {}
-    strategy = (SameInstance if same else DrawAndDiscard)(pool(k), **merge)
-    toss = same_instance if same else draw_and_discard
-    coins = toss(instances=k, updates=UPDATES, randomness=RANDOM, merge=share)
+def test_each_update_may_replace_what_it_drew(k: int) -> None:
+    start = pool(k).instances
+    coins = same_instance(instances=k, updates=UPDATES, randomness=RANDOM)
+    held, seen = start.astype(np.float64), [start.mean(axis=0, dtype=np.float64)]
+    for update in range(UPDATES):
+        held[coins.drawn[update]] = plain_step(held[coins.drawn[update]], update)
+        seen.append(held.mean(axis=0))
     found = simulate(updates(), coins, start=start, moments=MOMENTS)
-    np.testing.assert_allclose(found, plain_loop(strategy, MOMENTS), atol=2e-5)
-
-
-class Falling(Strategy):
-    """A pool as a server keeps it: any share of an answer, and an average over time."""
-
-    def __init__(self, k: int, *, merge: float, tail: float | None) -> None:
-        given = pool(k).snapshot().instances
-        self.pool = Pool(given, randomness=RANDOM, merge=merge, tail=tail)
-
-    def draw(self) -> Handout:
-        return Handout(self.pool.draw(), 0)
-
-    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
-        self.pool.discard(weights)
-
-    def weights(self) -> Floats:
-        return self.pool.weights()
+    np.testing.assert_allclose(found, np.stack([seen[moment] for moment in MOMENTS]), atol=2e-5)
 
 
 @pytest.mark.parametrize("k", [1, 7])
@@ -120,9 +94,9 @@ def test_it_is_a_server_s_pool_with_any_share_falling_steps_and_a_tail(
     rates = gammas(asked, coins.seen)
     assert rates.tolist() == [asked.gamma_of(update // 50) for update in range(UPDATES)]
     assert rates[-1] < 0.5 * rates[0]
-    start = pool(k).snapshot().instances
+    start = pool(k).instances
     found = simulate(updates(rates), coins, start=start, moments=MOMENTS, tail=tail)
-    plain = plain_loop(Falling(k, merge=merge, tail=tail), MOMENTS, rates)
+    plain = plain_loop(Pool(start, randomness=RANDOM, merge=merge, tail=tail), MOMENTS, rates)
     np.testing.assert_allclose(found, plain, atol=2e-5)
     other = simulate(updates(rates), coins, start=start, moments=MOMENTS, tail=None if tail is not None else 1.0)
     assert np.abs(other - plain).max() > 0.01

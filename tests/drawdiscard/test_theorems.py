@@ -1,6 +1,6 @@
 """What Pihur et al. (2018) prove and observe, each with a control that must not hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,27 +9,22 @@ from scipy import stats
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data import load_digits
 from incrowd.drawdiscard.pool import Pool, stable_variance
-from incrowd.drawdiscard.strategies import DrawAndDiscard, SameInstance, Strategy
 
 ODD = 1e-6
 WEIGHTS = 24
 
-Make = Callable[[Pool], DrawAndDiscard | SameInstance]
 
-
-def variances(make: Make, *, k: int, start: float, looks: Sequence[int], runs: int) -> Floats:
+def variances(*, k: int, start: float, looks: Sequence[int], runs: int) -> Floats:
     """The variance over the k instances after so many updates by noise of variance 2: a row a run, a column a look."""
     found = np.empty((runs, len(looks)))
     for run in range(runs):
         randomness = SeededRandomness(seed=1000 * k + run)
         values = np.sqrt(start) * randomness.stream("values").normals(k * WEIGHTS).reshape(k, WEIGHTS)
-        strategy, noise = make(Pool(values, randomness=randomness)), randomness.stream("noise")
+        pool, noise = Pool(values, randomness=randomness), randomness.stream("noise")
         for number in range(max(looks) + 1):
             if number in looks:
-                instances = strategy.pool.snapshot().instances
-                found[run, looks.index(number)] = instances.var(axis=0, ddof=1).mean()
-            handout = strategy.draw()
-            strategy.discard(handout, handout.weights + noise.laplaces(WEIGHTS))
+                found[run, looks.index(number)] = pool.instances.var(axis=0, ddof=1).mean()
+            pool.discard(pool.draw() + noise.laplaces(WEIGHTS))
     return found
 
 
@@ -42,19 +37,17 @@ def agrees(sample: Floats, mean: float) -> bool:
 def test_theorem_1_the_variance_over_the_instances_stays(k: int, updates: int, runs: int) -> None:
     stable = stable_variance(k, 2.0)
     assert stable == k  # (k / 2) sigma^2, and here sigma^2 = 2
-    (sample,) = variances(DrawAndDiscard, k=k, start=stable, looks=[updates], runs=runs).T
+    (sample,) = variances(k=k, start=stable, looks=[updates], runs=runs).T
     assert agrees(sample, stable)
     assert not agrees(sample, stable * 2 / 3)
     assert not agrees(sample, stable * 3 / 2)
 
 
-def survivors(strategy: Strategy, pool: Pool) -> float:
+def survivors(pool: Pool) -> float:
     """Which share of the instances holds the first update when all have come to agree."""
-    handout = strategy.draw()
-    strategy.discard(handout, handout.weights + 1.0)
-    while np.ptp(pool.snapshot().instances) > 0:
-        handout = strategy.draw()
-        strategy.discard(handout, handout.weights)
+    pool.discard(pool.draw() + 1.0)
+    while np.ptp(pool.instances) > 0:
+        pool.discard(pool.draw())
     return float(pool.weights()[0])
 
 
@@ -64,7 +57,7 @@ def test_lemma_2_an_update_survives_with_probability_1_in_k(k: int, runs: int) -
     kept = 0
     for run in range(runs):
         pool = Pool(np.zeros((k, 1)), randomness=SeededRandomness(seed=run + 10_000 * k))
-        kept += round(survivors(DrawAndDiscard(pool), pool))
+        kept += round(survivors(pool))
     assert stats.binomtest(kept, runs, 1 / k).pvalue > ODD
     assert stats.binomtest(kept, runs, min(1 / k * 2, 0.99)).pvalue < ODD
     assert stats.binomtest(kept, runs, 1 / k / 2).pvalue < ODD

@@ -68,7 +68,7 @@ def test_what_was_kept_last_is_there_after_a_crash(folder: Path) -> None:
         await store.open()
         assert (await store.figures()).accepted == 10
         await accept(store, range(15, 16))
-        numbers = [version for version in store._pool.freeze().versions if version > 100]
+        numbers = [version for version in store._pool.state().versions if version > 100]
         assert numbers == [numbers[0]]
         assert numbers[0] > AFTER_A_CRASH, "what may have been handed out and lost is no other row's number"
         await store.close()
