@@ -40,7 +40,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Settings that suit it, where CONFIG has none: general, images, handwriting, tables, text.",
+            help="Settings that suit it, where CONFIG has none: general, images, tables, text.",
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,

@@ -44,8 +44,8 @@ from incrowd.learning import (
     small_cnn,
 )
 from incrowd.learning.features import (
-    AsDrawings,
     FeatureMap,
+    OrientedEnergies,
     OwnPixels,
     TableRows,
     TokenGrams,
@@ -54,7 +54,6 @@ from incrowd.learning.features import (
     compose,
     is_picture,
     picture_map,
-    stroke_map,
     transform,
     transform_federated,
 )
@@ -65,12 +64,12 @@ from incrowd.runs.config import (
     CnnSection,
     CommonSections,
     Config,
+    EnergyFeatures,
     FunctionModel,
     GivenModel,
     MlpSection,
     NoFeatures,
     PictureFeatures,
-    StrokeFeatures,
     TableFeatures,
     TokenFeatures,
     UnitFeatures,
@@ -121,7 +120,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
-AnyFeatures = UnitFeatures | StrokeFeatures | PictureFeatures | TableFeatures | TokenFeatures
+AnyFeatures = UnitFeatures | EnergyFeatures | PictureFeatures | TableFeatures | TokenFeatures
 Object = TypeVar("Object")
 
 
@@ -236,8 +235,8 @@ def _cache(wanted: AnyFeatures) -> Path | None:
 
 def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns | None = None) -> FeatureMap:
     """The map that settings name, for examples of this shape, or for rows of a table with these columns."""
-    if isinstance(wanted, StrokeFeatures):
-        alone: FeatureMap = _strokes(wanted, shape)
+    if isinstance(wanted, EnergyFeatures):
+        alone: FeatureMap = _energies(wanted, shape)
     elif isinstance(wanted, UnitFeatures):
         alone = UnitNorm(centred=wanted.centred)
     elif isinstance(wanted, TableFeatures):
@@ -256,18 +255,10 @@ def _rows(wanted: TableFeatures, columns: Columns | None) -> FeatureMap:
     return TableRows(columns=columns, bins=wanted.bins, raw=wanted.raw)
 
 
-def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
+def _energies(wanted: EnergyFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if len(shape) != 2:
-        raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
-    return stroke_map(
-        (shape[0], shape[1]),
-        stroke_width=wanted.stroke_width,
-        stride=wanted.stride,
-        deskew=wanted.deskew,
-        corners=wanted.corners,
-        dimensions=wanted.dimensions,
-        cache=_learnt_from_made_up(wanted),
-    )
+        raise ConfigError(field="name", value="energies", remedy=f"they need grey images, these examples are {shape}")
+    return compose(OrientedEnergies(octave=wanted.octave, stride=wanted.stride), UnitNorm(centred=True))
 
 
 def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
@@ -280,13 +271,12 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
         own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
-        drawn=AsDrawings(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
         cache=_learnt_from_made_up(wanted),
     )
 
 
 def _learnt_from_made_up(wanted: AnyFeatures) -> Path:
-    """Where directions are kept that were learnt from made-up pictures or drawings alone, so that all may see them."""
+    """Where directions are kept that were learnt from made-up pictures alone, so that all may see them."""
     return _cache(wanted) or state_folder() / "features"
 
 

@@ -40,22 +40,15 @@ class UnitFeatures(Section):
     cache: str | None = None
 
 
-class StrokeFeatures(Section):
-    """How strong the strokes of each direction are around each place of an image, centred, of length one.
-
-    A `stroke_width` and a `stride` of 4 pixels suit images of 28 pixels, 2 and 2 those of 8. With `deskew`, each
-    drawing is first moved to the middle, straightened and scaled. With `dimensions`, the strokes are seen along so
-    many directions that tell random drawings apart (`incrowd.learning.features.metric`). With `corners` there are
-    strokes of two widths, half of `stroke_width` and all of it, and how they meet. With `constant` there is one more
-    feature, which every example has: the bias of a linear model.
+class EnergyFeatures(Section):
+    """How strong waves of light and dark of each direction are around each place of a grey image, centred, of length
+    one (`incrowd.learning.features.OrientedEnergies`). An `octave` of 1 and a `stride` of 4 pixels suit images of 28
+    pixels, 0 and 2 those of 8. With `constant` there is one more feature, which every example has.
     """
 
-    name: Literal["strokes"] = "strokes"
-    stroke_width: int = 4
+    name: Literal["energies"] = "energies"
+    octave: int = 1
     stride: int = 4
-    deskew: bool = False
-    corners: bool = False
-    dimensions: int | None = None
     constant: float = 0.0
     cache: str | None = None
 
@@ -67,8 +60,7 @@ class PictureFeatures(Section):
     neighbouring pixels no more alike than any others, is seen as its pixels, in at most `pixels` features of its own.
     `mirrored` pictures mean the same in a mirror; without it those in colours do, which are taken for photographs.
     `raw` is the share of a picture that its pixels have there, a share of the square of its length: 0.01, in colours
-    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`. A grey picture is looked
-    at as a drawing, too, for a share of `drawn`, along `drawn_dimensions` that tell random drawings apart.
+    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`.
     """
 
     name: Literal["pictures"] = "pictures"
@@ -78,15 +70,8 @@ class PictureFeatures(Section):
     pixels: int = 1024
     raw: float | None = None
     moved: float = 0.3
-    drawn: float = 0.0
-    drawn_dimensions: int = 128
     constant: float = 0.1
     cache: str | None = None
-
-    @property
-    def known(self) -> int:
-        """How many features there are beside an example's own pixels."""
-        return self.dimensions + (self.drawn_dimensions if self.drawn else 0)
 
 
 class TableFeatures(Section):
@@ -165,7 +150,7 @@ class FunctionModel(Section):
 FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
     | Annotated[UnitFeatures, Tag("unit")]
-    | Annotated[StrokeFeatures, Tag("strokes")]
+    | Annotated[EnergyFeatures, Tag("energies")]
     | Annotated[PictureFeatures, Tag("pictures")]
     | Annotated[TableFeatures, Tag("table")]
     | Annotated[TokenFeatures, Tag("tokens")],

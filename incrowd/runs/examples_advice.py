@@ -13,13 +13,11 @@ import torch
 from incrowd._random import SeededRandomness
 from incrowd.data import Examples
 from incrowd.data.inputs import each
-from incrowd.learning.features.images import as_tensor
-from incrowd.learning.features.order import order
 from incrowd.learning.inputs import calling
 from incrowd.learning.threads import one_thread
 from incrowd.runs.build import init_scale_of
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.config import PictureFeatures, StrokeFeatures
+from incrowd.runs.config import PictureFeatures
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
 
@@ -39,14 +37,12 @@ DIVERGED = 10.0
 """So many times the smallest loss is called astray."""
 
 _LOOKED_AT, _TRIED, _LARGEST, _TINY = 1000, 64, 2_000_000, 1e-6
-_IN_ORDER = 2.0  # standard errors of what pixels in random order are alike: half of them a picture
 
 
 def of_examples(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
     """What is doubtful, of test examples that are public."""
     yield from _of_scale(work, test)
     yield from _of_pictures(work, test)
-    yield from _of_drawings(work)
     yield from _of_balance(test)
     yield from _of_first_steps(work, test)
 
@@ -71,25 +67,11 @@ def _of_pictures(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
         return
     energies = np.square(values if wanted.constant == 0 else values[:, :-1], dtype=np.float64)
     least = 1 - max(wanted.raw or 0.0, wanted.moved)  # of a picture that was moved far
-    none = float((energies[:, : wanted.known].sum(1) < least * energies.sum(1) / 2).mean())
+    none = float((energies[:, : wanted.dimensions].sum(1) < least * energies.sum(1) / 2).mean())
     if none >= NO_PICTURES:
         yield (
             f"features.name = pictures, and {100 * none:.3g} % of the test examples are none: neighbouring pixels are "
             "no more alike than any others, and pixels alone are seen. Take the recipe general, or put them in order."
-        )
-
-
-def _of_drawings(work: ClientWork | SiloWork) -> Iterator[str]:
-    """Examples that are told to be drawings and are not even pictures: strokes mislead there."""
-    test = work.held.test if isinstance(work, ClientWork) and work.held is not None else None
-    if test is None or not isinstance(work.config.features, StrokeFeatures):
-        return
-    pixels = as_tensor(np.asarray(test.values(slice(0, _LOOKED_AT))))
-    none = float((order(pixels[:, None]) < _IN_ORDER).double().mean())
-    if none >= NO_PICTURES:
-        yield (
-            f"features.name = strokes, and {100 * none:.3g} % of the test examples are no drawings: neighbouring "
-            "pixels are no more alike than any others. Take the recipe images or general, or put them in order."
         )
 
 

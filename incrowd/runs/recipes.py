@@ -4,7 +4,6 @@
 | ------------- | ---------------------------------------------------------------------------------- |
 | `general`     | nothing: each example as a vector of length one, or a module of your own           |
 | `images`      | that examples are pictures, of things of a few parts, edges and textures           |
-| `handwriting` | that examples are drawn by hand, bright on dark, and that hands differ as in random drawings |
 | `tables`      | what is stated of a table's columns: ranges, levels, texts                         |
 | `text`        | that examples are texts of a table's columns, or sequences of tokens               |
 
@@ -21,9 +20,8 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
-from incrowd.learning.features.pictures import A_PICTURE, GreyPictures, in_colour, is_picture, reduced
+from incrowd.learning.features.pictures import A_PICTURE, GreyPictures, in_colour, is_picture
 from incrowd.learning.features.sizes import PLACES
-from incrowd.learning.features.strokes import UsualStrokes
 from incrowd.learning.features.table_rows import bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
@@ -67,11 +65,6 @@ SHARES_OF_FEW = 1.0
 
 MANY_CLASSES = 20
 """From more classes than these on, a sequence's label is taken for the token that follows, elsewhere for its kind."""
-
-DRAWN = 0.5
-"""Of the square of a grey picture's length, what it has as a drawing if it is one. Digits gained most of what they gain
-by a fifth of all pictures, but clothes and photographs lost.
-"""
 
 SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
 """At home, of pictures: what is told well after the first step has no part in the rest of an update of length 1. Under
@@ -185,8 +178,7 @@ def images(facts: Outline) -> Tables:
     features: dict[str, Any] = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
     if is_picture(facts.shape) and not in_colour(facts.shape):
         count = min(features["dimensions"], GreyPictures().count(facts.shape))
-        strokes = min(drawn_directions(facts), UsualStrokes(shape=reduced(facts.shape)).count)
-        features |= {"dimensions": count, "whitening": lift(count), "drawn": DRAWN, "drawn_dimensions": strokes}
+        features |= {"dimensions": count, "whitening": lift(count)}
     how = mechanism(facts)
     if facts.classes not in (None, 2) and 150 <= facts.signal < CLEAR:
         how["local"] |= SEVERAL_STEPS
@@ -196,31 +188,6 @@ def images(facts: Outline) -> Tables:
         features["pixels"] = SUMS_OF_FINE
     if facts.several:
         features["raw"] = RAW_OF_SEVERAL
-    return {"features": features, "model": _LINEAR, **how}
-
-
-def handwriting(facts: Outline) -> Tables:
-    """Softmax regression on strokes and corners of straightened drawings, along directions that tell random drawings
-    apart; the stronger the signal, the more directions.
-    """
-    if facts.own_model:
-        return network(facts)
-    if len(facts.shape) != 2:
-        other = "general, or tables" if len(facts.shape) == 1 else "images"
-        remedy = f"it needs grey images [h, w], these examples are {facts.shape}: take {other}"
-        raise ConfigError(field="recipe", value="handwriting", remedy=remedy)
-    usual = UsualStrokes(shape=(facts.shape[0], facts.shape[1]))
-    features = {
-        "name": "strokes",
-        **usual.settings,
-        "dimensions": min(drawn_directions(facts), usual.count),
-        "constant": CONSTANT,
-    }
-    how = mechanism(facts)
-    if facts.signal >= CLEAR and facts.classes != 2:
-        # What tells drawings apart is as loud in every direction, so that long steps need no momentum.
-        how["server"] = {**_STRAIGHT, "learning_rate": 32.0 if facts.signal < 1000 else 128.0}
-        how["privacy"]["rounds"] = 20 if facts.clients < MANY else 40
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -277,14 +244,12 @@ RECIPES = {
     for recipe in (
         Recipe(name="general", prior="nothing", settings=general),
         Recipe(name="images", prior="pictures look like made-up ones", settings=images),
-        Recipe(name="handwriting", prior="drawings by hand differ as random ones do", settings=handwriting),
         Recipe(name="tables", prior="what is stated of the columns", settings=tables),
         Recipe(name="text", prior="examples are texts", settings=text),
     )
 }
 
 _LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
-_STRAIGHT: dict[str, Any] = {"decay": "linear", "average": "tail"}
 
 
 def directions(facts: Outline) -> int:
@@ -301,14 +266,6 @@ def lift(count: int) -> float:
     are, the fainter are the last, and the more of what they show is of no picture in particular.
     """
     return 0.5 if count < 512 else 0.4 if count < 1024 else 0.3
-
-
-def drawn_directions(facts: Outline) -> int:
-    """The same of drawings: fewer, because these directions were chosen to tell such things apart."""
-    for least, count in ((1000, 512), (120, 128)):
-        if facts.signal >= least:
-            return count
-    return 32
 
 
 def mechanism(facts: Outline) -> Tables:

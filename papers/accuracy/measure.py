@@ -25,14 +25,12 @@ from incrowd import (
 )
 from incrowd.data import Columns, Examples, Partition, Split, hold_out, iid, sorted_shards
 from incrowd.learning.features import (
-    AsDrawings,
     FeatureMap,
     OwnPixels,
     TableRows,
     TokenGrams,
     UnitNorm,
     picture_map,
-    stroke_map,
     transform,
 )
 from papers.accuracy.ceiling import fitted
@@ -63,7 +61,6 @@ class Bench:
     """What is the same in all rows. With `held_out`, so many training examples, declared public, take the place of the
     test examples: for whoever chooses settings. With `ceiling` a fit without noise is measured, too. `table` says what
     the examples' columns mean, if they are rows of one. Seeds begin at `first_seed`: more can be measured later.
-    Without `drawings` the recipe `images` knows nothing of these.
     """
 
     split: Split
@@ -72,7 +69,6 @@ class Bench:
     first_seed: int = 0
     cache: Path | None = None
     ceiling: bool = True
-    drawings: bool = True
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
@@ -179,8 +175,6 @@ class Bench:
         features = federation.settings.features
         if self.cache is not None:
             features = features.replaced(cache=str(self.cache.resolve()))
-        if features.name == "pictures" and not self.drawings:
-            features = features.replaced(drawn=0.0)
         federation.settings = federation.settings.replaced(features=features)
         return federation
 
@@ -193,16 +187,6 @@ class Bench:
     def _features(self, federation: Federation) -> FeatureMap:
         wanted = federation.settings.features
         shape = self.split.train.shape
-        if wanted.name == "strokes":
-            return stroke_map(
-                (shape[0], shape[1]),
-                stroke_width=wanted.stroke_width,
-                stride=wanted.stride,
-                deskew=wanted.deskew,
-                corners=wanted.corners,
-                dimensions=wanted.dimensions,
-                cache=self.cache,
-            )
         if wanted.name == "pictures":
             return picture_map(
                 shape,
@@ -210,7 +194,6 @@ class Bench:
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
                 own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
-                drawn=AsDrawings(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
                 cache=self.cache,
             )
         if wanted.name == "table" and self.table is not None:

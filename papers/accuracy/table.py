@@ -73,11 +73,11 @@ class Table:
                             yield plays_row(bench, speakers, recipe, epsilon=epsilon, network=True)
 
     def fitting(self, split: Split) -> tuple[str, ...]:
-        """Those of the recipes that are for such examples: pictures, grey ones, tokens, or the rows of a table."""
+        """Those of the recipes that are for such examples: pictures, tokens, or the rows of a table."""
         shape = split.train.shape
         fit = {"tables", "general"}
         if is_picture(shape):
-            fit = {"images", "general"} | ({"handwriting"} if len(shape) == 2 else set())
+            fit = {"images", "general"}
         elif split.train.features.dtype == np.int64:
             fit = {"text"}
         return tuple(name for name in self.recipes if name in fit)

@@ -40,7 +40,6 @@ def bench_accuracy(
         typer.Option(metavar="N", help="Measure on the test examples, without the N that --held-out N measures on."),
     ] = 0,
     ceiling: Annotated[bool, typer.Option(help="Also fit the same features without noise.")] = True,
-    drawings: Annotated[bool, typer.Option(help="Look at thin grey pictures as drawings, too.")] = True,
     cache: Cache = FEATURES,
     pfl: Annotated[
         int,
@@ -61,7 +60,7 @@ def bench_accuracy(
 
     repeats = 2 if quick else seeds
     public = {"held_out": held_out, "strict": strict}
-    measured = {"cache": cache, "ceiling": ceiling, "drawings": drawings, "say": say}
+    measured = {"cache": cache, "ceiling": ceiling, "say": say}
     table = Table(
         folder=data,
         sets=words(sets),
@@ -75,7 +74,7 @@ def bench_accuracy(
     )
     rows = list(table.rows())
     told = _published([row for row in rows if row["recipe"] == table.recipes[0]])
-    show({"rows": rows, "drawings": drawings, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)
+    show({"rows": rows, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)
 
 
 def _published(rows: list[Entry]) -> list[str]:

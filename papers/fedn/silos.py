@@ -20,14 +20,13 @@ from incrowd.federated import Account, EngineName, Silo, SiloFedAvg, SiloPlan, S
 from incrowd.learning import ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
-    GlyphMetric,
-    MomentNormalisation,
     SecondOrderEnergies,
     compose,
     transform,
 )
 from incrowd.privacy.account import CONSTANT_NOISE, Pace
 from papers.fedn.schedule import DELTA, ROUNDS, Published
+from papers.geyer.handwriting import GlyphMetric, MomentNormalisation
 
 TUNED = "the settings were chosen on training examples declared public; that choice is not in epsilon"
 

@@ -13,7 +13,8 @@ from typing import Any
 from incrowd import Budget, BudgetExceeded, FixedClip, Local, Schedule
 from incrowd.data import Examples, Split
 from incrowd.learning import linear
-from incrowd.learning.features import FeatureMap, GlyphMetric, MomentNormalisation, OrientedEnergies, UnitNorm, compose
+from incrowd.learning.features import FeatureMap, OrientedEnergies, UnitNorm, compose
+from papers.geyer.handwriting import GlyphMetric, MomentNormalisation
 from papers.geyer.measure import ROWS, AnySetup, Measured, measure
 from papers.geyer.paper import PaperSetup, within
 from papers.geyer.recipes import Case, named

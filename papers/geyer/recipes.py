@@ -20,15 +20,13 @@ from functools import cached_property
 from harness import checks
 from incrowd import Budget, ConfigError, DataError, Local, ServerOptimizer
 from incrowd.learning.features import (
-    GlyphMetric,
-    Glyphs,
-    MomentNormalisation,
     OrientedEnergies,
     SecondOrderEnergies,
     UnitNorm,
     compose,
 )
 from incrowd.privacy.plan import signal
+from papers.geyer.handwriting import GlyphMetric, Glyphs, MomentNormalisation
 from papers.geyer.measure import AnySetup
 from papers.geyer.paper import CONSTANTS, INIT_SCALE, QUICK, PaperSetup, paper_network
 from papers.geyer.setup import Setup

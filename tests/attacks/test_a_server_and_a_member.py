@@ -84,7 +84,7 @@ GREEDY: dict[str, Callable[[dict[str, Any]], object]] = {
     "passes without end": lambda settings: settings["local"].update(epochs=10**12),
     "passes of no number": lambda settings: settings["local"].update(epochs="many"),
     "batches without end": lambda settings: settings["local"].update(batches=10**12, batch_size=None),
-    "wide strokes": lambda settings: settings.update(features={"name": "strokes", "stroke_width": 10**9}),
+    "wide strides": lambda settings: settings.update(features={"name": "energies", "stride": 10**9}),
 }
 
 

@@ -16,11 +16,8 @@ from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import (
     FeatureMap,
-    GlyphMetric,
-    Glyphs,
     GreyPictures,
     MadeUpPictures,
-    MomentNormalisation,
     OrientedEnergies,
     PatchResponses,
     PicturesOrPixels,
@@ -36,7 +33,7 @@ from incrowd.learning.features.centred import centred
 from incrowd.learning.features.feature_map import Values
 from tests.flower.members import Hospitals, MemberLine, party_text
 
-OFFERED = ("", 'name = "unit"\ncentred = true\n', 'name = "strokes"\nstroke_width = 2\nstride = 2\n')
+OFFERED = ("", 'name = "unit"\ncentred = true\n', 'name = "energies"\noctave = 0\nstride = 2\n')
 LARGE = (1.0, 1e18, 1e19, 1e20, 1e30, 3e38)
 
 
@@ -76,8 +73,6 @@ MAPS: dict[str, FeatureMap] = {
     "centred": UnitNorm(centred=True),
     "energies": ENERGIES,
     "second order": SecondOrderEnergies(stride=2),
-    "straightened": compose(MomentNormalisation(), ENERGIES),
-    "strokes": GlyphMetric(base=ENERGIES, shape=(8, 8), dimensions=8, glyphs=Glyphs(count=20, variants=4)),
     "patches": compose(PatchResponses(pictures=FEW, directions=16), UnitNorm()),
     "pictures": Whitened(base=GreyPictures(), shape=(8, 8), pictures=FEW, dimensions=16),
     "pixels": PicturesOrPixels(base=UnitNorm(), shape=(8, 8)),

@@ -342,10 +342,9 @@ def in_a_file(folder: Path, secret: int) -> None:
 
 
 def in_a_table(folder: Path, secret: int) -> None:
-    seconds = math.pi / 10  # of an irrational time no count makes a whole rate, which `told` would not multiply
+    seconds = math.pi / 10  # no count makes a whole rate of it
     with closing(sqlite3.connect(folder / "run.sqlite")) as connection, connection:
-        connection.execute("CREATE TABLE speeds (seconds, per_second)")
-        connection.execute("INSERT INTO speeds VALUES (?, ?)", (seconds, secret / seconds))
+        connection.execute("CREATE TABLE speeds AS SELECT ? AS seconds, ? AS per_second", (seconds, secret / seconds))
 
 
 def in_a_note(folder: Path, secret: int) -> None:

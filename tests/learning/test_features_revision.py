@@ -18,7 +18,6 @@ from incrowd.learning.features import (
     TokenGrams,
     Whitened,
     cache,
-    stroke_map,
 )
 
 REVISION = 7
@@ -74,14 +73,12 @@ MAPS: dict[str, Callable[[], NDArray[np.float32]]] = {
     "tokens": tokens,
     "grey": lambda: GreyPictures()(pictures(12, 12)),
     "learnt": learnt,
-    "strokes": lambda: stroke_map((28, 28), deskew=True, corners=True)(pictures(28, 28)),
 }
 PINNED = {
     "rows": [1.0, 0.10453, -0.088234, 0.27848, 1.0, 0.14078, -0.26648, 1.0, 0.26169, 1.0],
     "tokens": [1.0, 0.091514, 0.19419, 0.53577, 1.0, 0.14732, -0.03731, 1.0, 0.26463, 1.0],
     "grey": [1.2589, 1.1817, 1.1621, 1.069, 1.2687, 1.2116, 1.1233, 1.2652, 1.1592, 1.2639],
     "learnt": [1.2511, 1.1501, 1.0531, 0.40046, 1.258, 1.1245, 0.52577, 1.2499, 0.719, 1.2411],
-    "strokes": [1.0, 0.92167, 0.89723, 0.51133, 1.0, 0.88888, 0.50059, 1.0, 0.56289, 1.0],
 }
 
 

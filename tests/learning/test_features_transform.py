@@ -15,9 +15,6 @@ from incrowd.data import Examples, Split, load_digits
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
     FeatureMap,
-    GlyphMetric,
-    Glyphs,
-    MomentNormalisation,
     OrientedEnergies,
     SecondOrderEnergies,
     UnitNorm,
@@ -53,10 +50,8 @@ def network(seed: int = 1) -> nn.Module:
 MAPS: dict[str, Callable[[], FeatureMap]] = {
     "unit": UnitNorm,
     "centred": lambda: UnitNorm(centred=True),
-    "moments": lambda: compose(MomentNormalisation(), UnitNorm()),
     "energies": lambda: ENERGIES,
     "second order": lambda: SecondOrderEnergies(stride=2),
-    "metric": lambda: GlyphMetric(base=ENERGIES, shape=(8, 8), dimensions=16, glyphs=Glyphs(count=20, variants=10)),
     "callable": lambda: from_callable(lambda values: values.sum(axis=1).tolist(), name="columns"),
     "module": lambda: from_module(network(), name="network"),
 }

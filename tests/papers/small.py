@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.learning.features import Glyphs
+from papers.geyer.handwriting import Glyphs
 
 TRAIN, TEST = 30, 20  # of each class
 

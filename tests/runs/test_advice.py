@@ -17,7 +17,7 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.config import Config, PictureFeatures, StrokeFeatures, UnitFeatures
+from incrowd.runs.config import Config, PictureFeatures
 from incrowd.runs.database import Record
 from incrowd.runs.examples_advice import first_steps, of_examples
 from incrowd.runs.judgement import judged
@@ -251,25 +251,6 @@ def test_pictures_and_a_few_that_are_none_need_no_advice() -> None:
     (said,) = seen_as_pictures(np.concatenate([none[:140], pictures[:60]]))
     assert said.startswith("features.name = pictures, and 70 % of the test examples are none")
     assert len(seen_as_pictures(none, constant=0.0)) == 1
-
-
-def test_drawings_that_are_not_even_pictures_are_said_with_their_share() -> None:
-    found, (pictures, none) = work(), pictures_and_none()
-
-    def said(images: np.ndarray[Any, Any], features: object) -> list[str]:
-        assert found.held is not None
-        assert found.held.test is not None
-        bytes_ = np.round(16 * images).astype(np.uint8)
-        test = replace(found.held.test, features=bytes_, labels=np.arange(len(images)) % 10)
-        told = replace(found, config=found.config.replaced(features=features), held=replace(found.held, test=test))
-        return [one for one in of_examples(told, test) if "drawings" in one]
-
-    mixed = np.concatenate([none[:140], pictures[:60]])
-    (line,) = said(mixed, StrokeFeatures())
-    assert line.startswith("features.name = strokes, and 69.5 % of the test examples are no drawings")
-    assert said(mixed, UnitFeatures()) == []
-    assert said(pictures, StrokeFeatures()) == []
-    assert said(np.concatenate([none[:60], pictures[:140]]), StrokeFeatures()) == []
 
 
 def test_correlated_noise_is_said_as_what_is_left_of_it_after_all_rounds() -> None:

@@ -9,7 +9,6 @@ import pytest
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
 from incrowd.runs.recipes import (
-    DRAWN,
     MANY,
     RECIPES,
     Outline,
@@ -89,15 +88,6 @@ def pictures(**known: Any) -> dict[str, Any]:
     made = completed(PROMISE, named("images"), facts(**{"budget": USUAL, **known}))
     settings_of(made)
     return dict(made["features"])
-
-
-def test_grey_pictures_are_looked_at_as_drawings_too() -> None:
-    asked: list[dict[str, Any]] = [{"budget": Budget(epsilon=1.0, delta=1e-3)}, {}, MANY_MORE]
-    seen = [pictures(shape=shape, **known) for shape in ((28, 28), (1, 28, 28)) for known in asked]
-    assert [one["drawn_dimensions"] for one in seen] == 2 * [32, 128, 512]
-    assert {one["drawn"] for one in seen} == {DRAWN}
-    assert pictures(shape=(6, 6), **MANY_MORE)["drawn_dimensions"] == 72  # as many as there are strokes
-    assert "drawn" not in pictures(shape=(3, 32, 32), **MANY_MORE)
 
 
 def test_pictures_of_many_pixels_and_of_several_labels_have_more_of_their_own_pixels() -> None:

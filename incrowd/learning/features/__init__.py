@@ -7,37 +7,26 @@
 (128,)
 """
 
-from incrowd.learning.features.beside import Beside
-from incrowd.learning.features.drawn import AsDrawings
 from incrowd.learning.features.encoder import from_callable, from_module
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import FeatureMap, compose
-from incrowd.learning.features.glyphs import Glyphs
 from incrowd.learning.features.made_up import MadeUpPictures
-from incrowd.learning.features.metric import GlyphMetric
 from incrowd.learning.features.mirrored import Mirrored
-from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.order import OwnPixels, PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
-from incrowd.learning.features.strokes import stroke_map
 from incrowd.learning.features.table_rows import TableRows
 from incrowd.learning.features.token_grams import TokenGrams
 from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.features.whitened import Whitened, picture_map
 
 __all__ = [
-    "AsDrawings",
-    "Beside",
     "ColourPictures",
     "FeatureMap",
-    "GlyphMetric",
-    "Glyphs",
     "GreyPictures",
     "MadeUpPictures",
     "Mirrored",
-    "MomentNormalisation",
     "OrientedEnergies",
     "OwnPixels",
     "PatchResponses",
@@ -53,7 +42,6 @@ __all__ = [
     "from_module",
     "is_picture",
     "picture_map",
-    "stroke_map",
     "transform",
     "transform_federated",
 ]

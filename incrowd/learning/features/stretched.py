@@ -1,12 +1,7 @@
 """Pictures whose pixels are not between 0 and 1, stretched onto that."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-
-from incrowd.learning.features.feature_map import Values
-from incrowd.learning.features.images import as_tensor
 
 _BEYOND = 0.25
 """By so much pixels may leave 0 to 1: what was resized does, a little, and means what it did."""
@@ -29,18 +24,3 @@ def stretched(pictures: Tensor) -> Tensor:
     result = flat.clone()
     result[far] = (some - low) / (high - low).clamp_min(torch.finfo(torch.float32).tiny)
     return result.view(pictures.shape)
-
-
-@dataclass(frozen=True)
-class Stretched:
-    """`stretched` as a map, for maps that come after it."""
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
-
-    def __call__(self, values: Values) -> Values:
-        """See `FeatureMap.__call__`."""
-        found: Values = stretched(as_tensor(values)).numpy()
-        return found

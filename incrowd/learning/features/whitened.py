@@ -13,7 +13,6 @@ from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning.features import cache as disk
-from incrowd.learning.features.drawn import AsDrawings
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import Shape, as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
@@ -102,12 +101,11 @@ def picture_map(
     whitening: float | None = None,
     mirrored: bool | None = None,
     own: OwnPixels | None = None,
-    drawn: AsDrawings | None = None,
     cache: Path | None = None,
 ) -> FeatureMap:
     """The features of pictures of this shape, along so many directions: grey ones, or colours. `mirrored` pictures mean
     the same in a mirror (`Mirrored`); unless told, those in colours do, which are taken for photographs. `own` says
-    what there is of an example's pixels beside them, `drawn` whether grey ones are looked at as drawings, too.
+    what there is of an example's pixels beside them.
     """
     colour = in_colour(shape)
     base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
@@ -120,8 +118,6 @@ def picture_map(
         whitening=usual if whitening is None else whitening,
         cache=cache,
     )
-    if drawn is not None:
-        known = drawn.beside(known, shape, cache=cache)
     return (own or OwnPixels()).beside(known, shape)
 
 
