@@ -15,7 +15,6 @@ INSIDE = {
     "benchmarks/first_run.py",
     "benchmarks/messages.py",
     "benchmarks/party_memory.py",
-    "benchmarks/reports.py",
     "benchmarks/residual.py",
     "benchmarks/stacks.py",
 }

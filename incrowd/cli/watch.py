@@ -3,7 +3,6 @@
 import signal
 import webbrowser
 from importlib.util import find_spec
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -11,7 +10,6 @@ import typer
 
 from incrowd.cli._options import Json, need_training
 from incrowd.cli._print import print_json
-from incrowd.cli.serve import token_of
 from incrowd.errors import ConfigError
 
 app = typer.Typer()
@@ -23,20 +21,14 @@ def watch(
         list[str],
         typer.Argument(metavar="DIR|URL...", help="Folders of runs or of servers, or a folder of them; or a server."),
     ],
-    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The token that a page asks for; one is made if it needs one."),
-    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the page of a report live: rounds appear as they are written down.
 
     A folder is that of a run, a search, a pool or of `incrowd flower serve`, or one that holds several of them, where
-    new ones appear; an address is that of `incrowd serve`. Only this machine is answered unless --host says otherwise.
-    SIGTERM ends it.
+    new ones appear; an address is that of `incrowd serve`. Only this machine is answered. SIGTERM ends it.
 
     Example: incrowd watch out --open
     """
@@ -54,10 +46,9 @@ def watch(
         if open_page:
             webbrowser.open(url)
 
-    token = None if token_file is None else token_of(token_file)
     before = signal.signal(signal.SIGTERM, _end)  # while the server listens it hears it, and sends it on in the end
     try:
-        watching.watch(places, host=host, port=port, token=token, listening=listening)
+        watching.watch(places, port=port, listening=listening)
     finally:
         signal.signal(signal.SIGTERM, before)
 

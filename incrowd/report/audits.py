@@ -4,58 +4,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from incrowd.report import numbers
-from incrowd.report.figure import figure, plain_table
+from incrowd.report.figure import plain_table
 from incrowd.report.numbers import UNKNOWN
-from incrowd.report.pictures import NamedBar, bars
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag
 
-_FINDINGS = 16
-_TITLE = "What attacks found"
 _HOLDS = "Attacked in simulation, the promise held."
 _BROKEN = "An attack in simulation did better than the promise allows: do not rely on it."
+_FINDINGS = ("Attack", "Epsilon, at least", "Stated", "AUC", "Found at 0.1 % false alarms", "Allowed there", "Trials",
+             "Holds")  # fmt: skip
 
 
 def audits(shown: Sequence[Shown]) -> Markup:
     """The audit of each run that has one."""
-    found = [(place, one, one.audit) for place, one in enumerate(shown) if one.audit]
-    return joined(
-        (tag("h3", one.name) if len(found) > 1 else NOTHING) + _audit(audit, place=place) for place, one, audit in found
-    )
+    found = [(one, one.audit) for one in shown if one.audit]
+    return joined((tag("h3", one.name) if len(found) > 1 else NOTHING) + _audit(audit) for one, audit in found)
 
 
-def _audit(audit: Mapping[str, Any], *, place: int) -> Markup:
-    claimed, holds = audit.get("epsilon_claimed"), audit.get("holds", True)
+def _audit(audit: Mapping[str, Any]) -> Markup:
+    holds = audit.get("holds", True)
     summary = (
-        f"Promised: epsilon {numbers.epsilon(claimed)}. The attacks prove that it is at least "
+        f"Promised: epsilon {numbers.epsilon(audit.get('epsilon_claimed'))}. The attacks prove that it is at least "
         f"{numbers.number(audit.get('epsilon_lower_bound'))}, with {numbers.percent(audit.get('confidence'), 0)} "
         "confidence. An attack can show that a promise is broken; it cannot prove that one is kept."
     )
-    given = [
-        NamedBar(
-            name=one.get("attack", ""),
-            value=one["lower_bound"],
-            said=f"ε ≥ {numbers.number(one['lower_bound'])}",
-            style=place,
-        )
-        for one in audit["findings"]
-        if one.get("lower_bound") is not None
-    ][:_FINDINGS]
-    line = None if claimed is None else (float(claimed), f"promised {numbers.epsilon(claimed)}")
-    parts = [tag("p", _HOLDS if holds else _BROKEN, class_="lead" if holds else "warning"), tag("p", summary)]
-    if given:
-        about = "Lower bounds on epsilon, attack by attack, beside what is promised."
-        chart = bars(given, name=_TITLE, line=line)
-        parts.append(tag("div", figure(key=f"audit-{place}", title=_TITLE, about=about, chart=chart), class_="grid"))
-    return joined([*parts, _findings(audit["findings"]), _checks(audit["checks"])])
-
-
-def _findings(findings: Sequence[Mapping[str, Any]]) -> Markup:
-    if not findings:
-        return NOTHING
-    headings = ("Attack", "Epsilon, at least", "Stated", "AUC", "Found at 0.1 % false alarms", "Allowed there",
-                "Trials", "Holds")  # fmt: skip
-    rows = [
+    findings = [
         [
             numbers.typeset(one.get("attack", "")),
             numbers.number(one.get("lower_bound")),
@@ -66,19 +39,20 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> Markup:
             numbers.count(one.get("trials")),
             _holds(one),
         ]
-        for one in findings
+        for one in audit["findings"]
     ]
-    return plain_table(headings, rows, name=_TITLE, kind="attacks")
-
-
-def _checks(checks: Sequence[Mapping[str, Any]]) -> Markup:
-    if not checks:
-        return NOTHING
-    rows = [
+    checks = [
         [numbers.typeset(one.get("name", "")), _spelt(one.get("measured")), _spelt(one.get("stated")), _holds(one)]
-        for one in checks
+        for one in audit["checks"]
     ]
-    return plain_table(("Check", "Measured", "Stated", "Holds"), rows, name="Checks from the inside")
+    return joined(
+        [
+            tag("p", _HOLDS if holds else _BROKEN, class_="lead" if holds else "warning"),
+            tag("p", summary),
+            plain_table(_FINDINGS, findings, name="What attacks found", kind="attacks") if findings else NOTHING,
+            plain_table(("Check", "Measured", "Stated", "Holds"), checks, name="Checks from the inside"),
+        ]
+    )
 
 
 def _holds(one: Mapping[str, Any]) -> str:

@@ -33,17 +33,10 @@ _FOOTER = (
     "One file that loads nothing. It holds what may be handed on and nothing else: no paths, no seeds, no days. Made "
     f"with incrowd {__version__}."
 )
-_STATES = {
-    "data_live": "Live",
-    "data_away": "No connection; trying again",
-    "data_over": "Over: nothing will change any more",
-}
-_SELF = "'self'"
-_ENTRY = "Live page of a private federation"
 
 
-def page(shown: Sequence[Shown], *, live: bool = False, version: int = 0, layout: str = "") -> str:
-    """The whole page. A `live` one knows which version of which layout it is, and asks its own server for later ones.
+def page(shown: Sequence[Shown], *, state: str | None = None) -> str:
+    """The whole page. A live one says how it stands (`state`), and asks its own server again and again.
 
     Guarantee: the same for the same; nothing in it is loaded from anywhere, no script but its own runs, and whatever a
     name, a setting or a file holds is shown as text. Without scripts everything can be seen, printed and read.
@@ -53,47 +46,22 @@ def page(shown: Sequence[Shown], *, live: bool = False, version: int = 0, layout
     if not shown:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
     title = "The result, and the promise to each person" if len(shown) == 1 else "Several runs side by side"
-    filled = sections(shown, live=live)
-    state = NOTHING
-    if live:
-        state = tag("p", "Connecting", id="live", role="status", data_version=version, data_layout=layout, **_STATES)
+    filled = sections(shown, live=state is not None)
+    contents = (tag("li", tag("a", SECTIONS[key][0], href=f"#{key}")) for key in filled)
     body = joined(
         [
             tag("a", "To the report", href="#main", class_="skip"),
-            _header(shown, title, state=state),
-            tag("nav", _contents(filled), aria_label="Contents"),
+            _header(shown, title, state),
+            tag("nav", tag("ul", *contents), aria_label="Contents"),
             tag("main", *(_section(key, content) for key, content in filled.items()), id="main", tabindex="-1"),
             tag("footer", tag("p", _FOOTER)),
         ]
     )
-    scripts = [static("report.mjs"), *([static("live.mjs")] if live else [])]
-    return _document(f"{title} · {shown[0].data}", body, scripts, connects=_SELF if live else "'none'")
-
-
-def entry(*, wrong: bool = False) -> str:
-    """The page that asks for the token. Guarantee: it says nothing of what is watched.
-
-    It takes the token from the end of the address, which no server and no log ever sees.
-    """
-    form = tag(
-        "form",
-        tag("label", "Token", for_="token"),
-        tag("input", id="token", name_="token", type="password", autocomplete="off", required=True, autofocus=True),
-        tag("button", "Enter", type="submit"),
-        action="/enter",
-        method="post",
-    )
-    why = tag("p", "This page is for those who have its token. `incrowd watch` printed it when it started.")
-    refused = tag("p", "That is not the token.", role="alert") if wrong else NOTHING
-    body = tag("main", tag("h1", _ENTRY), why, refused, form, class_="entry")
-    return _document(_ENTRY, body, [static("entry.mjs")], posts=_SELF)
+    return _document(f"{title} · {shown[0].data}", body, script=None if state is None else static("live.mjs"))
 
 
 def sections(shown: Sequence[Shown], *, live: bool = False) -> dict[str, Markup]:
-    """The content of each section of the page, by its id, but for its heading.
-
-    A live page swaps what is in `#ID > .content`, and reloads where a section is new.
-    """
+    """The content of each section of the page, by its id, but for its heading."""
     found = {
         "result": result.result(shown),
         "meaning": promise.meaning(shown),
@@ -118,13 +86,11 @@ def static(name: str) -> str:
     return (resources.files("incrowd.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _document(
-    title: str, body: Markup, scripts: Sequence[str], *, connects: str = "'none'", posts: str = "'none'"
-) -> str:
+def _document(title: str, body: Markup, *, script: str | None) -> str:
     style = static("report.css")
+    runs = "script-src 'none'" if script is None else f"script-src {_digest(script)}; connect-src 'self'"
     policy = (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {' '.join(map(_digest, scripts))}; "
-        f"connect-src {connects}; base-uri 'none'; form-action {posts}"
+        f"default-src 'none'; style-src {_digest(style)}; img-src data:; {runs}; base-uri 'none'; form-action 'none'"
     )
     head = joined(
         [
@@ -136,33 +102,21 @@ def _document(
             Markup(f"<style>{style}</style>"),
         ]
     )
-    ran = "".join(f'<script type="module">{script}</script>' for script in scripts)
+    ran = "" if script is None else f'<script type="module">{script}</script>'
     return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>{body}{ran}</body>\n</html>\n'
 
 
-def _header(shown: Sequence[Shown], title: str, *, state: Markup) -> Markup:
+def _header(shown: Sequence[Shown], title: str, state: str | None) -> Markup:
     data = ", ".join(dict.fromkeys(one.data for one in shown))
     kinds = ", ".join(dict.fromkeys(result.KINDS[one.kind] for one in shown))
     name = shown[0].name if len(shown) == 1 else f"{len(shown)} folders"
-    themes = joined(
-        tag("button", theme, type="button", data_theme=theme.lower(), aria_pressed="false")
-        for theme in ("Auto", "Light", "Dark")
-    )
     return tag(
         "header",
-        tag(
-            "div",
-            tag("p", "Privacy report", class_="kicker"),
-            tag("h1", title),
-            tag("p", f"{data} · {name} · {kinds}", class_="quiet"),
-            state,
-        ),
-        tag("div", themes, class_="themes", role="group", aria_label="Colours", hidden=True),
+        tag("p", "Privacy report", class_="kicker"),
+        tag("h1", title),
+        tag("p", f"{data} · {name} · {kinds}", class_="quiet"),
+        NOTHING if state is None else tag("p", state, id="live", role="status"),
     )
-
-
-def _contents(filled: dict[str, Markup]) -> Markup:
-    return tag("ul", *(tag("li", tag("a", SECTIONS[key][0], href=f"#{key}")) for key in filled))
 
 
 def _section(key: str, content: Markup) -> Markup:

@@ -4,25 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from incrowd.report import numbers
-from incrowd.report.figure import FigureTable, figure, plain_table
-from incrowd.report.pictures import NamedBar, bars
+from incrowd.report.figure import plain_table
+from incrowd.report.numbers import UNKNOWN
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag
 
-_BARS = 24
 _TOP = 100
+_FEW = 24
 _CLASSES = 30
-_SPENT = "What each silo spent"
-_REPORTS = "What silos say of the model"
 
 
 def silos(shown: Sequence[Shown]) -> Markup:
-    """What each silo spent of its budget, the largest first, and what silos report of the model."""
+    """What each silo spent of its budget, the largest first, and how good the model is on its records."""
     runs = [one for one in shown if one.silos]
-    return joined(
-        (tag("h3", one.name) if len(runs) > 1 else NOTHING) + _silos_of(one, place=place)
-        for place, one in enumerate(runs)
-    )
+    return joined((tag("h3", one.name) if len(runs) > 1 else NOTHING) + _silos_of(one) for one in runs)
 
 
 def evaluation(shown: Sequence[Shown]) -> Markup:
@@ -34,68 +29,43 @@ def evaluation(shown: Sequence[Shown]) -> Markup:
     )
 
 
-def _silos_of(one: Shown, *, place: int) -> Markup:
-    most = max(silo["budget"] for silo in one.silos)
+def _silos_of(one: Shown) -> Markup:
     order = sorted(one.silos, key=lambda silo: -silo["epsilon"])
-    given = [
-        NamedBar(
-            name=silo["silo"],
-            value=silo["epsilon"],
-            said=f"ε {numbers.epsilon(silo['epsilon'])}",
-            style=1 if silo["stopped"] else 0,
-        )
-        for silo in order[:_BARS]
-    ]
     rows = [
         [
             silo["silo"],
             numbers.epsilon(silo["epsilon"]),
             numbers.epsilon(silo["budget"]),
             "yes" if silo["stopped"] else "no",
+            _accuracy(silo["report"]),
         ]
         for silo in order[:_TOP]
     ]
     about = (
         f"{numbers.count(len(one.silos))} silos. Each has a budget of its own and a ledger of its own; one whose "
-        "budget is spent sends nothing more."
+        "budget is spent sends nothing more. Accuracy is on the silo's own records, from a table with noise, ± two "
+        "standard deviations of that noise."
     )
-    spent = figure(
-        key=f"silos-{place}",
-        title=_SPENT,
-        about=about,
-        chart=bars(given, name=_SPENT, line=(most, f"budget {numbers.epsilon(most)}")),
-        table=FigureTable(
-            headings=("Silo", "Epsilon", "Budget", "Stopped"), rows=rows, left_out=max(len(order) - _TOP, 0)
-        ),
-    )
-    reported = [silo for silo in one.silos if silo["report"] is not None]
-    return tag("div", spent, _reports(reported, place=place) if reported else NOTHING, class_="grid")
+    headings = ("Silo", "Epsilon", "Budget", "Stopped", "Accuracy")
+    table = plain_table(headings, rows, name="What each silo spent", left_out=max(len(order) - _TOP, 0))
+    return tag("p", about) + table + _recalls([silo for silo in order if silo["report"] is not None][:_FEW])
 
 
-def _reports(given: Sequence[Mapping[str, Any]], *, place: int) -> Markup:
-    """How good the model is on each silo's records, the worst first, and for which classes."""
-    few = sorted(given, key=lambda silo: silo["report"]["accuracy"] or 0.0)[:_BARS]
-    each = [
-        NamedBar(
-            name=silo["silo"],
-            value=silo["report"]["accuracy"] or 0.0,
-            said=numbers.percent(silo["report"]["accuracy"]),
-            style=2,
-            interval=_interval(silo["report"]["accuracy"], silo["report"]["accuracy_std"]),
-        )
-        for silo in few
-    ]
-    classes = max(len(silo["report"]["recall"]) for silo in few)
-    table = None
-    if 1 < classes <= _CLASSES:
-        rows = [[silo["silo"], *(numbers.percent(one, 0) for one in silo["report"]["recall"])] for silo in few]
-        table = FigureTable(headings=["Recall of class", *map(str, range(classes))], rows=rows)
-    about = (
-        "Accuracy on each silo's own records, from a table with noise; the whisker is two standard deviations of that "
-        "noise."
-    )
-    chart = bars(each, name=_REPORTS, most=1.0)
-    return figure(key=f"reports-{place}", title=_REPORTS, about=about, chart=chart, table=table)
+def _accuracy(report: Mapping[str, Any] | None) -> str:
+    if report is None:
+        return UNKNOWN
+    std = report["accuracy_std"]
+    return numbers.percent(report["accuracy"]) + ("" if std is None else f" ± {numbers.percent(2 * std)}")
+
+
+def _recalls(silos: Sequence[Mapping[str, Any]]) -> Markup:
+    """For which classes the model is good on each silo's records."""
+    classes = max((len(silo["report"]["recall"]) for silo in silos), default=0)
+    if not 1 < classes <= _CLASSES:
+        return NOTHING
+    rows = [[silo["silo"], *(numbers.percent(one, 0) for one in silo["report"]["recall"])] for silo in silos]
+    table = plain_table(["Recall of class", *map(str, range(classes))], rows, name="Recall of each class")
+    return tag("details", tag("summary", "Recall of each class"), table)
 
 
 def _evaluated(found: Mapping[str, Any]) -> Markup:
@@ -121,7 +91,3 @@ def _evaluated(found: Mapping[str, Any]) -> Markup:
             tag("p", note, class_="quiet"),
         ]
     )
-
-
-def _interval(value: float | None, std: float | None) -> tuple[float, float] | None:
-    return None if value is None or std is None else (value - 2 * std, value + 2 * std)

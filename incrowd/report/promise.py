@@ -5,17 +5,13 @@ from collections.abc import Sequence
 
 from incrowd.privacy.statement import guess
 from incrowd.report import numbers
-from incrowd.report.charts import ChartAxis, Series, legend, line_chart
-from incrowd.report.figure import figure
-from incrowd.report.pictures import NamedBar, bars, guesses
+from incrowd.report.figure import plain_table
+from incrowd.report.numbers import UNKNOWN
 from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.result import is_free, one_of
 from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 _BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
-_PICTURES = 4
-_BESIDE_EACH_OTHER = 2
-_TRADED = 6
 _ORIGINALS = 20
 _NAMES = 12
 _STRENGTHS = (
@@ -28,23 +24,19 @@ _STRENGTHS = (
         "attackers know less, but that protection is not promised. A smaller epsilon promises more.",
     ),
 )
-_ODDS = "The attacker's odds: 100 guesses"
-_ODDS_ABOUT = "How many of 100 such guesses may be right at most, even odds to begin with. Rounded up."
-_KEY = {"chance": "right by chance", "sure": "right beyond chance, at most", "wrong": "wrong, at least"}
-_TRADE = "What no attack can beat"
-_TRADE_ABOUT = (
-    "An attack with few false alarms misses much. No attack is below the line; a useless one is on the diagonal."
-)
 _POINTS = {"caveats": "Read this first", "assumed": "Assumed, and not checked", "not_covered": "Not covered"}
 
 
 def meaning(shown: Sequence[Shown]) -> Markup:
-    """The promise as a bet: a hundred guesses, errors traded for each other, and both in words."""
+    """The promise as a bet, in words for one run, and a row each for several."""
     known = [one for one in shown if one.epsilon is not None and not is_free(one)]
     if not known:
         return NOTHING
-    said = _in_words(known[0]) if len(shown) == 1 else NOTHING
-    return said + tag("div", _odds(known), _traded(known), class_="grid" if len(known) > 1 else "pair")
+    if len(shown) == 1:
+        return _in_words(known[0])
+    rows = [[one.name, numbers.percent_at_most(guess(*worst_of(one))), _found(one)] for one in known]
+    headings = ("Run", "Right guesses, at most", "Found at 1 % false alarms, at most")
+    return plain_table(headings, rows, name="What an attacker may find out")
 
 
 def statements(shown: Sequence[Shown]) -> Markup:
@@ -66,12 +58,6 @@ def worst_of(shown: Shown) -> tuple[float, float]:
     return max(each, default=(shown.epsilon or 0.0, shown.delta or 0.0))
 
 
-def missed(alarms: float, epsilon: float, delta: float) -> float:
-    """The least share of participants that any test misses, for its share of false alarms."""
-    grown = math.exp(min(epsilon, 700.0))
-    return max(0.0, 1 - delta - grown * alarms, (1 - delta - alarms) / grown)
-
-
 def _in_words(one: Shown) -> Markup:
     epsilon, delta = worst_of(one)
     share, relation, unit = guess(epsilon, delta), _relation(one), one_of(one.unit)
@@ -83,15 +69,11 @@ def _in_words(one: Shown) -> Markup:
         f"Someone who knows everything about everyone else, sees all that was released and has to say {question}, is "
         f"right at most {numbers.percent_at_most(share)} of the time. Tossing a coin is right 50 % of the time."
     )
-    parts = [tag("p", lead, class_="lead"), tag("p", next(said for most, said in _STRENGTHS if share <= most))]
-    if relation != "replace one":
-        found = min(1.0, math.exp(min(epsilon, 700.0)) * 0.01 + delta, 1 - math.exp(-epsilon) * (0.99 - delta))
-        traded = (
-            "If the attacker may accuse 1 % of those who did not take part, at most "
-            f"{numbers.percent_at_most(found)} of those who did are found."
-        )
-        parts.append(tag("p", traded))
-    return joined(parts)
+    said = tag("p", lead, class_="lead") + tag("p", next(said for most, said in _STRENGTHS if share <= most))
+    if relation == "replace one":
+        return said
+    accused = "If the attacker may accuse 1 % of those who did not take part, at most"
+    return said + tag("p", f"{accused} {_found(one)} of those who did are found.")
 
 
 def _relation(one: Shown) -> str:
@@ -99,67 +81,13 @@ def _relation(one: Shown) -> str:
     return "replace one" if one.kind == "pool" else str(promise.get("relation", ""))
 
 
-def _odds(known: Sequence[Shown]) -> Markup:
-    """A picture of a hundred guesses for each run, or a bar each where they are many."""
-    shares = [(one.name, guess(*worst_of(one))) for one in known]
-    if len(known) > _PICTURES:
-        given = [NamedBar(name=name, value=share, said=numbers.percent_at_most(share)) for name, share in shares]
-        return figure(
-            key="odds",
-            title=_ODDS,
-            about=_ODDS_ABOUT,
-            chart=bars(given, name=_ODDS, line=(0.5, "a coin"), most=1.0),
-        )
-    drawn = []
-    for name, share in shares:
-        right = math.ceil(100 * share - 1e-9)
-        said = f"at most {right} of 100 guesses are right"
-        head = tag("p", name, class_="name") if len(known) > 1 else NOTHING
-        drawn.append(tag("div", head, guesses(right, name=said), tag("p", said, class_="quiet"), class_="crowd"))
-    key = joined(tag("li", tag("span", class_=f"chip {kind}"), said) for kind, said in _KEY.items())
-    return figure(
-        key="odds",
-        title=_ODDS,
-        about=_ODDS_ABOUT,
-        more=tag("ul", key, class_="legend"),
-        chart=tag("div", *drawn, class_="crowds"),
-        wide=len(known) > _BESIDE_EACH_OTHER,
-    )
+def found_at_most(epsilon: float, delta: float) -> float:
+    """The largest share of participants that any test finds at 1 % false alarms."""
+    return max(0.0, min(1.0, math.exp(min(epsilon, 700.0)) * 0.01 + delta, 1 - math.exp(-epsilon) * (0.99 - delta)))
 
 
-def _traded(known: Sequence[Shown]) -> Markup:
-    """Errors traded for each other: the least share of participants that is missed, for each share of false alarms."""
-    named: dict[tuple[float, float], list[int]] = {}
-    for place, one in enumerate(known):
-        named.setdefault(worst_of(one), []).append(place)
-    series = [
-        Series(
-            name=_of_promise(at, [known[place].name for place in places] if len(known) > 1 else []),
-            points=_curve(*at),
-            style=places[0],  # as in the other figures
-        )
-        for at, places in list(named.items())[:_TRADED]
-    ]
-    series.append(Series(name="a coin", points=[(0.0, 1.0), (1.0, 0.0)], style=6))
-    alarms, missed_axis = (
-        ChartAxis(label=label, spelt=lambda value: numbers.percent(value, 0), low=0.0, high=1.0)
-        for label in ("false alarms", "missed, at least")
-    )
-    chart = line_chart(series, x=alarms, y=missed_axis, name=_TRADE)
-    return figure(key="traded", title=_TRADE, about=_TRADE_ABOUT, more=legend(series), chart=chart)
-
-
-def _curve(epsilon: float, delta: float) -> list[tuple[float, float]]:
-    places = [0.0, *(place / 60 for place in range(1, 60)), 1.0]
-    corner = (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
-    return [(place, missed(place, epsilon, delta)) for place in sorted({*places, corner})]
-
-
-def _of_promise(at: tuple[float, float], names: Sequence[str]) -> str:
-    delta = f", δ = {numbers.number(at[1])}" if at[1] else ""
-    said = f"ε = {numbers.epsilon(at[0])}{delta}"
-    listed = f"{', '.join(names[:3])}{'…' if len(names) > 3 else ''}"
-    return f"{listed}: {said}" if names else said
+def _found(one: Shown) -> str:
+    return UNKNOWN if _relation(one) == "replace one" else numbers.percent_at_most(found_at_most(*worst_of(one)))
 
 
 def _statement(alike: Sequence[tuple[str, ShownFacts]], *, alone: bool) -> Markup:

@@ -48,10 +48,10 @@ def settings_of(database: Path) -> dict[str, Any]:
     return {row["name"]: json.loads(row["value"]) for row in rows}
 
 
-def rows_of(database: Path, *, start: int = 0) -> list[Mapping[str, Any]]:
-    """The rounds of a run from this one on, as they stand in its database; what no version of it wrote is missing."""
+def rows_of(database: Path) -> list[Mapping[str, Any]]:
+    """The rounds of a run, as they stand in its database; what no version of it wrote is missing."""
     with reading(database) as connection:
-        found = connection.execute("SELECT * FROM rounds WHERE round >= ? ORDER BY round", (start,)).fetchall()
+        found = connection.execute("SELECT * FROM rounds ORDER BY round").fetchall()
     return [_unpacked(row) for row in found]
 
 

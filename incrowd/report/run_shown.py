@@ -45,8 +45,8 @@ REPORT_KEYS = (
 )  # fmt: skip
 
 
-def run_in(folder: Path, *, before: Shown | None = None) -> Shown:
-    """What may be shown of the run in a folder."""
+def run_in(folder: Path, *, live: bool = False) -> Shown:
+    """What may be shown of the run in a folder; the ledgers of a `live` one are priced when it is over."""
     settings, payer = settings_of(folder / DATABASE), json_in(folder / PAYER)
     if "config" not in settings:
         raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
@@ -56,9 +56,8 @@ def run_in(folder: Path, *, before: Shown | None = None) -> Shown:
     config, over = settings["config"], (folder / SUMMARY).is_file() and not (folder / PRIVATE).exists()
     result = part(json_in(folder / SUMMARY), (*RESULT_KEYS, "statement")) if over else {}
     simulated, public = config["run"].get("seed") is not None, bool(config["data"].get("public", False))
-    rounds = _rounds(folder, before, diagnostics=simulated and public)
+    rounds = [_round(row, diagnostics=simulated and public) for row in rows_of(folder / DATABASE)]
     promises, silos = _promises(result.pop("statement", {})), config["privacy"].get("unit", "client") == "record"
-    known = None if before is None or over else False
     return Shown(
         kind="silos" if silos else "clients",
         name=folder.name,
@@ -80,17 +79,10 @@ def run_in(folder: Path, *, before: Shown | None = None) -> Shown:
         rounds=rounds,
         schedule=[part(step, ("rounds", "cohort", "noise_multiplier")) for step in settings.get("schedule") or ()],
         silos=list(_silos(folder, config["privacy"], result)) if silos else (),
-        ledgers=list(_ledgers(folder, payer, promises, priced=known is None)) if payer else (),
+        ledgers=list(_ledgers(folder, payer, promises, priced=over or not live)) if payer else (),
         evaluations=[part(one, EVALUATION_KEYS) for one in json_in(folder / EVALUATION).get("evaluations", ())],
         audit=_audit(folder),
     )
-
-
-def _rounds(folder: Path, before: Shown | None, *, diagnostics: bool) -> list[ShownFacts]:
-    held = [] if before is None else list(before.rounds)
-    start = held[-1]["round"] if held else 0
-    fresh = [_round(row, diagnostics=diagnostics) for row in rows_of(folder / DATABASE, start=start)]
-    return [*(row for row in held if row["round"] < start), *fresh]
 
 
 def _round(row: Mapping[str, Any], *, diagnostics: bool) -> ShownFacts:

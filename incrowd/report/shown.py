@@ -12,11 +12,10 @@ from incrowd.report.plain import Kind, Shown, ShownFacts
 __all__ = ["Kind", "Shown", "ShownFacts", "read", "read_all", "told_apart"]
 
 
-def read(folder: Path, *, before: Shown | None = None) -> Shown:
+def read(folder: Path, *, live: bool = False) -> Shown:
     """What may be shown of the run, search, pool or ledger in a folder (or of a ledger's file), over or not.
 
-    With what was shown of the same folder `before`, only the rounds since then are read, and no ledger is priced before
-    the run is over: for who looks every second.
+    For a `live` page, which looks every second, no ledger is priced before the run is over.
 
     Guarantee: nothing in the folder is changed, and who writes there is not kept from it.
 
@@ -25,18 +24,18 @@ def read(folder: Path, *, before: Shown | None = None) -> Shown:
     """
     folder = folder.resolve()
     try:
-        return _read(folder, before)
+        return _read(folder, live=live)
     except IncrowdError:
         raise
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise DataError(f"{folder} is not as incrowd wrote it ({error!r:.80}): put its files back") from error
 
 
-def _read(folder: Path, before: Shown | None) -> Shown:
+def _read(folder: Path, *, live: bool) -> Shown:
     if (folder / "search.json").is_file():
         return search_shown.search_in(folder)
     if (folder / "run.sqlite").is_file():
-        return run_shown.run_in(folder, before=before)
+        return run_shown.run_in(folder, live=live)
     if (folder / "pool.sqlite").is_file():
         return pool_shown.pool_in(folder)
     if folder.is_file() or (folder / "ledger.sqlite").is_file():

@@ -1,109 +1,92 @@
-"""A live page that is served: on this machine, until a signal says to end."""
+"""A live page: the page of a report, served to this machine until a signal says to end."""
 
-import asyncio
-import ipaddress
+import hashlib
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from incrowd.errors import ConfigError
-from incrowd.report.feed import PageFeed
-from incrowd.report.live import Door, LivePage, new_token
+from incrowd.report.page import page
 from incrowd.report.sources import Sources
 
-LOCAL = frozenset(("127.0.0.1", "localhost", "[::1]", "::1"))
-"""Names of this machine that no other machine has."""
+PACE = 0.4
+"""So many seconds pass between two looks, and three times as many as a look takes, whichever is more."""
 
-_PATIENCE_S = 1  # for pages that are open when the server ends
+_HOST = "127.0.0.1"
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
 
-Told = Callable[[str], object]
+
+class LivePage:
+    """The page of what is watched. It looks when it is asked, at most every `PACE` seconds for all readers together."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._lock = sources, threading.Lock()
+        self._text, self._next = self._page(), 0.0
+
+    def answer(self, request: Request) -> Response:
+        """The page as it stands; nothing (304) for a reader who has it."""
+        with self._lock:
+            if time.monotonic() >= self._next:
+                begun = time.monotonic()
+                if self._sources.look() and self._sources.shown:
+                    self._text = self._page()
+                self._next = time.monotonic() + max(PACE, 3 * (time.monotonic() - begun))
+            text = self._text
+        tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=_HEADERS)
+        return HTMLResponse(text, headers=_HEADERS | {"etag": tag})
+
+    def _page(self) -> str:
+        shown = self._sources.shown
+        over = all(one.over for one in shown)
+        state = "Over: nothing will change any more" if over else "Live"
+        return page(shown, state=" · ".join([state, *self._sources.troubles]))
 
 
-def watch(
-    places: Sequence[str],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    token: str | None = None,
-    listening: Told,
-) -> None:
-    """Serve the live page of what is in these places, until SIGTERM or SIGINT.
+def application(sources: Sources) -> Starlette:
+    """The application (ASGI).
 
-    `listening` hears the address, with the token at its end where there is one: other machines need one, so one is made
-    unless it is given.
-
-    Guarantee: without a token nobody but this machine is answered. Nothing that is watched is changed.
-
-    Edge cases: a port that is taken, or an address that is not this machine's, is a `ConfigError`.
+    Guarantee: one page is served, and it answers to the names of this machine alone, so a page of another site that has
+    its name point here is refused.
     """
-    local = _is_local(host)
-    door = Door(names=LOCAL if local else frozenset(), token=token if local or token else new_token())
-    sources = Sources(places)
-    with _bound(host, port) as listener:
-        asyncio.run(_serve(sources, door, listener, lambda: listening(_url(listener, host, door))))
+    named = Middleware(TrustedHostMiddleware, allowed_hosts=[_HOST, "localhost"], www_redirect=False)
+    return Starlette(routes=[Route("/", LivePage(sources).answer)], middleware=[named])
 
 
-async def _serve(sources: Sources, door: Door, listener: socket.socket, ready: Callable[[], object]) -> None:
-    feed = PageFeed(sources)
-    looking = asyncio.create_task(feed.run())
-    config = uvicorn.Config(
-        LivePage(feed, door),
-        lifespan="off",
-        ws="none",
-        access_log=False,  # what is asked for is nobody's business
-        log_level="warning",
-        server_header=False,
-        h11_max_incomplete_event_size=16_384,
-        limit_concurrency=512,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=_PATIENCE_S,
-    )
+def watch(places: Sequence[str], *, port: int = 0, listening: Callable[[str], object]) -> None:
+    """Serve the live page of what is in these places to this machine, until SIGTERM or SIGINT; `listening` is told the
+    address.
+
+    Guarantee: nothing that is watched is changed.
+
+    Edge cases: a port that is taken is a `ConfigError`.
+    """
+    app = application(Sources(places))
     try:
-        await _WatchServer(config, feed, ready).serve(sockets=[listener])
-    finally:
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
-
-
-class _WatchServer(uvicorn.Server):
-    """Says when it takes requests, and lets open pages go before it waits for them to end."""
-
-    def __init__(self, config: uvicorn.Config, feed: PageFeed, ready: Callable[[], object]) -> None:
-        super().__init__(config)
-        self._feed, self._ready = feed, ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn."""
-        await super().startup(sockets)
-        self._ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn."""
-        await self._feed.close()
-        await super().shutdown(sockets)
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server((_HOST, port))
     except (OSError, OverflowError) as error:
-        remedy = f"it cannot be listened to ({error}): give --host of this machine, and --port that is free, or 0"
-        raise ConfigError(field="port", value=f"{host}:{port}", remedy=remedy) from error
-
-
-def _url(listener: socket.socket, host: str, door: Door) -> str:
-    port = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + ("" if door.token is None else f"#token={door.token}")
+        remedy = f"it cannot be listened to ({error}): give a --port that is free, or 0"
+        raise ConfigError(field="port", value=port, remedy=remedy) from error
+    with listener:
+        listening(f"http://{_HOST}:{listener.getsockname()[1]}/")
+        config = uvicorn.Config(
+            app, lifespan="off", ws="none", access_log=False, log_level="warning", timeout_graceful_shutdown=1
+        )
+        uvicorn.Server(config).run(sockets=[listener])

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,30 +39,34 @@ _UNDATED = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 @contextmanager
 def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
-    """Empty axes, row by row, each row so high; what is drawn on them is in the file when the block ends.
+    """Empty axes, row by row, each row so high; what is drawn on them is in the file when the block ends."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError(field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures")
+    _check_picture(path)
+    try:
+        with picture(path.suffix.removeprefix("."), columns=columns, rows=rows, height=height) as (panels, content):
+            yield panels
+        _files.write(path, content.getvalue())
+    except OSError as error:
+        remedy = f"name a writable .png, .svg or .pdf ({error})"
+        raise ConfigError(field="plot", value=str(path), remedy=remedy) from error
+
+
+@contextmanager
+def picture(
+    ending: str, *, columns: int = 1, rows: int = 1, height: float = 4.0, dpi: int = 200
+) -> "Iterator[tuple[list[Axes], BytesIO]]":
+    """Empty axes, and the file in memory, which has what is drawn on them when the block ends.
 
     Guarantee: the file does not say when it was drawn.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures"
-        ) from error
-    _check_picture(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     with rc_context(_LOOK):
-        figure = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained")
-        yield list(figure.subplots(rows, columns, squeeze=False).ravel())
-        try:
-            picture = BytesIO()
-            ending = path.suffix
-            figure.savefig(picture, dpi=200, format=ending.removeprefix("."), metadata=_UNDATED[ending])
-            _files.write(path, picture.getvalue())
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                field="plot", value=str(path), remedy=f"name a writable .png, .svg or .pdf ({error})"
-            ) from error
+        figure, content = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained"), BytesIO()
+        yield list(figure.subplots(rows, columns, squeeze=False).ravel()), content
+        figure.savefig(content, dpi=dpi, format=ending, metadata=_UNDATED[f".{ending}"])
 
 
 def _check_picture(path: Path) -> None:

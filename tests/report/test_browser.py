@@ -1,7 +1,6 @@
 """The page in a browser, opened from a disk: nothing loaded, nothing complained of, for everybody to read."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -40,8 +39,8 @@ for (const one of document.querySelectorAll("h1, h2, h3, h4")) {
 for (const one of document.querySelectorAll("button, a, summary, [tabindex='0'], svg[role=img], section, [role]")) {
   if (seen(one) && !name(one)) wrong.push(`no name: ${one.outerHTML.slice(0, 80)}`);
 }
-for (const one of document.querySelectorAll("svg")) {
-  if (one.getAttribute("role") !== "img" && one.getAttribute("aria-hidden") !== "true") wrong.push("no role");
+for (const one of document.querySelectorAll("img")) {
+  if (!one.alt || !one.naturalWidth) wrong.push("a picture without words, or none");
 }
 for (const one of document.querySelectorAll("table")) {
   if (!one.querySelector("thead th[scope=col]")) wrong.push("a table without headings");
@@ -99,7 +98,6 @@ def test_nothing_is_loaded_but_the_file(browser: Browser, places: dict[str, str]
     assert browser.run("return performance.getEntriesByType('resource').map((one) => one.name)") == []
     refused = """
       try { await fetch("http://127.0.0.1:9/"); return "fetched"; } catch { /* as it should */ }
-      const image = new Image(); image.src = "data:image/gif;base64,R0lGODlhAQABAAAAACw="; document.body.append(image);
       const added = document.createElement("script");
       added.textContent = "window.ran = true";
       document.body.append(added);
@@ -109,63 +107,19 @@ def test_nothing_is_loaded_but_the_file(browser: Browser, places: dict[str, str]
     assert any("Content Security Policy" in one for one in browser.complaints())  # the control: it does complain
 
 
-def test_arrows_read_the_values_of_a_figure(browser: Browser, places: dict[str, str]) -> None:
-    look(browser, places["run"])
-
-    def press(key: str) -> Any:
-        script = """
-          const figure = document.getElementById("over-epsilon");
-          figure.focus();
-          figure.dispatchEvent(new KeyboardEvent("keydown", { key: given, bubbles: true, cancelable: true }));
-          return [document.activeElement === figure, figure.querySelector("output").textContent,
-                  figure.querySelector(".cursor")?.getAttribute("x1") ?? null];
-        """
-        return browser.run(script, key)
-
-    focused, first, at = press("ArrowRight")
-    assert focused
-    assert first == "Rounds: 0 \u00b7 simulated: 0"
-    _, second, later = press("ArrowRight")
-    assert second.startswith("Rounds: 1 \u00b7 simulated: ")
-    assert float(later) > float(at)
-    assert press("End")[1].startswith("Rounds: 4 \u00b7 simulated: 8")
-    assert press("Home")[1] == first
-    assert press("Escape")[1:] == ["", None]
-
-
-def test_the_switch_goes_over_the_reader_s_colours(browser: Browser, places: dict[str, str]) -> None:
-    look(browser, places["run"])
-    ground = "return getComputedStyle(document.body).backgroundColor"
-    light = browser.run(ground)
-    browser.run("document.querySelector('button[data-theme=dark]').click()")
-    assert browser.run(ground) != light
-    assert (
-        browser.run("return document.querySelector('button[data-theme=dark]').getAttribute('aria-pressed')") == "true"
-    )
-    look(browser, places["run"], dark=True)
-    browser.run("document.querySelector('button[data-theme=light]').click()")
-    assert browser.run(ground) == light
-    browser.run("document.querySelector('button[data-theme=auto]').click()")
-    assert browser.run(ground) != light
-
-
 def test_in_print_it_is_light_and_folded_texts_are_open(browser: Browser, places: dict[str, str]) -> None:
     look(browser, places["run"], dark=True, media="print")
     found = browser.run("""
-      dispatchEvent(new Event("beforeprint"));
-      const shut = [...document.querySelectorAll("details:not(.behind)")].filter((one) => !one.open).length;
-      const shown = [getComputedStyle(document.querySelector("nav")).display,
-                     getComputedStyle(document.documentElement).getPropertyValue("--card").trim(),
-                     getComputedStyle(document.querySelector(".statement")).breakInside];
-      dispatchEvent(new Event("afterprint"));
-      return [shut, ...shown, document.querySelectorAll("details[open]").length];
+      const folded = [...document.querySelectorAll("details:not(.behind) > :not(summary)")];
+      return [folded.filter((one) => !one.checkVisibility() || !one.offsetHeight).length,
+              getComputedStyle(document.querySelector("nav")).display,
+              getComputedStyle(document.documentElement).getPropertyValue("--card").trim()];
     """)
-    assert found == [0, "none", "#ffffff", "auto", 0]
+    assert found == [0, "none", "#ffffff"]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_printed_page_is_as_wide_as_its_paper(browser: Browser, places: dict[str, str], name: str) -> None:
     """Wider ones would be shrunk by the browser until nobody reads them. Inside its margins A4 is 688 pixels wide."""
     look(browser, places[name], size=(688, 972), media="print")
-    browser.run("dispatchEvent(new Event('beforeprint')); return 0")
     assert browser.run("return document.documentElement.scrollWidth") <= 688

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.report.feed import PageFeed
 from incrowd.report.sources import Sources
 from tests.report.conftest import Made
-from tests.report.watched import another_round, begun, finish
+from tests.report.test_watch import another_round, begun
 
 
 def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -33,7 +32,7 @@ def test_a_run_is_seen_as_it_grows_and_is_not_touched(made: Made, folder: Path) 
     assert sources.look()
     assert [len(one.rounds) for one in sources.shown] == [3]
     assert not sources.shown[0].over
-    finish(made("simulated"), run)
+    shutil.copytree(made("simulated"), run, dirs_exist_ok=True)
     assert sources.look()
     assert sources.shown[0].over
 
@@ -64,29 +63,11 @@ def test_what_cannot_be_read_any_more_stays_as_it_was(made: Made, folder: Path) 
     assert sources.troubles == ()
 
 
-@pytest.mark.parametrize("places", [[], ["nowhere"], ["."]])
+@pytest.mark.parametrize("places", [["nowhere"], ["."]])
 def test_what_is_not_there_is_refused_at_once(places: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match="watch"):
         Sources(places)
-
-
-def test_a_section_is_told_once_and_another_run_is_another_page(made: Made, folder: Path) -> None:
-    run = begun(made("simulated"), folder / "run")
-    feed = PageFeed(Sources([str(folder)]))
-    version, layout = feed.version, feed.layout
-    assert f'data-version="{version}"' in feed.page
-    assert feed.since(version) == {}
-    assert set(feed.since(0)) >= {"result", "rounds"}
-    another_round(made("simulated"), run)
-    assert feed._look()
-    changed = feed.since(version)
-    assert "rounds" in changed
-    assert "settings" not in changed
-    assert feed.layout == layout
-    begun(made("simulated"), folder / "second")
-    assert feed._look()
-    assert feed.layout != layout
 
 
 class Server(BaseHTTPRequestHandler):
