@@ -35,7 +35,7 @@ def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Comm
 
 def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
     axes = ("--grid", "server.learning_rate=1..30:log", "--random", "3")
-    law = ("--select", "private", "--expected-runs", "1", "--law", "0.5")
+    law = ("--select", "private", "--expected-runs", "1")
     found = incrowd(*axes, *law, *QUICK, "--json").object()
     assert found["settings_compared"] == 3
     assert len(found["runs"]) == 1
@@ -59,8 +59,7 @@ def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, .
         (("--grid", "server.learning_rate=1..4"), 2, "--random"),
         (("--grid", "server.learning_rate=4", "--select", "private"), 2, "expected_runs = None"),
         (("--grid", "server.learning_rate=4", "--expected-runs", "3"), 2, "expected_runs = 3"),
-        (("--select", "private", "--expected-runs", "3", "--law", "fair"), 2, "law = 'fair'"),
-        (("--select", "private", "--expected-runs", "3", "--law", "-1"), 2, "shape = -1.0"),
+        (("--select", "private", "--expected-runs", "0.5"), 2, "expected_runs = 0.5"),
         (("--select", "best"), 2, "best"),
         ((*GRID, "--jobs", "0"), 2, "jobs = 0"),
     ],

@@ -21,19 +21,9 @@ from incrowd.cli._print import print_facts, print_json, print_table, say_what_ta
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from incrowd.privacy.account.selection import Repetitions
     from incrowd.runs.search import Search
 
 app = typer.Typer()
-
-
-_PRICES = {
-    "one_run": "one run alone",
-    "every_candidate": "each, all shown",
-    "best_of_logarithmic": "the best of a random number, logarithmic",
-    "best_of_geometric": "the best of a random number, geometric",
-    "best_of_poisson": "the best of a random number, Poisson",
-}
 
 
 class SelectName(StrEnum):
@@ -66,11 +56,7 @@ def sweep(
     expected_runs: Annotated[
         float | None, typer.Option(help="For --select private: how many runs are expected; the number is drawn.")
     ] = None,
-    law: Annotated[
-        str, typer.Option(help="Its law: geometric, logarithmic, poisson, or the shape of a negative binomial one.")
-    ] = "geometric",
     budget: Annotated[float | None, typer.Option(help="The most that the whole search may cost.")] = None,
-    fit: Annotated[bool, typer.Option("--fit", help="Raise the noise of all runs until that is kept.")] = False,
     validation: Annotated[
         float, typer.Option(help="Share of the training examples, declared public, that decides; 0: the test set.")
     ] = 0.1,
@@ -91,9 +77,12 @@ def sweep(
     """
     need_training()
     say_what_takes_long()
+    from incrowd.privacy.account.selection import Repetitions
     from incrowd.runs.search import Search
     from incrowd.runs.space import axis as read
 
+    if expected_runs is not None and not expected_runs >= 1:
+        raise ConfigError(field="expected_runs", value=expected_runs, remedy="give a number of at least 1")
     search = Search(
         source=config,
         overrides=[*(override or []), *ledger_overrides(ledger, witness)],
@@ -102,10 +91,9 @@ def sweep(
         random=random,
         seed=seed,
         select=select.value,
-        repetitions=_repetitions(expected_runs, law),
+        repetitions=None if expected_runs is None else Repetitions(mean=expected_runs),
         validation=validation,
         budget=budget,
-        fit=fit,
     )
     result = _ran(search, out, jobs=_processors() if jobs is None else jobs)
     print_json(result) if as_json else _print(result)
@@ -124,22 +112,6 @@ def _ran(search: "Search", out: Path | None, *, jobs: int) -> dict[str, Any]:
         raise typer.Exit(1) from None
 
 
-def _repetitions(mean: float | None, law: str) -> "Repetitions | None":
-    """The law of the number of runs, if one is expected."""
-    from incrowd.privacy.account.selection import LAWS, Repetitions
-
-    if mean is None:
-        return None
-    if not mean >= 1:
-        raise ConfigError(field="expected_runs", value=mean, remedy="give a number of at least 1")
-    try:
-        shape = LAWS[law] if law in LAWS else float(law)
-    except ValueError as error:
-        remedy = f"choose from {', '.join(LAWS)}, or give a number of at least 0"
-        raise ConfigError(field="law", value=law, remedy=remedy) from error
-    return Repetitions(mean=mean, shape=shape)
-
-
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -156,8 +128,10 @@ def _print(result: dict[str, Any]) -> None:
         "epsilon of the search": result["epsilon_of_search"],
         "the selected": result["holds"]["selected"],
         "what is shown": result["holds"]["shown"],
-        **{f"epsilon of {_PRICES[name]}": value for name, value in result["prices"].items()},
-        **{name: result[name] for name in ("table", "plot", "out") if result[name] is not None},
+        "epsilon of one run alone": result["prices"]["one_run"],
+        "epsilon of each, all shown": result["prices"]["every_candidate"],
+        "table": result["table"],
+        "out": result["out"],
     }
     print_facts(facts)
     typer.echo(f"\n{result['statement']['text']}")

@@ -50,7 +50,6 @@ OF_A_RUN = (
 OF_A_SEARCH = (
     Content("result.json", "the result", "in part"),
     Content("table.csv", "settings and scores", "in part"),
-    Content("search.png", "accuracy over each setting", "as it is"),
     Content("search.json", "what is compared", "no"),
     Content("search.lock", "nothing: keeps two processes apart", "no"),
     Content("ledger.sqlite", "what the search has spent, written before each run (or the selection)", "in part"),

@@ -49,7 +49,7 @@ from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.search_ledger import SEARCH
 from incrowd.runs.search_report import MEASURED, table
 from incrowd.runs.silo_ledgers import own_place
-from incrowd.runs.sweep import BEST, PICTURE, RESULT, RUNS, TABLE
+from incrowd.runs.sweep import BEST, RESULT, RUNS, TABLE
 
 ONNX = "model.onnx"
 
@@ -138,8 +138,6 @@ def _of_a_search(folder: Path) -> Files:
     yield TABLE, table(rows, keys, measured=measured).encode()
     yield STATEMENT_TEXT, (result["statement"]["text"] + "\n").encode()
     yield STATEMENT, _json(result["statement"])
-    if (folder / PICTURE).exists():
-        yield PICTURE, _content(folder / PICTURE)
     ledger = _read(folder / SEARCH)["ledger"]
     if ledger is not None:
         yield "ledger.json", _json(_spent(ledger, own=folder / LEDGER))

@@ -42,11 +42,11 @@ class Search:
 
     `random` takes so many random points in place of all combinations. `validation` is the share of the training
     examples that is declared public and decides; 0 leaves it to the test examples. `budget` is the most that the whole
-    search may cost; with `fit` the noise of all runs is raised by one factor until it does not cost more.
+    search may cost.
 
     Edge cases: no axis, or whatever is wrong with any of the configs, is a `ConfigError` before anything is loaded; the
-    number of runs can only be drawn for `private`, and nothing can be fitted without a budget or where nothing is
-    charged. Runs that a tracker would be told of cannot be kept back, so for `private` there is none.
+    number of runs can only be drawn for `private`. Runs that a tracker would be told of cannot be kept back, so for
+    `private` there is none.
     """
 
     source: Path | str | None = None
@@ -59,7 +59,6 @@ class Search:
     repetitions: Repetitions | None = None
     validation: float = 0.1
     budget: float | None = None
-    fit: bool = False
     _random: SeededRandomness = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,8 +75,6 @@ class Search:
             _validate.fraction(validation=self.validation)
         if self.budget is not None:
             _validate.positive(budget=self.budget)
-        if self.fit and (self.budget is None or self.select == "public"):
-            raise ConfigError(field="fit", value=True, remedy="state the budget that the search has to fit")
         object.__setattr__(self, "_random", SeededRandomness(seed=self.seed))
 
     @cached_property
@@ -111,7 +108,6 @@ class Search:
             "select": self.select,
             "repetitions": law,
             "budget": self.budget,
-            "fit": self.fit,
         }
         return dict(json.loads(json.dumps(form)))
 

@@ -1,18 +1,14 @@
-"""What a search costs: for what it shows, and beside it what the other ways of choosing would have cost."""
+"""What a search costs: for what it shows, and what one run and all of them would have cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dp_accounting import DpEvent
-
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.calibration import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
-from incrowd.privacy.account.selection import LAWS, Repetitions
+from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.search import Select
@@ -75,17 +71,12 @@ class Cost:
 
     @cached_property
     def prices(self) -> dict[str, float]:
-        """What one run costs (the dearest), what all candidates shown once do, and what the best of a random number
-        would, as many being expected as there are candidates, or as were asked for.
-        """
-        each = [compose(plan.runs) for plan in self.plans]
-        mean = float(len(each)) if self.repetitions is None else self.repetitions.mean
-        best = {name: Repetitions(mean=mean, shape=shape).event(each) for name, shape in LAWS.items()}
-        return {
-            "one_run": max(plan.price.epsilon for plan in self.plans),
-            "every_candidate": self.price.epsilon if self.select == "all" else self._fast(compose(_once(each))),
-            **{f"best_of_{name}": self._fast(event) for name, event in best.items()},
-        }
+        """What one run costs (the dearest), and what all candidates shown once do."""
+        every = self.price
+        if self.select != "all":
+            each = [(compose(plan.runs), 1) for plan in self.plans]
+            every = price(compose(each), delta=self.delta, relation=self.relation, accountants=FAST)
+        return {"one_run": max(plan.price.epsilon for plan in self.plans), "every_candidate": every.epsilon}
 
     def budget(self, most: float | None) -> Budget:
         """The budget of the search's ledger: what it costs, unless it is stated.
@@ -96,26 +87,9 @@ class Cost:
         if most is not None and epsilon > most:
             raise BudgetExceeded(
                 f"this search costs epsilon = {epsilon:.6g} at delta = {self.delta:g}, and its budget is {most:g}: "
-                "search less, give each run a smaller privacy.epsilon, or let the noise be raised with --fit"
+                "search less, or give each run a smaller privacy.epsilon"
             )
         return Budget(epsilon=epsilon if most is None else most, delta=self.delta)
-
-    def fitted(self, most: float) -> list[Plan]:
-        """The plans with as much more noise, in common proportion, as brings the cost of the search down to `most`.
-
-        Edge cases: a search that costs less is left as it is; correlated noise has no schedule that could be scaled.
-        """
-        plans = [plan for plan in self.plans if isinstance(plan, Plan)]
-        if len(plans) < len(self.plans):
-            raise ConfigError(field="fit", value=True, remedy="correlated noise cannot be raised afterwards: leave fit")
-        if self.price.epsilon <= most:
-            return plans
-        factor = smallest_noise(
-            lambda factor: self._scaled(plans, factor),
-            budget=Budget(epsilon=most, delta=self.delta),
-            relation=self.relation,
-        )
-        return [plan.config.scaled(max(1.0, factor)).plan(plan.budget) for plan in plans]
 
     def statement(self, ledger: Ledger, *, own: int, on_test: bool) -> Statement:
         """What the search promises, so many of whose own charges are on this ledger."""
@@ -147,14 +121,3 @@ class Cost:
             "selected": f"the model with its settings and its score is {private}",
             "shown": "the selected model alone; the other runs and their number were not kept, and must stay secret",
         }
-
-    def _fast(self, event: DpEvent) -> float:
-        return price(event, delta=self.delta, relation=self.relation, accountants=FAST).epsilon
-
-    def _scaled(self, plans: Sequence[Plan], factor: float) -> DpEvent:
-        each = [compose(plan.config.scaled(factor).runs()) for plan in plans]
-        return compose(_once(each)) if self.repetitions is None else self.repetitions.event(each)
-
-
-def _once(events: Sequence[DpEvent]) -> list[RepeatedEvent]:
-    return [(event, 1) for event in events]

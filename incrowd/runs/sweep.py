@@ -8,7 +8,6 @@
 | `private/`                 | where only the best is shown: the attempts, as long as the search goes on    |
 | `best/`                    | where only the best is shown: its model, its statement, its summary          |
 | `result.json`, `table.csv` | what came out                                                                |
-| `search.png`               | accuracy over each of the settings that were compared                        |
 """
 
 import hashlib
@@ -41,11 +40,11 @@ from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
 from incrowd.runs.search_ledger import SEARCH, SearchLedger
-from incrowd.runs.search_report import Row, best_of, plot_search, table
+from incrowd.runs.search_report import Row, best_of, table
 
 __all__ = ["Sweep"]
 
-RESULT, TABLE, PICTURE, BEST, RUNS = "result.json", "table.csv", "search.png", "best", "runs"
+RESULT, TABLE, BEST, RUNS = "result.json", "table.csv", "best", "runs"
 ATTEMPTS = "attempts.json"
 LOCK = "search.lock"
 _BEFORE = {LOCK, SEARCH + _files.PART}  # what may be there of a search that was cut off at once
@@ -114,10 +113,7 @@ class Sweep:
                 remedy = "a choice needs examples that the server holds: give the table a test_file"
                 raise ConfigError(field="data.test_file", value=None, remedy=remedy)
             plans.append(federation.plan)
-        if not self.search.fit or self.search.budget is None:
-            return plans
-        cost = Cost(plans=plans, select=self.search.select, repetitions=self.search.repetitions)
-        return list(cost.fitted(self.search.budget))
+        return plans
 
     @cached_property
     def cost(self) -> Cost:
@@ -241,14 +237,11 @@ class Sweep:
             "statement": statement,
             "out": str(self.folder),
             "table": str(self.folder / TABLE),
-            "plot": None,
         }
         if law is not None:
             chance = 1 - law.generating(1 - 1 / len(self.plans))
             result |= {"expected_runs": law.mean, "chance_that_a_setting_is_tried": chance}
         _files.write(self.folder / TABLE, table(shown, self.search.keys))
-        if not self.secret and self.search.keys:
-            result["plot"] = plot_search(self.folder / PICTURE, shown, self.search.keys)
         text = json.dumps(result, indent=1, allow_nan=False)
         if self.secret:
             _files.folder(self.folder / PRIVATE)

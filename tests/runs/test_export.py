@@ -74,7 +74,6 @@ def test_of_a_search_what_it_shows(folder: Path, select: str) -> None:
         ["best/model.safetensors"] if select == "private" else [f"runs/000{n}/model.safetensors" for n in (0, 1)]
     )
     assert ("ledger.json" in files) is (select != "public")
-    assert ("search.png" in files) is (select != "private")
     shown = json.loads((folder / "out/result.json").read_text())
     assert shown["best"]["settings"] == found["best"]["settings"]
     assert shown["best"]["test_accuracy"] == found["best"]["test_accuracy"]

@@ -58,8 +58,6 @@ def test_what_a_search_is_survives_json_and_tells_searches_apart() -> None:
         ({"validation": -0.1}, "validation"),
         ({"validation": 1.0}, "validation"),
         ({"budget": 0.0}, "budget"),
-        ({"fit": True}, "fit"),
-        ({"fit": True, "budget": 8.0, "select": "public"}, "fit"),
         ({"seed": -1}, "seed"),
     ],
 )

@@ -64,7 +64,6 @@ def test_a_grid_is_searched_and_every_run_charged(folder: Path, jobs: int) -> No
     assert found["validation_set"].startswith("150 examples, public")
     assert found["statement"]["epsilon"] == found["epsilon_of_search"]
     assert 0 <= found["best"]["test_accuracy"] <= 1
-    assert Path(found["plot"]).stat().st_size > 1000
     assert Path(found["table"]).read_text().count("\n") == 5
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert len(said) == 5
@@ -139,11 +138,6 @@ def test_a_budget_that_does_not_allow_the_search_leaves_nothing_behind(folder: P
     with pytest.raises(BudgetExceeded):
         run(search(budget=9.0), folder)
     assert not (folder / "search").exists()
-    fitted = run(search(budget=9.0, fit=True), folder)
-    assert 8.9 < fitted["epsilon_of_search"] <= 9.0
-    assert all(row["epsilon"] < 7 for row in fitted["runs"])
-    with Ledger.read(folder / "search" / LEDGER) as ledger:
-        assert ledger.budget.epsilon == 9.0
 
 
 def test_a_rehearsal_on_public_examples_charges_nothing(folder: Path) -> None:
@@ -169,7 +163,6 @@ def test_of_a_private_selection_only_the_best_is_left(folder: Path) -> None:
     assert statement["epsilon"] == found["epsilon_of_search"]
     with Ledger.read(folder / "search" / LEDGER) as ledger:
         assert len([entry for entry in ledger.entries() if entry.kind == "charge"]) == 1
-    assert found["plot"] is None
     assert found["expected_runs"] == 3.0
     # The generating function of the geometric law of mean 3 is x / (3 - 2 x), at 1/2 it is 1/4.
     assert found["chance_that_a_setting_is_tried"] == pytest.approx(3 / 4)
