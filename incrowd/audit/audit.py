@@ -14,13 +14,14 @@ from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, p
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
 from incrowd.audit.finding import Audited, Check, Finding, scored
-from incrowd.audit.membership import FEW_MODELS, MODELS, membership
+from incrowd.audit.membership import FEW_MODELS, MODELS, ClientPopulation, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
 from incrowd.errors import IncrowdError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.runs.client_work import ClientWork
 
@@ -124,7 +125,8 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     checks = list(found.checks)
     tried: list[Finding] = []
     if effort.membership:
-        tried += membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed)
+        models, control = FEW_MODELS if effort.quick else MODELS, isinstance(work.plan, Plan)
+        tried += membership(ClientPopulation(work=work), models=models, seed=effort.seed, control=control)
     if work.data.public:
         try:
             checks += pipeline_checks(work, seed=effort.seed)

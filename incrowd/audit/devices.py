@@ -1,48 +1,38 @@
-"""What an audit of a draw-and-discard specification looks at: one contribution, a device's memory, and its limits."""
+"""What an audit of a draw-and-discard specification looks at: one contribution."""
 
-import tempfile
-import warnings
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd._random import SeededRandomness
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.direction_plays import direction_looks
 from incrowd.audit.finding import Check, Claim, Finding, bounded
-from incrowd.drawdiscard.desk import Drawn, Reason
-from incrowd.drawdiscard.device import Device, NoExamplesWarning
-from incrowd.drawdiscard.policy import Policy
-from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.specification import Specification
-from incrowd.errors import BudgetExceeded, IncrowdError
-from incrowd.privacy.account.accounting import Budget
+from incrowd.errors import IncrowdError
 
 _LAPLACE_KURTOSIS = 6.0
 
 
 def audit_specification(asked: Specification, *, trials: int, seed: int) -> tuple[list[Finding], list[Check]]:
-    """Attack one contribution of a device that answers a specification, and look at how it pays and remembers.
+    """Attack one contribution of a device that answers a specification.
 
-    Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
+    Guarantee: gradients and ledgers are made up; no ledger of anybody is opened.
 
     Edge cases: a specification without noise is a `ConfigError`; a contribution that is refused fails the audit.
     Of directions one contribution is attacked, with knowledge of all directions that the device tossed.
     """
     if asked.noise == "direction":
         finding, looks = direction_looks(asked, trials=trials, seed=seed)
-        return [finding], [*looks, *device_checks(asked)]
+        return [finding], looks
     game = DeviceGame(specification=asked)
     try:
         play = game.play(seed, trials)
     except IncrowdError as error:
         refused = Check(name="a contribution", measured=f"refused: {error}", stated="works", holds=False)
         return [], [refused, *_price(game)]
-    return [_finding(game, play)], [*contribution_checks(game, play), *device_checks(asked)]
+    return [_finding(game, play)], contribution_checks(game, play)
 
 
 def _finding(game: DeviceGame, play: DevicePlay) -> Finding:
@@ -111,88 +101,6 @@ def _price(game: DeviceGame) -> Iterator[Check]:
             stated=f"{owed:.4f}",
             holds=charged >= owed * (1 - 1e-9),
         )
-
-
-def device_checks(asked: Specification) -> list[Check]:
-    """A device whose server does not answer, and one that is opened again when its budget is spent."""
-    table = [dict.fromkeys(asked.names, None)]
-    whole = asked.mechanism
-    loose = Policy(
-        epsilon=1e9, daily_epsilon=1e9, whole_epsilon=1e12, budget=Budget(epsilon=1e9, delta=1e-9), most_weights=10**9,
-        most_examples=10**9, most_instances=10**9, most_work=10**12, unit=whole.privacy,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoExamplesWarning)
-        sent, charges = _through_a_bad_line(asked, table, loose, Path(folder) / "a.ledger")
-        kept, refused = _opened_again(asked, table, loose, Path(folder) / "b.ledger")
-    same = len(set(sent)) == 1
-    return [
-        Check(
-            name="an answer whose receipt was lost",
-            measured=f"{len(set(sent))} answers for {charges} charges",
-            stated="the same bytes, for one charge",
-            holds=same and charges == 1 and len(sent) > 1,
-        ),
-        Check(
-            name="a device that is opened again",
-            measured=f"gives {kept} contributions in all{'' if refused else ', and is not refused more'}",
-            stated="1, and is refused more",
-            holds=kept == 1 and refused,
-        ),
-    ]
-
-
-class _BadLine:
-    """A server whose answers do not arrive, so many times."""
-
-    def __init__(self, asked: Specification, failures: int) -> None:
-        self._asked, self._failures = asked, failures
-        self._weights = np.zeros(asked.size, np.float32)
-        self.sent: list[bytes] = []
-
-    def specification_json(self) -> str:
-        return self._asked.to_json()
-
-    def draw(self) -> Drawn:
-        return Drawn(self._weights, self._asked.fingerprint, self._asked.gamma, b"ticket")
-
-    def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
-        self.sent.append(np.asarray(update).tobytes())
-        self._failures -= 1
-        if self._failures >= 0:
-            raise ConnectionError("the answer did not arrive")
-        return Outcome(Reason.ACCEPTED)
-
-
-def _through_a_bad_line(
-    asked: Specification, table: list[dict[str, object]], policy: Policy, ledger: Path
-) -> tuple[list[bytes], int]:
-    server = _BadLine(asked, failures=2)
-    charges = 0
-    for _ in range(3):
-        with Device(table, ledger=ledger, policy=policy, randomness=SystemRandomness()) as device:
-            with suppress(ConnectionError):
-                device.contribute(server)
-            charges = device.ledger.charges()[0]
-    return server.sent, charges
-
-
-def _opened_again(
-    asked: Specification, table: list[dict[str, object]], loose: Policy, ledger: Path
-) -> tuple[int, bool]:
-    """How many contributions a budget for one pays for, and whether another is refused."""
-    cost = loose.cost(asked.mechanism)
-    budget = Budget(epsilon=1.2 * cost, delta=1e-9)
-    policy = Policy(**{**{name: getattr(loose, name) for name in loose.__dataclass_fields__}, "budget": budget})
-    given, refused = 0, False
-    for _ in range(3):
-        with Device(table, ledger=ledger, policy=policy) as device:
-            try:
-                device.contribute(_BadLine(asked, failures=0))
-                given += 1
-            except BudgetExceeded:
-                refused = True
-    return given, refused
 
 
 def _odd(size: int, clip: float) -> Iterator[np.ndarray]:

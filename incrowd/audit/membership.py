@@ -8,9 +8,12 @@ LiRA). Simpler attackers look at the confidence alone, or only at which labels a
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.audit.bounds import SURE, allowed, odds
@@ -24,7 +27,6 @@ from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import ClientWork
 
@@ -51,81 +53,131 @@ class Shadows:
     right: Floats
 
 
-def membership(work: ClientWork, *, models: int, seed: int) -> list[Finding]:
-    """Try what people would try, on models of these settings, and on those of the same without privacy as a control.
+class Population(Protocol):
+    """Clients or records that are in or out by a coin, and the training of a model on those who are in."""
+
+    unit: ClassVar[str]
+
+    @property
+    def public(self) -> bool:
+        """Whether their examples were declared public."""
+        ...
+
+    @property
+    def examples(self) -> Examples:
+        """All their examples."""
+        ...
+
+    @property
+    def owners(self) -> Integers:
+        """Which of them each example belongs to."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """The delta of the promise."""
+        ...
+
+    def trained(
+        self, inside: NDArray[np.bool_], randomness: SeededRandomness, *, private: bool
+    ) -> tuple[nn.Module, float]:
+        """The published model of those who are inside, and the epsilon that was spent at most; without privacy 0."""
+        ...
+
+
+def membership(population: Population, *, models: int, seed: int, control: bool = True) -> list[Finding]:
+    """Try what people would try, on models of these settings, and as a `control` on those of the same without privacy.
 
     Guarantee: no ledger is opened. What is found is no bound, and speaks for nobody's safety: it shows what an attack
     of this kind gains, beside what the promise allows any.
 
-    Edge cases: data that are not public, or labels that are not classes, are a `ConfigError`.
+    Edge cases: data that are not public, or labels that are not classes, are a `ConfigError`. Where silos promise
+    different epsilons, the largest is held against what was found.
     """
-    if not work.data.public:
-        remedy = "the attacks train on the clients' examples and pay for nothing: only public ones may be looked at"
+    unit, examples = population.unit, population.examples
+    if not population.public:
+        remedy = f"the attacks train on {unit}s and pay for nothing: only public ones may be looked at"
         raise ConfigError(field="data.public", value=False, remedy=remedy)
-    if work.data.examples.classes is None or work.data.examples.labels.ndim != 1:
+    if examples.classes is None or examples.labels.ndim != 1:
         remedy = "these attacks ask a model for the label of each example: give data whose labels are classes"
-        raise ConfigError(field="membership", value=work.data.describe()["data"], remedy=remedy)
-    plan = work.plan
-    delta, seen = plan.budget.delta, shadows(work, plan, models=models, seed=seed)
-    found = attacked(seen, unit="client", claimed=plan.price.epsilon, delta=delta)
-    control = without_privacy(plan)
-    if control is None:
+        raise ConfigError(field="membership", value="labels that are numbers", remedy=remedy)
+    seen, claimed = shadows(population, models=models, seed=seed)
+    found = attacked(seen, unit=unit, claimed=claimed, delta=population.delta)
+    if not control:
         return found
-    plain = shadows(work, control, models=models, seed=seed + models)
-    return [*found, *attacked(plain, unit="client", claimed=None, delta=delta)]
+    plain, _ = shadows(population, models=models, seed=seed + models, private=False)
+    return [*found, *attacked(plain, unit=unit, claimed=None, delta=population.delta)]
 
 
-def without_privacy(plan: Promise) -> Plan | None:
-    """The same plan with hardly any noise; None of correlated noise, which has no such plan."""
-    if not isinstance(plan, Plan):
-        return None
-    return plan.config.calibrate(Budget(epsilon=NO_PRIVACY, delta=plan.budget.delta))
-
-
-def shadows(work: ClientWork, plan: Promise, *, models: int, seed: int) -> Shadows:
-    """Train so many models of these settings, each with another half of the clients, and ask them about everybody."""
-    clients = work.data.present
-    inside = np.zeros((models, clients), np.bool_)
-    confidence, right = np.zeros((models, clients)), np.zeros((models, clients))
-    examples, owners = _everybody(work)
+def shadows(population: Population, *, models: int, seed: int, private: bool = True) -> tuple[Shadows, float]:
+    """So many models, each of another half, asked about everybody; and what they cost at most."""
+    examples, owners = population.examples, population.owners
+    counts = np.bincount(owners)
+    inside = np.zeros((models, len(counts)), np.bool_)
+    confidence, right = np.zeros(inside.shape), np.zeros(inside.shape)
+    spent = 0.0
     for number in range(models):
         randomness = SeededRandomness(seed=seed + number)
-        inside[number] = randomness.stream("inside").bits(clients) % np.uint64(2) == 1
-        weights = _trained(work, plan, inside[number], randomness)
-        outputs = outputs_of(work.model.with_weights(weights), examples)
-        odd, correct = said(outputs, examples.labels.astype(np.int64))
-        counts = np.bincount(owners, minlength=clients)
-        confidence[number] = np.bincount(owners, odd, minlength=clients) / counts
-        right[number] = np.bincount(owners, correct, minlength=clients) / counts
-    return Shadows(inside=inside, confidence=confidence, right=right)
+        inside[number] = randomness.stream("inside").bits(len(counts)) % np.uint64(2) == 1
+        model, epsilon = population.trained(inside[number], randomness, private=private)
+        odd, correct = said(outputs_of(model, examples), examples.labels.astype(np.int64))
+        confidence[number], right[number] = (np.bincount(owners, each) / counts for each in (odd, correct))
+        spent = max(spent, epsilon)
+    return Shadows(inside=inside, confidence=confidence, right=right), spent
 
 
-def _trained(work: ClientWork, plan: Promise, inside: NDArray[np.bool_], randomness: SeededRandomness) -> Floats:
-    """The published weights of a federation of those who are inside; the others do not answer."""
-    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    size, places = work.model.size, work.data.places
-    private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
-    algorithm = FedAvg(engine=work.engine, private=private, server=work.config.server)
-    state: State = algorithm.init()
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientPopulation:
+    """The clients of a federation."""
 
-    def present(cohort: Integers) -> Integers:
-        there = work.engine.present(cohort)
-        return there[inside[there]]
+    work: ClientWork
+    unit: ClassVar[str] = "client"
 
-    for number in range(plan.rounds):
-        opened = private.round(number, carry=state.carry)
-        opened.ask(EngineTrainer(work.engine, state.weights, randomness=randomness), present=present)
-        release = opened.release()
-        state = state.after(release, server=work.config.server, rounds=plan.rounds, carry=opened.after)
-    return state.published
+    @property
+    def public(self) -> bool:
+        """See `Population`."""
+        return self.work.data.public
 
+    @property
+    def delta(self) -> float:
+        """See `Population`."""
+        return self.work.plan.budget.delta
 
-def _everybody(work: ClientWork) -> tuple[Examples, Integers]:
-    """All clients' examples, and whose each is."""
-    data = work.data
-    rows = [data.client(client) for client in range(data.present)]
-    owners = np.repeat(np.arange(data.present), [len(row) for row in rows])
-    return data.examples.some(np.concatenate(rows)), owners
+    @cached_property
+    def examples(self) -> Examples:
+        """See `Population`."""
+        data = self.work.data
+        return data.examples.some(np.concatenate([data.client(client) for client in range(data.present)]))
+
+    @cached_property
+    def owners(self) -> Integers:
+        """See `Population`."""
+        data = self.work.data
+        return np.repeat(np.arange(data.present), [len(data.client(client)) for client in range(data.present)])
+
+    def trained(
+        self, inside: NDArray[np.bool_], randomness: SeededRandomness, *, private: bool
+    ) -> tuple[nn.Module, float]:
+        """See `Population`; the clients who are out do not answer."""
+        work, plan = self.work, self.work.plan
+        if not private and isinstance(plan, Plan):
+            plan = plan.config.calibrate(Budget(epsilon=NO_PRIVACY, delta=self.delta))
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        size, places = work.model.size, work.data.places
+        run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
+        algorithm = FedAvg(engine=work.engine, private=run, server=work.config.server)
+        state: State = algorithm.init()
+
+        def present(cohort: Integers) -> Integers:
+            there = work.engine.present(cohort)
+            return there[inside[there]]
+
+        for number in range(plan.rounds):
+            opened = run.round(number, carry=state.carry)
+            opened.ask(EngineTrainer(work.engine, state.weights, randomness=randomness), present=present)
+            release = opened.release()
+            state = state.after(release, server=work.config.server, rounds=plan.rounds, carry=opened.after)
+        return work.model.with_weights(state.published), plan.price.epsilon
 
 
 def said(outputs: NDArray[np.floating], labels: Integers) -> tuple[Floats, Floats]:

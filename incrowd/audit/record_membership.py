@@ -8,17 +8,16 @@ The attacks are those of `membership`.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.audit.finding import Finding
-from incrowd.audit.membership import Shadows, attacked, said
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
-from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.rehearsal import difference
 from incrowd.federated.silo import Answer
@@ -33,39 +32,33 @@ from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.runs.silo_build import SiloFederation
 
 
-def record_membership(federation: SiloFederation, *, models: int, seed: int) -> list[Finding]:
-    """Try what people would try, on models of these silos, and on those of the same without privacy as a control.
-
-    Guarantee: no ledger is opened. As `membership`: what is found is no bound.
-
-    Edge cases: silos elsewhere, data that are not public, labels that are not classes, and silos that have so few
-    records that none may be left out are a `ConfigError`. Where silos promise different epsilons, the largest is held
-    against what was found.
-    """
-    if federation.elsewhere or not federation.data.public:
-        remedy = "the attacks train on the silos' records and pay for nothing: only public ones may be looked at"
-        raise ConfigError(field="data.public", value=False, remedy=remedy)
-    if federation.data.examples.classes is None or federation.data.examples.labels.ndim != 1:
-        remedy = "these attacks ask a model for the label of each record: give data whose labels are classes"
-        raise ConfigError(field="membership", value=federation.data.describe()["data"], remedy=remedy)
-    targets = RecordTargets(federation=federation)
-    if not len(targets.rows):
-        remedy = "a record may be left out of ten or more: give silos with more records"
-        raise ConfigError(field="membership", value=[plan.records for plan in federation.plans], remedy=remedy)
-    delta = federation.config.privacy.delta
-    seen, claimed = targets.shadows(models=models, seed=seed)
-    plain, _ = targets.shadows(models=models, seed=seed + models, private=False)
-    return [
-        *attacked(seen, unit="record", claimed=claimed, delta=delta),
-        *attacked(plain, unit="record", claimed=None, delta=delta),
-    ]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordTargets:
     """The records of some silos that are in or out by a coin: the first of each, so many as may be missing."""
 
     federation: SiloFederation
+    unit: ClassVar[str] = "record"
+
+    def __post_init__(self) -> None:
+        if not len(self.rows):
+            remedy = "a record may be left out of ten or more: give silos with more records"
+            given = [plan.records for plan in self.federation.plans]
+            raise ConfigError(field="membership", value=given, remedy=remedy)
+
+    @property
+    def public(self) -> bool:
+        """See `Population`."""
+        return self.federation.data.public and not self.federation.elsewhere
+
+    @property
+    def delta(self) -> float:
+        """See `Population`."""
+        return self.federation.config.privacy.delta
+
+    @property
+    def owners(self) -> Integers:
+        """See `Population`."""
+        return np.arange(len(self.rows))
 
     @cached_property
     def each(self) -> tuple[int, ...]:
@@ -84,38 +77,28 @@ class RecordTargets:
         """The targets themselves."""
         return self.federation.data.examples.some(self.rows)
 
-    def shadows(self, *, models: int, seed: int, private: bool = True) -> tuple[Shadows, float]:
-        """So many models, each with other targets, asked about all of them; and what the silos' ledgers say they cost
-        at most. Those that are not `private` are trained without noise, and nobody is charged.
-        """
-        targets, examples = len(self.rows), self.examples
-        inside = np.zeros((models, targets), np.bool_)
-        confidence, right = np.zeros((models, targets)), np.zeros((models, targets))
-        spent = 0.0
-        for number in range(models):
-            randomness = SeededRandomness(seed=seed + number)
-            inside[number] = randomness.stream("inside").bits(targets) % np.uint64(2) == 1
-            weights, epsilon = self._trained(inside[number], randomness, private=private)
-            outputs = outputs_of(self.federation.model.with_weights(weights), examples)
-            confidence[number], right[number] = said(outputs, examples.labels.astype(np.int64))
-            spent = max(spent, epsilon)
-        return Shadows(inside=inside, confidence=confidence, right=right), spent
-
-    def _trained(
+    def trained(
         self, inside: NDArray[np.bool_], randomness: SeededRandomness, *, private: bool
-    ) -> tuple[Floats, float]:
-        """The published weights of silos without the targets that are out, and the most that a silo spent."""
+    ) -> tuple[nn.Module, float]:
+        """See `Population`; nobody is charged for a model that is not private."""
         silos = self.without(inside, randomness)
         if not private:
             asks = tuple(_noiseless(silos, place) for place in range(len(silos.plans)))
-            return _published(replace(silos, clients=None).algorithm(asks, None, label="")), 0.0
+            return self._published(replace(silos, clients=None).algorithm(asks, None, label="")), 0.0
         ledgers = [Ledger.in_memory(budget=plan.budget, relation=RELATION) for plan in silos.plans]
         members = [silos.silo(place, ledger, label="audit") for place, ledger in enumerate(ledgers)]
         server = None
         if silos.clients is not None:
             server = Ledger.in_memory(budget=silos.clients.budget, relation=silos.clients.relation)
         algorithm = silos.algorithm(tuple(member.answer for member in members), server, label="audit")
-        return _published(algorithm), max(member.epsilon for member in members)
+        return self._published(algorithm), max(member.epsilon for member in members)
+
+    def _published(self, algorithm: SiloFedAvg) -> nn.Module:
+        """The model after all rounds."""
+        state = algorithm.init()
+        for _ in range(algorithm.rounds):
+            state, _ = algorithm.apply(state)
+        return self.federation.model.with_weights(state.published)
 
     def without(self, inside: NDArray[np.bool_], randomness: SeededRandomness) -> SiloFederation:
         """The silos without the targets that are out; their plans are what they were."""
@@ -156,11 +139,3 @@ def _noiseless(silos: SiloFederation, place: int) -> Ask:
         return Answer(silo=plan.name, round=number, epsilon=0.0, update=difference(trained.weights, start))
 
     return answer
-
-
-def _published(algorithm: SiloFedAvg) -> Floats:
-    """The weights after all rounds."""
-    state = algorithm.init()
-    for _ in range(algorithm.rounds):
-        state, _ = algorithm.apply(state)
-    return state.published

@@ -9,8 +9,8 @@ from typing import Any
 from incrowd.audit.audit import Effort, audit_work
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Audited
-from incrowd.audit.membership import FEW_MODELS, MODELS
-from incrowd.audit.record_membership import record_membership
+from incrowd.audit.membership import FEW_MODELS, MODELS, membership
+from incrowd.audit.record_membership import RecordTargets
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.specification_file import read_specification
@@ -104,7 +104,8 @@ def _records(config: SiloConfig, *, effort: Effort) -> Audited:
     tried = []
     if effort.membership:
         models = FEW_MODELS if effort.quick else MODELS
-        tried = record_membership(assemble_silos(config), models=models, seed=effort.seed)
+        targets = RecordTargets(federation=assemble_silos(config))
+        tried = membership(targets, models=models, seed=effort.seed)
     findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed)
     names = ", ".join(plan.name for plan in plans)
     return Audited(
@@ -123,7 +124,7 @@ def _records(config: SiloConfig, *, effort: Effort) -> Audited:
 
 
 def _devices(asked: Specification, *, effort: Effort) -> Audited:
-    """Attack one contribution to a specification, and a device's memory and limits."""
+    """Attack one contribution to a specification."""
     trials = effort.canaries or (_FEW_CONTRIBUTIONS if effort.quick else _CONTRIBUTIONS)
     findings, checks = audit_specification(asked, trials=trials, seed=effort.seed)
     return Audited(

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream
-from incrowd.drawdiscard.outbox import Outbox
 from incrowd.learning import record_engine, records
 from incrowd.learning.gradients import sums
 from incrowd.learning.gradients.sums import NoisedSums
@@ -192,16 +191,6 @@ def repeats_unpaid() -> AbstractContextManager[None]:
     return changed(Mechanism, "_charged", lambda real: lambda self, unit: self._sensitivity(self.privacy))
 
 
-def sends_twice() -> AbstractContextManager[None]:
-    """An answer that did not arrive is made anew, with fresh noise."""
-    return changed(Outbox, "waiting", lambda real: lambda self, fingerprint: None)
-
-
-def forgets_when_opened_again() -> AbstractContextManager[None]:
-    """A ledger that lets everything pass."""
-    return changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
-
-
 RECORDS: dict[str, tuple[Breakage, str]] = {
     "noise of a silo halved": (noise_is(0.5), "noise of the steps"),
     "noise of a silo a tenth short": (noise_is(0.9), "noise of the steps"),
@@ -225,8 +214,6 @@ DEVICES: dict[str, tuple[str, Breakage, str]] = {
     "a gradient bounded at twice the bound": ("whole", bounded_by(2.0), "longest gradient"),
     "noise of one coordinate for all": ("numbers", noise_for_one_coordinate, "price of a contribution"),
     "a column that is told several times and paid once": ("feature", repeats_unpaid, "price of a column"),
-    "an answer made anew": ("whole", sends_twice, "an answer whose receipt was lost"),
-    "a device that forgets": ("whole", forgets_when_opened_again, "a device that is opened again"),
     "Gaussian noise of a device halved": ("gaussian", noise_is(0.5), "noise of a contribution"),
 }
 """What is broken about devices, for which specification, and what sees it."""

@@ -53,7 +53,6 @@ def test_a_specification_is_audited_as_a_whole() -> None:
     findings, checks = audit_specification(asked(), trials=1_500, seed=3)
     assert len(findings) == 1
     assert all(check.holds for check in checks)
-    assert {"a device that is opened again", "an answer whose receipt was lost"} <= {check.name for check in checks}
 
 
 def always_true(word: Callable[[], int], loss: int) -> bool:

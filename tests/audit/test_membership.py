@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from incrowd.audit.membership import Shadows, _likelihood_ratio, membership
+from incrowd.audit.membership import ClientPopulation, Shadows, _likelihood_ratio, membership
 from incrowd.errors import ConfigError
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
@@ -20,7 +20,7 @@ def federation(*overrides: str) -> ClientWork:
 
 @pytest.mark.slow
 def test_who_is_in_is_told_without_noise_and_hardly_with_it() -> None:
-    found = membership(federation("privacy.epsilon=0.2"), models=20, seed=1)
+    found = membership(ClientPopulation(work=federation("privacy.epsilon=0.2")), models=20, seed=1)
     private, plain = found[:3], found[3:]
     assert [one.claimed for one in private] == [pytest.approx(0.2, abs=1e-3)] * 3
     assert [one.claimed for one in plain] == [None] * 3
@@ -45,4 +45,4 @@ def test_the_ratio_knows_those_whom_others_give_away() -> None:
 def test_only_public_data_with_classes_are_looked_at() -> None:
     work = federation("data.public=false", "data.identity='ward'", "run.randomness=seeded", "run.seed=1")
     with pytest.raises(ConfigError, match="public"):
-        membership(work, models=2, seed=0)
+        membership(ClientPopulation(work=work), models=2, seed=0)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from incrowd import Clients, SeededRandomness
-from incrowd.audit.record_membership import RecordTargets, record_membership
+from incrowd.audit.finding import Finding
+from incrowd.audit.membership import membership
+from incrowd.audit.record_membership import RecordTargets
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.declared import fewest
 from incrowd.runs.build import Given
@@ -37,6 +39,10 @@ def silos(*, records: int = RECORDS, **privacy: object) -> SiloFederation:
     )
     assert isinstance(config, SiloConfig)
     return assemble_silos(config, given=Given(data=data))
+
+
+def record_membership(federation: SiloFederation, *, models: int, seed: int = 1) -> list[Finding]:
+    return membership(RecordTargets(federation=federation), models=models, seed=seed)
 
 
 @pytest.mark.slow
