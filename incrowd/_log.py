@@ -18,13 +18,16 @@ def note(logger: logging.Logger, event: str, *, level: int = logging.INFO, **fie
 
 
 def log_to_stderr(*, as_json: bool) -> None:
-    """Let events of incrowd, and warnings of all libraries, be written to standard error from now on."""
+    """Let events of incrowd, and warnings of all libraries, be written to standard error from now on.
+
+    Events of the level DEBUG are for programs: they are written as JSON alone.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLog() if as_json else _PlainLog())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("incrowd").setLevel(logging.INFO)
+    logging.getLogger("incrowd").setLevel(logging.DEBUG if as_json else logging.INFO)
 
 
 class _JsonLog(logging.Formatter):

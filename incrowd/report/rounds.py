@@ -172,8 +172,9 @@ def _points(one: Shown, value: Value) -> tuple[Spot, ...]:
 def _seen(key: str, at: int | None = None) -> Value:
     """What a simulation saw of a round."""
 
-    def value(row: Any) -> float | None:
+    def seen(row: Any) -> float | None:
         found: Any = (row["simulation"] or {}).get(key)
-        return found if at is None or found is None else found[at]
+        value = found if at is None or found is None else found[at]
+        return None if value is None else float(value)
 
-    return value
+    return seen

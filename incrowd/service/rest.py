@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,11 +19,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from incrowd._log import note
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.service.board import Board
-from incrowd.service.log import EventLog
 from incrowd.service.metrics import exposition
 from incrowd.service.openapi import ORDERS, openapi
 from incrowd.service.problems import (
@@ -67,6 +68,9 @@ _PREFLIGHT: Headers = [
 ]
 
 
+_log = logging.getLogger(__name__)
+
+
 class Rest:
     """The application: a Starlette one.
 
@@ -79,8 +83,8 @@ class Rest:
     Edge cases: while the store is away all that needs it is 503, with a reason.
     """
 
-    def __init__(self, tending: Tending, board: Board, *, token: str | None, log: EventLog) -> None:
-        self._tending, self._store, self._board, self._log = tending, tending.store, board, log
+    def __init__(self, tending: Tending, board: Board, *, token: str | None) -> None:
+        self._tending, self._store, self._board = tending, tending.store, board
         self._token = None if token is None else hashlib.sha256(token.encode()).digest()
         asked = self._store.desk.specification
         self._asked, self._specification = asked, asked.to_json().encode()
@@ -254,7 +258,8 @@ class Rest:
     async def _failed(self, request: Request, error: Exception) -> Response:
         """A mistake of ours; where it happened is told, and not what with."""
         *_, last = traceback.extract_tb(error.__traceback__)
-        self._log.tell("failed", error=type(error).__name__, at=f"{Path(last.filename).name}:{last.lineno}")
+        at = f"{Path(last.filename).name}:{last.lineno}"
+        note(_log, "failed", level=logging.ERROR, error=type(error).__name__, at=at)
         return self._problem(FAILED, close=True)
 
     def _problem(self, problem: Problem, *, close: bool = False) -> Response:

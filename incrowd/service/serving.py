@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import ipaddress
+import logging
 import multiprocessing
 import os
 import signal
@@ -20,17 +21,19 @@ import uvicorn
 import uvloop
 
 from incrowd import _validate
+from incrowd._log import log_to_stderr, note
 from incrowd.drawdiscard.desk import LIFETIME
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.service.admission import Admission, key_in
 from incrowd.service.application import Application
 from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
-from incrowd.service.log import EventLog
 from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore
 
 MEMORY = "memory"
+
+_log = logging.getLogger(__name__)
 
 SWITCH_S = 0.0005
 """Seconds after which a thread lets another go on: a keep does not hold up requests for the usual 5 ms at a time."""
@@ -127,14 +130,15 @@ def serve(options: ServiceOptions, *, listening: Listening) -> int:
 async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callable[[], object]) -> None:
     sys.setswitchinterval(SWITCH_S)
     store = options.opened()
-    log = EventLog(as_json=options.log_json)
-    application = Application(store, token=options.token, log=log, admission=options.admission)
+    log_to_stderr(as_json=options.log_json)
+    application = Application(store, token=options.token, admission=options.admission)
     async with application.running() as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
+        fingerprint = options.specification.fingerprint
         if options.admission is None:
-            log.tell("open_admission", consequence=OPEN_ADMISSION)
-        log.tell("start", url=_url(options, listener), specification=options.specification.fingerprint)
+            note(_log, "open_admission", level=logging.WARNING, consequence=OPEN_ADMISSION)
+        note(_log, "start", level=logging.DEBUG, url=_url(options, listener), specification=fingerprint)
         await Served(settings(rest), ready).serve(sockets=[listener])
 
 

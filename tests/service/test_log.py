@@ -1,12 +1,15 @@
 """What a service writes of itself: lines for a program, one for any number of refusals, nothing of a client."""
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from incrowd._log import log_to_stderr
+from incrowd.service.application import REFUSALS_EVERY_S, Changes
 from incrowd.service.embedded import EmbeddedStore
-from incrowd.service.log import REFUSALS_EVERY_S, EventLog
 from tests.drawdiscard.mail import asked
 from tests.service.processes import serve_process
 from tests.service.running import Running, run, service
@@ -14,7 +17,8 @@ from tests.service.running import Running, run, service
 
 def events(lines: list[str]) -> list[tuple[str, dict[str, object]]]:
     told = [json.loads(line) for line in lines]
-    return [(event.pop("event"), {name: fact for name, fact in event.items() if name != "time"}) for event in told]
+    own = ("event", "level", "time")
+    return [(each["event"], {name: fact for name, fact in each.items() if name not in own}) for each in told]
 
 
 def test_a_service_tells_when_it_starts_and_stops_and_of_refused_keys(tmp_path: Path) -> None:
@@ -34,12 +38,22 @@ def test_a_service_tells_when_it_starts_and_stops_and_of_refused_keys(tmp_path: 
     assert "guessed" not in said
 
 
-def test_a_flood_of_refusals_is_one_line_and_a_save_that_fails_is_told_once() -> None:
-    lines: list[str] = []
-    log = EventLog(as_json=True, write=lines.append)
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root, own = logging.getLogger(), logging.getLogger("incrowd")
+    before = root.handlers[:], root.level, own.level
+    yield
+    root.handlers[:], own.level = before[0], before[2]
+    root.setLevel(before[1])
+
+
+def test_a_flood_of_refusals_is_one_line_and_a_save_that_fails_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(as_json=True)
+    log = Changes()
     full = "the pool could not be kept: disk full"
     for second in range(1, 200):
         log.look(full if 20 < second < 30 else None, {"forged": 1000 * second}, now=1000.0 + second)
+    lines = capsys.readouterr().err.splitlines()
     assert [name for name, _ in events(lines)] == ["store_trouble", "store_well", *["refused"] * 3]
     assert events(lines)[0][1] == {"why": full}
     assert events(lines)[2][1] == {"requests": 60_000, "reasons": {"forged": 60_000}, "seconds": REFUSALS_EVERY_S}
@@ -63,7 +77,8 @@ def test_a_mistake_of_ours_is_told_without_what_it_was_made_with(
         async with service(EmbeddedStore(asked(), turned_away=2e-3)) as running:
             await work(running)
 
+    log_to_stderr(as_json=False)
     run(main)
     said = capfd.readouterr().err
-    assert "incrowd serve: failed: error ZeroDivisionError, at test_log.py:" in said
+    assert "failed error: ZeroDivisionError; at: test_log.py:" in said
     assert "secret" not in said
