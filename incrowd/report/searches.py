@@ -7,8 +7,8 @@ from incrowd.report import numbers
 from incrowd.report.figure import plain_table
 from incrowd.report.plain import Shown
 from incrowd.report.settings import spelt
-from incrowd.report.svg import NOTHING, Markup, joined, tag
-from incrowd.runs.search_report import Row
+from incrowd.report.svg import Markup, joined, tag
+from incrowd.runs.search_report import Row, ranked
 
 _ROWS = 60
 FREE = "the data are public, so nothing is paid for"
@@ -25,7 +25,7 @@ def _search(one: Shown) -> Markup:
     found = one.search or {}
     if not one.over:
         return tag("p", "It is not over; what it compares is shown when it is.")
-    rows: list[Row] = sorted(found["rows"], key=_merit, reverse=True)
+    rows = ranked(found["rows"])
     paid = _SELECTIONS.get(found.get("select", ""), _ALL)
     said = tag("p", f"{numbers.count(found.get('settings_compared'))} settings were compared; {paid}.")
     return said + _table(rows) if rows else said
@@ -45,15 +45,9 @@ def _table(rows: Sequence[Row]) -> Markup:
         for place, row in enumerate(rows[:_ROWS], start=1)
     ]
     headings = ["#", *(tag("code", key) for key in keys), "Accuracy", "Loss", "Epsilon", "Rounds"]
-    left = len(rows) - _ROWS
-    note = tag("p", f"{numbers.count(left)} more rows are left out here.", class_="quiet") if left > 0 else NOTHING
-    return plain_table(headings, body, name="Comparison", kind="ranked") + note
+    left = max(len(rows) - _ROWS, 0)
+    return plain_table(headings, body, name="Comparison", kind="ranked", left_out=left)
 
 
 def _value(value: Any) -> str:
     return numbers.number(value) if isinstance(value, float) else spelt(value)
-
-
-def _merit(row: Row) -> tuple[float, float]:
-    accuracy, loss = row.get("accuracy"), row.get("loss")
-    return (float("-inf") if accuracy is None else accuracy), (float("-inf") if loss is None else -loss)

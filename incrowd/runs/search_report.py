@@ -37,5 +37,5 @@ def table(rows: Sequence[Row], keys: Sequence[str], *, measured: Sequence[str] =
 
 
 def _merit(row: Row) -> tuple[float, float]:
-    loss = math.inf if row["loss"] is None else row["loss"]
-    return (-math.inf if row["accuracy"] is None else row["accuracy"]), -loss
+    accuracy, loss = row.get("accuracy"), row.get("loss")
+    return -math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss
