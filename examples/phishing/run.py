@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from incrowd.drawdiscard import Device, Policy, Predictor
-from incrowd.drawdiscard.specification_file import read_specification
+from incrowd.drawdiscard.specification import read_specification
 from incrowd.errors import BudgetExceeded
 from incrowd.service.contribute import Turns, contribute
 from incrowd.service.remote import RemoteServer
@@ -68,8 +68,6 @@ def main() -> None:
     devices = [folder / f"device-{number}.sqlite" for number in range(min(asked.devices, len(mine) // PER_DEVICE))]
     for number, place in enumerate(devices):
         fill(place, mine[PER_DEVICE * number :][:PER_DEVICE])
-    with (folder / "public.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([Url._fields, *public])
     with serving(folder, port=asked.port) as url:
         print(f"the page is at {url}: {len(devices)} devices begin", flush=True)
         for turn in range(asked.times):
@@ -113,7 +111,7 @@ def serving(folder: Path, *, port: int) -> Iterator[str]:
     """A service in a process of its own, which keeps its pool in the folder; its address."""
     words = [sys.executable, "-m", "incrowd", "serve", str(SPECIFICATION), "--json", "--port", str(port)]
     words += ["--open-admission"]  # on this machine alone; elsewhere devices show tokens
-    words += ["--folder", str(folder / "pool"), "--public", str(folder / "public.csv")]
+    words += ["--folder", str(folder / "pool")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             started = process.stdout.readline() if process.stdout is not None else ""

@@ -12,8 +12,7 @@ from incrowd.audit.finding import Audited
 from incrowd.audit.membership import FEW_MODELS, MODELS, membership
 from incrowd.audit.record_membership import RecordTargets
 from incrowd.audit.silos import audit_silos
-from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.specification_file import read_specification
+from incrowd.drawdiscard.specification import Specification, read_specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs.build import Given

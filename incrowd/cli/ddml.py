@@ -51,8 +51,7 @@ def simulate(
         raise ConfigError(field="package", value="pydantic", remedy="pip install 'incrowd[drawdiscard]' brings it")
     from incrowd.drawdiscard.csv_table import read_csv_columns
     from incrowd.drawdiscard.rehearsal import Rehearsal
-    from incrowd.drawdiscard.specification import Specification
-    from incrowd.drawdiscard.specification_file import read_specification
+    from incrowd.drawdiscard.specification import Specification, read_specification
 
     asked = read_specification(specification)
     if epsilon is not None:

@@ -69,7 +69,7 @@ def serve(
     Example: incrowd serve mail.json --port 8000 --folder out/mail
     """
     need_serving(store)
-    from incrowd.drawdiscard.specification_file import read_specification
+    from incrowd.drawdiscard.specification import read_specification
     from incrowd.service import serving
 
     in_memory, pool = store == serving.MEMORY, folder or specification.with_suffix(".pool")

@@ -3,7 +3,7 @@
 from incrowd.drawdiscard.desk import Desk, Drawn, Reason, Returned
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.direction import DirectionTest
-from incrowd.drawdiscard.fast_gradients import GlmGradients, OwnLayout, split_among_devices, with_intercept
+from incrowd.drawdiscard.fast_gradients import GlmGradients, SparseGradients, split_among_devices, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
 from incrowd.drawdiscard.policy import Policy
@@ -14,7 +14,6 @@ from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.drawdiscard.server import Outcome, Server, ServerLike
 from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
 from incrowd.drawdiscard.sparse import SparseRows
-from incrowd.drawdiscard.sparse_gradients import SparseGradients
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.texts import part_of
 
@@ -35,7 +34,6 @@ __all__ = [
     "GlmGradients",
     "Instance",
     "Outcome",
-    "OwnLayout",
     "Picks",
     "Policy",
     "Pool",

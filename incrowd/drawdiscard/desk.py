@@ -14,14 +14,11 @@ from incrowd.drawdiscard.direction import answer_test
 from incrowd.drawdiscard.pool import Instance, as_weights
 from incrowd.drawdiscard.residual import check_rounding
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.tickets import OtherSpecification, Stranger, Ticket, Tickets, minutes_now
+from incrowd.drawdiscard.tickets import DIGEST, OtherSpecification, Stranger, Ticket, Tickets, minutes_now
 from incrowd.errors import DataError
 
 LIFETIME = 60
 """Minutes from a draw until its answer comes too late."""
-
-DIGEST = 16
-"""Bytes of the digest of an answer."""
 
 _DIGESTED = 1024
 """Bytes of an answer that its digest is of: with noise in them, or a mark beside them, no two answers share them."""

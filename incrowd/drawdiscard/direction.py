@@ -12,7 +12,7 @@ that than others do.
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,29 +34,6 @@ NAMED_PART = 0.3
 """So much of the share of honest answers that may be turned away is for seeds that come up too often."""
 
 TestState = Mapping[str, NDArray[Any]]
-
-
-class AnswerTest(Protocol):
-    """What a desk asks of an answer."""
-
-    def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
-        """Whether an honest device may have made this answer of its parent, with steps of this rate."""
-        ...
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """What was learnt: all that `restore` needs."""
-        ...
-
-    def restore(self, state: TestState) -> None:
-        """Go on from a state."""
-        ...
-
-
-def answer_test(mechanism: Mechanism, *, turned_away: float = 0.01, randomness: Randomness | None = None) -> AnswerTest:
-    """The test of a mechanism's answers; see `ResidualTest` for what `turned_away` and `randomness` are."""
-    if mechanism.noise == "direction":
-        return DirectionTest(mechanism, turned_away=turned_away, randomness=randomness)
-    return ResidualTest.of(mechanism, turned_away=turned_away, randomness=randomness)
 
 
 class DirectionTest:
@@ -142,3 +119,14 @@ def named_seed(answer: Instance, parent: Instance, length: float) -> int:
     seed = seed_of((answer == below).view(np.uint8))
     signs = sign_bits(np.array([seed], np.int64), len(answer))[0].view(np.bool_)
     return seed if (answer == np.where(signs, below, above)).all() and np.isfinite(answer).all() else -1
+
+
+AnswerTest = ResidualTest | DirectionTest
+"""What a desk asks whether an honest device may have made an answer."""
+
+
+def answer_test(mechanism: Mechanism, *, turned_away: float = 0.01, randomness: Randomness | None = None) -> AnswerTest:
+    """The test of a mechanism's answers; see `ResidualTest` for what `turned_away` and `randomness` are."""
+    if mechanism.noise == "direction":
+        return DirectionTest(mechanism, turned_away=turned_away, randomness=randomness)
+    return ResidualTest.of(mechanism, turned_away=turned_away, randomness=randomness)

@@ -5,9 +5,10 @@ categories are here, what looks at text is in `text_fields`.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, FiniteFloat, model_validator
@@ -27,15 +28,12 @@ class ScaledField(AnyTableField):
     field of whole numbers a value between two of them counts as the nearer one.
     """
 
-    low: Any
-    high: Any
     _whole: ClassVar[bool] = True
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not (self.low < self.high and np.isfinite(self.high - self.low)):
-            raise ConfigError(field="high", value=self.high, remedy=f"give a number above low, which is {self.low}")
-        return self
+    @property
+    @abstractmethod
+    def span(self) -> tuple[float, float]:
+        """The ends of the range."""
 
     @property
     def endings(self) -> Sequence[str]:
@@ -48,23 +46,40 @@ class ScaledField(AnyTableField):
 
     def encode(self, values: Sequence[object]) -> Floats:
         """See `AnyTableField.encode`."""
-        numbers = np.array([_number(value) for value in values], np.float64)
-        near = np.clip(np.rint(numbers) if self._whole else numbers, self.low, self.high)
-        scaled: Floats = (near - self.low) / (self.high - self.low)
+        numbers, (low, high) = np.array([_number(value) for value in values], np.float64), self.span
+        scaled: Floats = (np.clip(np.rint(numbers) if self._whole else numbers, low, high) - low) / (high - low)
         scaled[np.isnan(scaled)] = 0.0
         return scaled[:, None]
 
     def misfit(self, value: object) -> str | None:
         """See `AnyTableField.misfit`."""
-        number = _number(value)
+        number, (low, high) = _number(value), self.span
         if math.isnan(number):
             return "is no number"
-        if not self.low <= number <= self.high:
-            return f"lies beyond {self.low:g} to {self.high:g}"
+        if not low <= number <= high:
+            return f"lies beyond {low:g} to {high:g}"
         return "is no whole number" if self._whole and number != round(number) else None
 
 
-class NumberField(ScaledField):
+class RangedField(ScaledField):
+    """A number whose range a specification states."""
+
+    low: float
+    high: float
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """See `ScaledField.span`."""
+        return self.low, self.high
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.low < self.high and np.isfinite(self.high - self.low)):
+            raise ConfigError(field="high", value=self.high, remedy=f"give a number above low, which is {self.low}")
+        return self
+
+
+class NumberField(RangedField):
     """A number of a public range."""
 
     type: Literal["number"] = "number"
@@ -73,7 +88,7 @@ class NumberField(ScaledField):
     _whole: ClassVar[bool] = False
 
 
-class IntegerField(ScaledField):
+class IntegerField(RangedField):
     """A whole number of a public range."""
 
     type: Literal["integer"] = "integer"
@@ -85,8 +100,11 @@ class BooleanField(ScaledField):
     """Yes or no, stored as 1 or 0."""
 
     type: Literal["boolean"] = "boolean"
-    low: ClassVar[int] = 0  # type: ignore[misc]  # its range is no key of a specification
-    high: ClassVar[int] = 1  # type: ignore[misc]  # nor is this
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """See `ScaledField.span`."""
+        return 0, 1
 
 
 class CategoryField(AnyTableField):

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _files
-from incrowd.drawdiscard.desk import DIGEST
 from incrowd.drawdiscard.pool import PoolState
+from incrowd.drawdiscard.tickets import DIGEST
 from incrowd.errors import ConfigError, DataError
 
 FILE, SPECIFICATION, LOCK = "pool.sqlite", "specification.json", "lock"

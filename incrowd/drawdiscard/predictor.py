@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.fields import BooleanField, CategoryField
+from incrowd.drawdiscard.fields import CategoryField
 from incrowd.drawdiscard.source import rows_of
 from incrowd.drawdiscard.specification import Specification
 
@@ -49,5 +49,5 @@ class Predictor:
         response = self.specification.predicted
         if isinstance(response, CategoryField):
             return predicted
-        low, high = (0, 1) if isinstance(response, BooleanField) else (response.low, response.high)
+        low, high = response.span
         return low + predicted[:, 0] * (high - low)

@@ -184,9 +184,9 @@ def _chosen(size: int, seen: int, stream: Stream) -> Integers:
 def _straighten(directions: Floats) -> None:
     """Make directions orthogonal to those before them, and of length 1, in place."""
     for place in range(len(directions)):
-        for other in directions[:place]:
-            directions[place] -= (directions[place] @ other) * other
-        directions[place] /= max(math.sqrt(directions[place] @ directions[place]), SHORTEST)
+        earlier, own = directions[:place], directions[place]
+        own -= ((earlier * own).sum(axis=1)[:, None] * earlier).sum(axis=0)
+        own /= max(math.sqrt(own @ own), SHORTEST)
 
 
 def _sound(name: str, array: NDArray[Any]) -> bool:

@@ -19,7 +19,7 @@ not, noise alone never comes near the upper limits, and so the lower ones get th
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,22 +120,6 @@ def _limits(gaussian: bool, size: int, steps: tuple[PossibleStep, ...], share: f
             return limits
 
 
-class _Tails(Protocol):
-    """Both tails of a mean."""
-
-    def low(self, chance: float) -> float:
-        """What it is below with this chance."""
-        ...
-
-    def high(self, chance: float) -> float:
-        """What it is above with this chance."""
-        ...
-
-    def above(self, mean: float) -> float:
-        """The chance that it is above this."""
-        ...
-
-
 @dataclass(frozen=True)
 class _Sampled:
     """Tails of a sample."""
@@ -143,16 +127,19 @@ class _Sampled:
     values: Floats
 
     def low(self, chance: float) -> float:
-        """See `_Tails.low`."""
+        """See `SumTails.low`."""
         return float(np.quantile(self.values, chance))
 
     def high(self, chance: float) -> float:
-        """See `_Tails.high`."""
+        """See `SumTails.high`."""
         return float(np.quantile(self.values, 1 - chance))
 
     def above(self, mean: float) -> float:
-        """See `_Tails.above`."""
+        """See `SumTails.above`."""
         return float((self.values > mean).mean())
+
+
+_Tails = SumTails | _Sampled
 
 
 @dataclass(frozen=True)

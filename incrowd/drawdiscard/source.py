@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -18,27 +18,6 @@ from incrowd.errors import ConfigError, DataError
 
 Value = int | float | str | None | tuple[int | float | str | None, ...]
 ColumnValues = Mapping[str, Sequence[object]]
-
-
-class ExampleSource(Protocol):
-    """Examples by column. Nothing here leaves the device."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        ...
-
-    def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """The values of some columns, of all examples. Private."""
-        ...
-
-    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """The same, of so many random examples at most. Private."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is open."""
-        ...
 
 
 class SqliteTable:
@@ -73,12 +52,12 @@ class SqliteTable:
         self._connection.close()
 
     def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """See `ExampleSource.read`."""
+        """The values of some columns, of all examples. Private."""
         with self._rows(names) as rows:
             return _turned(names, list(rows))
 
     def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """See `ExampleSource.sample`."""
+        """The same, of so many random examples at most. Private."""
         with self._one_state(), closing(self._connection.execute(f"SELECT count(*) FROM {self._table}")) as counted:  # noqa: S608 - the table's name is quoted
             chosen = _chosen(int(counted.fetchone()[0]), most, stream)
             with self._rows(names) as rows:
@@ -127,21 +106,24 @@ class InMemoryTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `ExampleSource.columns`."""
+        """The names of the columns."""
         return tuple(self._values)
 
     def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """See `ExampleSource.read`."""
+        """The values of some columns, of all examples. Private."""
         _check_known(names, self.columns)
         return {name: list(self._values[name]) for name in names}
 
     def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """See `ExampleSource.sample`."""
+        """The same, of so many random examples at most. Private."""
         chosen = _chosen(self.count, most, stream).tolist()
         return {name: [values[place] for place in chosen] for name, values in self.read(names).items()}
 
     def close(self) -> None:
-        """See `ExampleSource.close`: nothing is open."""
+        """Nothing is open."""
+
+
+ExampleSource = SqliteTable | InMemoryTable
 
 
 def rows_of(data: object) -> InMemoryTable:

@@ -22,6 +22,9 @@ KEY_BYTES = 32
 _BODY = struct.Struct("<8sQQI")
 _MAC = 16
 TICKET_BYTES = _BODY.size + _MAC
+DIGEST = 16
+"""Bytes of the digest of an answer."""
+
 MARK_BYTES = 8
 """Of what a device puts behind a ticket."""
 

@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager, suppress
 
 from incrowd._log import note
 from incrowd.service.admission import Admission
-from incrowd.service.board import Board
 from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore, StoreAway
-from incrowd.service.tending import Tending
+from incrowd.service.tending import Board, Tending
 
 REFUSALS_EVERY_S = 60.0
 """Refusals are counted for so long, and told in one line: a flood of requests is none of lines."""

@@ -23,7 +23,6 @@ from incrowd._log import note
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
-from incrowd.service.board import Board
 from incrowd.service.metrics import exposition
 from incrowd.service.openapi import ORDERS, openapi
 from incrowd.service.problems import (
@@ -45,7 +44,7 @@ from incrowd.service.problems import (
     Problem,
 )
 from incrowd.service.store import HandedOut, StoreAway
-from incrowd.service.tending import Tending
+from incrowd.service.tending import Board, Tending
 
 Replying = Callable[[Request], Awaitable[Response]]
 

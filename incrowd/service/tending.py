@@ -1,11 +1,24 @@
-"""What serves a pool: it hands out, takes answers through the desk, and remembers what it has seen go by."""
+"""What serves a pool: it hands out, takes answers through the desk, and shows figures, looked at now and then."""
 
+import asyncio
+import math
+import time
+from collections import deque
 from dataclasses import replace
+from typing import Any
 
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.pool import Instance
+from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries
+from incrowd.drawdiscard.specification import Specification
+from incrowd.errors import ConfigError
 from incrowd.service.admission import Admission
 from incrowd.service.store import HandedOut, PoolStore
+
+FRESH = 1.0
+"""Figures are looked at again after so many seconds, whoever asks."""
+
+_WINDOW = 10
 
 
 class Tending:
@@ -52,3 +65,69 @@ class Tending:
         if reason is not Reason.ACCEPTED:
             self.store.count(reason.name.lower())
         return reason
+
+
+class Board:
+    """The figures of a pool, at most `FRESH` seconds old.
+
+    Guarantee: however many ask, the pool is looked at once in that time, and computing goes on in a thread of its own.
+    What is shown depends on contributions only through released weights and on how many came.
+
+    Edge cases: while the store is away there are no figures (`StoreAway`).
+    """
+
+    def __init__(self, tending: Tending) -> None:
+        self._tending = tending
+        self._asked: Specification = tending.store.desk.specification
+        self._turn = asyncio.Lock()
+        self._figures: PoolFigures | None = None
+        self._status: dict[str, Any] = {}
+        self._looked = -math.inf
+        self._ticks: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
+        self._views: list[dict[str, Any]] | None = None
+
+    async def figures(self) -> PoolFigures:
+        """The pool's figures."""
+        await self._look()
+        if self._figures is None:
+            raise ConfigError(field="pool", value=None, remedy="open the store before it is looked at")
+        return self._figures
+
+    async def status(self) -> dict[str, Any]:
+        """What the page shows."""
+        await self._look()
+        store = self._tending.store
+        admission = "open" if self._tending.admission is None else "by token"
+        now = {
+            "updates_per_second": self.rate,
+            "paused": store.paused,
+            "trouble": store.trouble,
+            "admission": admission,
+        }
+        return {**self._status, **now}
+
+    def tick(self) -> None:
+        """Note how many were accepted by now; once a second."""
+        self._ticks.append((time.monotonic(), self._tending.accepted))
+
+    @property
+    def rate(self) -> float:
+        """Accepted answers a second, over the last seconds."""
+        if len(self._ticks) < 2:
+            return 0.0
+        (since, before), (now, accepted) = self._ticks[0], self._ticks[-1]
+        return max(0.0, (accepted - before) / (now - since)) if now > since else 0.0
+
+    async def _look(self) -> None:
+        async with self._turn:
+            if time.monotonic() - self._looked < FRESH:
+                return
+            figures = await self._tending.store.figures()
+            self._status = await asyncio.to_thread(self._shown, figures)
+            self._figures, self._looked = figures, time.monotonic()
+            self._tending.accepted = max(self._tending.accepted, figures.accepted)
+
+    def _shown(self, figures: PoolFigures) -> dict[str, Any]:
+        if self._views is None:
+            self._views = three_adversaries(self._asked)
+        return shown(self._asked, figures, views=self._views)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from incrowd.drawdiscard.fast_gradients import SparseGradients
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm
 from incrowd.drawdiscard.sparse import SparseRows
-from incrowd.drawdiscard.sparse_gradients import SparseGradients
 
 GENERATOR = np.random.Generator(np.random.SFC64(1))
 DENSE = np.where(GENERATOR.random((12, 30)) < 0.2, GENERATOR.random((12, 30)), 0.0)

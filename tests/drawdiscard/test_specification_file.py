@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.drawdiscard.specification_file import read_specification
+from incrowd.drawdiscard.specification import read_specification
 from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import KEYS, asked
 

@@ -73,4 +73,5 @@ def test_it_takes_urls_from_a_folder(tmp_path: Path) -> None:
         writer.writerows([number % 2, f"https://host{number}.example/a?b=1&amp;c={number}"] for number in range(200))
     said = run(tmp_path, "--devices", "3", "--times", "1", "--data", str(tmp_path / "data"))
     assert counted(said, "accepted") + counted(said, "unlike") == 3
-    assert "&amp;" not in (tmp_path / "real/public.csv").read_text()
+    assert "?b=1&c=" in said
+    assert "&amp;" not in said
