@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.report import svg
+from incrowd.report import figure, svg
 from incrowd.report.page import SECTIONS, page, sections, static
 from incrowd.report.pool_shown import of_status
 from incrowd.report.shown import Shown, read, told_apart
@@ -218,6 +218,15 @@ def test_a_text_stays_text(first: str, second: str) -> None:
     assert re.fullmatch(r'<p title="[^"<>]*">[^<>]*</p>', found, re.DOTALL)
     assert svg.joined([first, svg.Markup("<b>")]).removesuffix("<b>") == svg.text(first)
     assert svg.Markup("<i>") + first == f"<i>{svg.text(first)}"
+
+
+def test_without_matplotlib_figures_are_tables(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [read(made("simulated"))]
+    assert len(Elements(page(shown)).of("img")) > 2  # the control
+    monkeypatch.setattr(figure, "find_spec", lambda _: None)
+    elements = Elements(page(shown))
+    assert elements.of("img") == []
+    assert len([one for one in elements.of("details") if one.get("class") == "behind"]) > 2
 
 
 def test_no_run_is_refused() -> None:
