@@ -1,6 +1,5 @@
 """Tables with a client column and a label column: CSV, data frames, or Parquet where pyarrow is installed."""
 
-import math
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,11 +212,7 @@ def _labelled(cell: Any, columns: Columns) -> float:
             raise DataError(f"is no stated class; give one of {', '.join(classes)}")
         return classes.index(text_of(cell))
     if classes is None:
-        label = as_float32(_number(reading, cell))
-        low, high = columns.label_range or (-math.inf, math.inf)
-        if not low <= label <= high:
-            raise DataError(f"is outside of the stated range of labels, {low:g} to {high:g}")
-        return label
+        return as_float32(_number(reading, cell))
     try:
         number = reading.number(cell)
     except DataError:

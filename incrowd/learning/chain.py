@@ -53,6 +53,8 @@ def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
     """
     if any(map(hooked, module.modules())) or not plain(module):
         return None
+    if type(module) is nn.Linear:
+        module = nn.Sequential(module)
     if type(module) is nn.Sequential and all(known(layer) and not list(layer.children()) for layer in module):
         return module if in_order(module) else None
     if not all(isinstance(part, _LAYERS) for part in module.modules() if not list(part.children())):

@@ -137,7 +137,7 @@ class OwnShares(TrainingPath):
             told = self.told(one.client)
             row[: len(told)] = LONG * told
             row[-1] = LONG * math.sqrt(max(0.0, 1 - float(told @ told)))
-        return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
+        return [Contributions(tuple(one.client for one in clients), FlatDelta(rows))]
 
     def told(self, client: int) -> Tensor:
         """The answer of this client, by its own labels alone, float64."""

@@ -1,12 +1,11 @@
-"""What a few clients changed in neighbouring parameters, their norms, and their sums, in the order that suits."""
+"""What a few clients changed in a model's parameters: their norms, and how they are added up."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from incrowd._random import Floats
@@ -17,196 +16,117 @@ _RAISED = 1 + (RUN + 8) * 2.0**-24
 _SURE = 2.0**-70  # of smaller squared norms in float32 too much may have vanished
 
 
-class Loops(Protocol):
-    """Compiled loops for what torch needs several passes over memory for."""
-
-    def run_squares(self, delta: "WeightDelta", place: slice) -> Floats:
-        """As the function `run_squares`."""
-        ...
-
-    def add_steps(self, total: Tensor, delta: "WeightDelta", place: slice, factors: Floats) -> None:
-        """Add this place of each contribution times its factor, rounded towards zero to whole numbers, to a sum.
-
-        A factor of 0 leaves a contribution out, whatever it holds.
-        """
-        ...
-
-
-class WeightDelta(Protocol):
-    """What c clients changed in some neighbouring parameters."""
+class Delta(Protocol):
+    """What some clients changed."""
 
     @property
-    def loops(self) -> Loops | None:
-        """Compiled loops, if whoever made the delta has some."""
-        ...
-
-    @property
-    def changes(self) -> Tensor:
-        """The changes [c, ...], contiguous client by client."""
+    def layout(self) -> object:
+        """Deltas of one layout are added up in one total; None is the order of the flat vector."""
         ...
 
     @property
     def size(self) -> int:
-        """How many numbers the parameters have."""
+        """How many numbers a client's update has."""
         ...
 
     @property
-    def inputs(self) -> int | None:
-        """How many inputs a weight has that is stored by input; None if the changes are in flat order."""
+    def changes(self) -> Tensor:
+        """The updates [c, size] in the order of the flat vector."""
         ...
 
-    @property
-    def columns(self) -> Tensor | None:
-        """Which inputs the changes [c, D, outputs] belong to; None if D is all of them."""
+    def __len__(self) -> int:
+        """How many clients there are."""
         ...
 
-    def moved(self) -> "WeightDelta":
-        """The same delta in memory that outlives the next training; with loops, they come along and give the same."""
+    def squares(self) -> Floats:
+        """As `run_squares` of the changes."""
         ...
 
-    def part(self, some: slice) -> "WeightDelta":
-        """The delta of some of the clients, in the same memory."""
+    def moved(self) -> "FlatDelta":
+        """The same in memory that outlives the next training; its norms and sums have the same bits."""
         ...
 
-    def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """A sum of nothing; its transpose has the order of the flat vector."""
+    def empty_total(self) -> Tensor:
+        """A sum of nothing."""
         ...
 
-    def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """Add rows [c, ...], into which the changes were made, to such a sum."""
+    def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
+        """Add some clients' changes divided by [c, parts], rounded towards zero, to such a sum; this may use them up.
+
+        An infinite divisor leaves a part out, whatever it holds.
+        """
+        ...
+
+    def flat(self, total: Tensor) -> NDArray[np.floating]:
+        """Such a sum in the order of the flat vector."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class FlatDelta:
-    """Changes [c, size] as the flat vector holds them."""
+    """Changes [c, size] as the flat vector holds them; `known` are their squares, if somebody has measured them."""
 
     changes: Tensor
-    loops: Loops | None = None
-    inputs: None = field(default=None, init=False)
-    columns: None = field(default=None, init=False)
+    known: Floats | None = None
+    parts: tuple[int, ...] | None = None  # into which it is cut where it is added up
+
+    layout = None
+
+    def __len__(self) -> int:
+        return len(self.changes)
 
     @property
     def size(self) -> int:
-        """See `WeightDelta.size`."""
+        """See `Delta.size`."""
         return self.changes.shape[1]
 
+    def squares(self) -> Floats:
+        """See `Delta.squares`."""
+        return run_squares(self.changes) if self.known is None else self.known
+
     def moved(self) -> "FlatDelta":
-        """See `WeightDelta.moved`."""
+        """See `Delta.moved`."""
         return self
 
-    def part(self, some: slice) -> "FlatDelta":
-        """See `WeightDelta.part`."""
-        return FlatDelta(self.changes[some], self.loops)
+    def empty_total(self) -> Tensor:
+        """See `Delta.empty_total`. An accelerator has float64, so that nothing has to leave it before the end."""
+        kind = torch.float32 if self.changes.device.type == "cpu" else torch.float64
+        return self.changes.new_zeros(self.size, dtype=kind)
 
-    def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `WeightDelta.empty_total`."""
-        return self.changes.new_zeros(self.size, dtype=dtype)
-
-    def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `WeightDelta.add_to`."""
+    def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
+        """See `Delta.add_steps`."""
+        rows, by = self.changes[some], divisors[some].to(self.changes.device)
+        sizes = [self.size] if self.parts is None else list(self.parts)
+        for number, place in enumerate(rows.split_with_sizes(sizes, dim=1)):
+            place.div_(by[:, number, None], rounding_mode="trunc")
+            if by[:, number].isinf().any():
+                place[by[:, number].isinf()] = 0  # what is not finite has no quotient either
         total.add_(rows[0] if len(rows) == 1 else rows.sum(0))
 
-
-@dataclass(frozen=True, eq=False)
-class InputDelta:
-    """Changes of a Linear's weight stored by input, [c, D, outputs], where the flat vector has [outputs, inputs].
-
-    They are `values` minus what the weight was at the `start`, [inputs, outputs], which is None once that has been
-    computed. Of the `inputs` features only `columns` [c, D] can have changed; None means that D is all of them. Columns
-    that only fill a row up name feature 0 and hold zeros.
-
-    Edge cases: the changes are computed when they are first asked for, in the memory of the values. Ask for those of
-    the parts or of the whole, not of both.
-    """
-
-    values: Tensor
-    start: Tensor | None
-    columns: Tensor | None
-    inputs: int
-    loops: Loops | None = None
-
-    @cached_property
-    def changes(self) -> Tensor:
-        """See `WeightDelta.changes`. They are large: who uses them at once finds them in the cache."""
-        if self.start is None:
-            return self.values
-        return self.values.sub_(self.start if self.columns is None else self.start[self.columns])
-
-    @property
-    def since(self) -> Tensor | None:
-        """What `values` still has to be compared with, or None if they are the changes by now."""
-        return None if "changes" in self.__dict__ else self.start
-
-    @property
-    def size(self) -> int:
-        """See `WeightDelta.size`."""
-        return self.inputs * self.values.shape[2]
-
-    def moved(self) -> "InputDelta":
-        """See `WeightDelta.moved`."""
-        return self
-
-    def part(self, some: slice) -> "InputDelta":
-        """See `WeightDelta.part`."""
-        columns = None if self.columns is None else self.columns[some]
-        return InputDelta(self.values[some], self.since, columns, self.inputs, self.loops)
-
-    def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `WeightDelta.empty_total`."""
-        return self.values.new_zeros(self.inputs, self.values.shape[2], dtype=dtype)
-
-    def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `WeightDelta.add_to`."""
-        if self.columns is None:
-            whole = rows.view(-1, *total.shape)
-            total.add_(whole[0] if len(whole) == 1 else whole.sum(0))
-        else:
-            total.index_add_(0, self.columns.reshape(-1), rows.view(-1, total.shape[1]))
+    def flat(self, total: Tensor) -> NDArray[np.floating]:
+        """See `Delta.flat`."""
+        found: NDArray[np.floating] = total.cpu().numpy()
+        return found
 
 
-@dataclass(frozen=True)
-class Segment:
-    """The numbers of a delta, or those of them at `place`, that belong to one part of a contribution."""
-
-    delta: int
-    place: slice
-    part: int
+def cut(delta: Delta, parts: tuple[int, ...]) -> FlatDelta:
+    """The delta cut into parts of these sizes. Edge cases: sizes that do not add up are refused."""
+    if sum(parts) != delta.size:
+        raise ConfigError(field="parts", value=parts, remedy=f"give sizes of whole layers, {delta.size} numbers in all")
+    return FlatDelta(delta.changes, parts=parts)
 
 
-def segments(deltas: Sequence[WeightDelta], parts: tuple[int, ...] | None) -> list[Segment]:
-    """The deltas cut where parts of these sizes end; None is the whole contribution as one part.
-
-    Edge cases: sizes that do not add up, and a part that ends within a weight that is stored by input: refused.
-    """
-    ends = np.cumsum([delta.size for delta in deltas])
-    wanted = ends[-1:] if parts is None else np.cumsum(parts)
-    cuts = np.union1d(ends, wanted)
-    begins = np.append(0, cuts[:-1])
-    found = []
-    for begin, end in zip(begins.tolist(), cuts.tolist(), strict=True):
-        number = int(np.searchsorted(ends, begin, side="right"))
-        first = int(ends[number - 1]) if number else 0
-        whole = (begin, end) == (first, ends[number])
-        if wanted[-1] != ends[-1] or not (whole or isinstance(deltas[number], FlatDelta)):
-            remedy = f"give sizes of whole layers, {ends[-1]} numbers in all"
-            raise ConfigError(field="parts", value=parts, remedy=remedy)
-        place = slice(None) if whole else slice(begin - first, end - first)
-        found.append(Segment(number, place, int(np.searchsorted(wanted, begin, side="right"))))
-    return found
-
-
-def norms(deltas: Sequence[WeightDelta], cut: Sequence[Segment], *, clients: int) -> Floats:
-    """The L2 norm of each part of each client's contribution, [c, parts]."""
-    total = np.zeros((clients, 1 + cut[-1].part))
+def norms(delta: Delta, parts: tuple[int, ...] | None) -> Floats:
+    """The L2 norm of each part of each client's update, [c, parts]; None is the whole as one part."""
     with np.errstate(over="ignore", invalid="ignore"):
-        for segment in cut:
-            total[:, segment.part] += squares(deltas[segment.delta], segment.place)
-        return np.sqrt(total)
+        if parts is None:
+            return np.sqrt(squares(delta))[:, None]
+        pieces = cut(delta, parts).changes.split_with_sizes(list(parts), dim=1)
+        return np.sqrt(np.stack([squares(FlatDelta(piece)) for piece in pieces], axis=1))
 
 
-def squares(delta: WeightDelta, place: slice = slice(None)) -> Floats:
-    """The squared L2 norm of this place in each row of changes, never below the real one and at most 2^-14 of it above.
+def squares(delta: Delta) -> Floats:
+    """The squared L2 norm of each row of changes, never below the real one and at most 2^-14 of it above.
 
     Each row is measured on its own, so that its norm has the same bits whoever else is there.
 
@@ -216,22 +136,22 @@ def squares(delta: WeightDelta, place: slice = slice(None)) -> Floats:
     `_RAISED` makes up for all that and for the float64 arithmetic. Rows with a smaller norm, or one that float32 cannot
     hold, are measured in float64 alone, where a square of a float32 number is exact.
     """
-    found = _RAISED * (run_squares if delta.loops is None else delta.loops.run_squares)(delta, place)
+    found = _RAISED * delta.squares()
     unsure = ~((found >= _SURE) & (found < np.inf))
     for row in np.flatnonzero(unsure) if unsure.any() else ():
-        found[row] = float(delta.changes[row].flatten()[place].double().square_().sum().mul_(_RAISED))
+        found[row] = float(delta.changes[row].double().square_().sum().mul_(_RAISED))
     return found
 
 
-def run_squares(delta: WeightDelta, place: slice) -> Floats:
+def run_squares(rows: Tensor) -> Floats:
     """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64.
 
     On an accelerator all rows are measured at once, in float64: there an operation is what takes time.
     """
-    if delta.changes.device.type != "cpu":  # pragma: no cover - where there is one
-        found: Floats = halved_squares(delta.changes.flatten(1)[:, place]).cpu().numpy()
+    if rows.device.type != "cpu":  # pragma: no cover - where there is one
+        found: Floats = halved_squares(rows).cpu().numpy()
         return found
-    return np.array([_run_squares(row.flatten()[place]) for row in delta.changes])
+    return np.array([_run_squares(row) for row in rows])
 
 
 def halved_squares(rows: Tensor) -> Tensor:

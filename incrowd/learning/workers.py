@@ -13,8 +13,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from math import prod
 from mmap import mmap
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
@@ -23,14 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from incrowd._random import Floats, Integers
+from incrowd._random import Floats
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta, InputDelta, Loops, WeightDelta
+from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.total import ShortenedSum, Shortening, summed
 
 ClientGroup = list[int]
 Assignment = TypeVar("Assignment")
+_Form = tuple[tuple[int, ...], Floats | None]
+"""The clients of a chunk, and the squares of their updates if they were measured."""
 GroupWork = Callable[[Assignment, ClientGroup], Sequence[Contributions]]  # together they have all of the group
 
 CAN_FORK = sys.platform == "linux"
@@ -97,16 +97,6 @@ class WorkerPool(Generic[Assignment]):
             worker.start(assignment, groups[first :: len(self._workers)], shortening)
 
 
-@dataclass(frozen=True)
-class _Form:
-    """A delta without its numbers."""
-
-    shape: tuple[int, ...]
-    columns: Integers | None
-    inputs: int | None
-    loops: Loops | None
-
-
 class _Worker(Generic[Assignment]):
     """A process, seen from here."""
 
@@ -145,7 +135,7 @@ class _Worker(Generic[Assignment]):
             return None
         slot = self._slots[self._received % _SLOTS]
         self._received, self._left = self._received + 1, self._left - 1
-        return _unpacked(forms, slot)
+        return _unpacked(forms, slot, len(self._sum))
 
     def sum(self) -> ShortenedSum | None:
         """The worker's sum, or None if it cannot go on; it holds until the next assignment."""
@@ -200,33 +190,22 @@ def _hand_over(
         pipe.send(_packed(chunks, slots[number % _SLOTS]))
 
 
-def _packed(chunks: Sequence[Contributions], slot: Tensor) -> list[tuple[ClientGroup, list[_Form]]]:
+def _packed(chunks: Sequence[Contributions], slot: Tensor) -> list[_Form]:
     """Put the numbers of some chunks into a slot; what they are."""
     place, packed = 0, []
     for chunk in chunks:
-        forms = []
-        for delta in (one.moved() for one in chunk.deltas):
-            end = place + delta.changes.numel()
-            slot[place:end].view(delta.changes.shape).copy_(delta.changes)
-            columns = None if delta.columns is None else delta.columns.numpy()
-            forms.append(_Form(tuple(delta.changes.shape), columns, delta.inputs, delta.loops))
-            place = end
-        packed.append((list(chunk.clients), forms))
+        delta = chunk.delta.moved()
+        end = place + delta.changes.numel()
+        slot[place:end].view(delta.changes.shape).copy_(delta.changes)
+        packed.append((chunk.clients, delta.known))
+        place = end
     return packed
 
 
-def _unpacked(packed: Sequence[tuple[ClientGroup, list[_Form]]], slot: Tensor) -> list[Contributions]:
+def _unpacked(packed: Sequence[_Form], slot: Tensor, size: int) -> list[Contributions]:
     place, chunks = 0, []
-    for clients, forms in packed:
-        deltas: list[WeightDelta] = []
-        for form in forms:
-            end = place + prod(form.shape)
-            changes = slot[place:end].view(form.shape)
-            if form.inputs is None:
-                deltas.append(FlatDelta(changes, form.loops))
-            else:
-                columns = None if form.columns is None else torch.from_numpy(form.columns)
-                deltas.append(InputDelta(changes, None, columns, form.inputs, form.loops))
-            place = end
-        chunks.append(Contributions(tuple(clients), deltas))
+    for clients, known in packed:
+        end = place + len(clients) * size
+        chunks.append(Contributions(clients, FlatDelta(slot[place:end].view(len(clients), size), known)))
+        place = end
     return chunks

@@ -371,7 +371,7 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
         return small_cnn(side=shape[-1], channels=shape[0] if len(shape) == 3 else 1, outputs=outputs)
     if isinstance(wanted, MlpSection):
         return mlp((math.prod(shape), *wanted.hidden, outputs), bias=wanted.bias)
-    return linear(math.prod(shape), outputs, bias=wanted.bias, label_range=wanted.label_range)
+    return linear(math.prod(shape), outputs, bias=wanted.bias)
 
 
 def check_model(model: Model, data: Clients, loss: Loss) -> None:

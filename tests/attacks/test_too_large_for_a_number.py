@@ -18,7 +18,7 @@ from torch import nn
 from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.learning import ClientTensors, CohortEngine, Model
-from incrowd.learning.paths import autograd, compiled
+from incrowd.learning.paths import autograd, fast
 
 RANDOMNESS = SeededRandomness(seed=1)
 EACH, FEATURES, WIDTH = 20, 16, 70
@@ -54,7 +54,7 @@ def data(largest: float) -> ClientTensors:
     )
 
 
-def learnt(case: str, cohort: list[int], *, way: object = compiled.make) -> Rows:
+def learnt(case: str, cohort: list[int], *, way: object = fast.make) -> Rows:
     """What these clients contribute, and its norm."""
     make, largest, local = CASES[case]
     torch.manual_seed(0)

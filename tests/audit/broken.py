@@ -177,7 +177,7 @@ def training_in_company() -> Any:
         def train(self: CohortEngine, weights: Any, clients: Any, **given: Any) -> Iterator[Contributions]:
             for chunk in real(self, weights, clients, **given):
                 rows = torch.from_numpy(chunk.rows()) * (1 + 2.0**-20 * len(clients))
-                yield Contributions(chunk.clients, [FlatDelta(rows)])
+                yield Contributions(chunk.clients, FlatDelta(rows))
 
         return train
 
@@ -190,9 +190,7 @@ def shares_in_company() -> Any:
     def make(real: Callable[..., list[Contributions]]) -> Callable[..., list[Contributions]]:
         def train(self: OwnShares, weights: Any, clients: Any) -> list[Contributions]:
             found = real(self, weights, clients)
-            return [
-                Contributions(one.clients, [FlatDelta(torch.from_numpy(one.rows() + len(clients)))]) for one in found
-            ]
+            return [Contributions(one.clients, FlatDelta(torch.from_numpy(one.rows() + len(clients)))) for one in found]
 
         return train
 

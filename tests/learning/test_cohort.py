@@ -55,7 +55,6 @@ def test_a_chunk_of_one_sparse_client_can_be_used_in_every_way() -> None:
         assert one.size == MODEL.size
         one.add_to(total, np.full((1, 1), 0.5))
         np.testing.assert_allclose(total, 0.5 * rows[0], rtol=1e-12)
-        other.finish()
         assert np.array_equal(other.rows(), rows)
 
 

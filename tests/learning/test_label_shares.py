@@ -12,7 +12,7 @@ from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, SQUARED, ClientTensors, CohortEngine, Loss, Model, linear, mlp
 from incrowd.learning.label_shares import logit_offset
-from incrowd.learning.paths import PATHS, autograd, fused
+from incrowd.learning.paths import PATHS, autograd
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import (
     CLASSES,
@@ -57,7 +57,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-@pytest.mark.parametrize("paths", [PATHS, (fused.make, autograd.make), (autograd.make,)], ids=["all", "two", "one"])
+@pytest.mark.parametrize("paths", [PATHS, (autograd.make,)], ids=["all", "one"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_every_path_learns_by_the_likelihood_given_the_clients_own_shares(
     make: Callable[[], Model], paths: tuple[MakePath, ...]

@@ -13,21 +13,11 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import Contributions
 from incrowd.learning.deltas import FlatDelta
-from incrowd.learning.paths.compiled.deltas import LOOPS
 from incrowd.learning.total import Shortening, Total, summed
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.test_contributions import chunk_of
 
-
-def compiled(rows: NDArray[np.float32]) -> Contributions:
-    """A part of 12 numbers and one of 5, with compiled loops."""
-    parts = (torch.from_numpy(part.copy()) for part in np.split(rows, [12], axis=1))
-    return Contributions(tuple(range(len(rows))), [FlatDelta(part, LOOPS) for part in parts])
-
-
-Make = Callable[[NDArray[np.float32]], Contributions]
-both = pytest.mark.parametrize("make", [chunk_of, compiled])
-SIZE = 17  # a matrix of 3 outputs by 4 inputs, stored by input, and a vector of 5
+SIZE = 17
 Factors = Callable[[Floats], Floats]
 
 
@@ -35,7 +25,7 @@ def total_of(
     chunk: Contributions, bound: float, parts: tuple[int, ...] | None = None, factors: Factors | None = None
 ) -> Total:
     clip = FixedClip(clip_norm=bound)
-    return Total(chunk.deltas, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
+    return Total(chunk.delta, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
 
 
 def given_factors(factors: Floats, _norms: Floats) -> Floats:
@@ -46,17 +36,16 @@ def some_rows(c: int, scale: float, seed: int) -> NDArray[np.float32]:
     return (np.random.default_rng(seed).normal(size=(c, SIZE)) * scale).astype(np.float32)
 
 
-@both
 @settings(max_examples=200, deadline=None)
 @given(
     bound=st.sampled_from([1e-100, 1e-40, 2.0**-30, 0.7, 1.0, 3.3, 1e20, 1e60, 1e100]),
     longer=st.sampled_from([1e-30, 1e-9, 1e-3, 0.2, 1.0, 1.5, 1e6, 1e20]),
     seed=st.integers(0, 999),
 )
-def test_what_enters_is_never_longer_than_the_bound(make: Make, bound: float, longer: float, seed: int) -> None:
+def test_what_enters_is_never_longer_than_the_bound(bound: float, longer: float, seed: int) -> None:
     """In exact arithmetic; a sum of one contribution shows what entered."""
     rows = some_rows(1, float(np.clip(bound * longer, 1e-44, 1e37)), seed)
-    chunk = make(rows)
+    chunk = chunk_of(rows)
     total = total_of(chunk, bound)
     total.add(chunk)
     entered = [Fraction(x) for x in total.flat().tolist()]
@@ -64,12 +53,11 @@ def test_what_enters_is_never_longer_than_the_bound(make: Make, bound: float, lo
     assert all(abs(x) <= abs(Fraction(y)) for x, y in zip(entered, rows[0].tolist(), strict=True))
 
 
-@both
-def test_a_contribution_enters_as_it_is_within_the_grid(make: Make) -> None:
+def test_a_contribution_enters_as_it_is_within_the_grid() -> None:
     rows = some_rows(3, 0.3, 1)
     for parts in (None, (12, 5), (12, 2, 3)):
         factors = np.random.default_rng(2).uniform(0.1, 0.3, (3, 1 if parts is None else len(parts)))
-        chunk = make(rows)
+        chunk = chunk_of(rows)
         total = total_of(chunk, 1.0, parts, partial(given_factors, factors))
         norms = chunk.norms(parts)
         assert total.add(chunk).tolist() == norms.tolist()
@@ -77,14 +65,13 @@ def test_a_contribution_enters_as_it_is_within_the_grid(make: Make) -> None:
         assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
 
 
-@both
-def test_sums_are_the_same_in_any_order_and_any_chunks(make: Make) -> None:
+def test_sums_are_the_same_in_any_order_and_any_chunks() -> None:
     """To the last bit, through more contributions than float32 takes at once."""
     rows = some_rows(100, 0.5, 3)
     order = np.random.default_rng(4).permutation(100)
     sums = []
     for several in ([rows], np.split(rows, [1, 7, 40, 41]), np.split(rows[order], 50)):
-        chunks = [make(some) for some in several]
+        chunks = [chunk_of(some) for some in several]
         total = total_of(chunks[0], 1.0)
         for chunk in chunks:
             total.add(chunk)
@@ -92,16 +79,15 @@ def test_sums_are_the_same_in_any_order_and_any_chunks(make: Make) -> None:
     assert sums[0] == sums[1] == sums[2]
 
 
-@both
-def test_the_largest_sums_are_exact(make: Make) -> None:
+def test_the_largest_sums_are_exact() -> None:
     """All of the bound in one number, and the same again and again."""
     for place in (0, SIZE - 1):
         rows = np.zeros((1, SIZE), np.float32)
         rows[0, place] = 3.0
-        total, single = (total_of(make(rows), 1.0) for _ in range(2))
-        single.add(make(rows))
+        total, single = (total_of(chunk_of(rows), 1.0) for _ in range(2))
+        single.add(chunk_of(rows))
         for _ in range(333):
-            total.add(make(rows))
+            total.add(chunk_of(rows))
         entered = single.flat()[place]
         assert 1 - 2.0**-14 <= entered <= 1
         assert total.flat()[place] == 333 * entered
@@ -113,32 +99,20 @@ def test_a_sum_of_nothing_is_zero() -> None:
     assert found.total.tolist() == [0.0] * SIZE
 
 
-@pytest.mark.parametrize("columns", [None, [0, 3]])
-def test_features_that_were_left_out_count_as_zero(columns: list[int] | None) -> None:
-    rows = some_rows(5, 0.1, 6)
-    rows[:, :12].reshape(5, 3, 4)[:, :, [1, 2]] = 0
-    chunk = chunk_of(rows, columns=columns)
-    total = total_of(chunk, 4.0)
-    total.add(chunk)
-    assert np.abs(total.flat() - rows.sum(axis=0)).max() <= 5 * 2.0**-17
-
-
-@both
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_factor_of_zero_leaves_a_part_out_whatever_it_holds(bad: float, make: Make) -> None:
+def test_a_factor_of_zero_leaves_a_part_out_whatever_it_holds(bad: float) -> None:
     rows = some_rows(3, 0.1, 0)
     rows[1, 0], rows[2, 16] = bad, bad
-    chunk = make(rows)
+    chunk = chunk_of(rows)
     total = total_of(chunk, 1.0, (12, 5), lambda norms: np.isfinite(norms).astype(float))
     assert np.isfinite(total.add(chunk)).tolist() == [[True, True], [False, True], [True, False]]
     expected = np.concatenate([rows[[0, 2], :12].sum(axis=0), rows[[0, 1], 12:].sum(axis=0)])
     assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
 
 
-@both
-def test_numbers_below_a_step_vanish(make: Make) -> None:
+def test_numbers_below_a_step_vanish() -> None:
     rows = np.full((1, SIZE), 2.0**-20, np.float32)
-    chunk = make(rows)
+    chunk = chunk_of(rows)
     total = total_of(chunk, 1.0)
     total.add(chunk)
     assert not total.flat().any()
@@ -147,19 +121,10 @@ def test_numbers_below_a_step_vanish(make: Make) -> None:
 def test_many_small_numbers_are_shortened_a_little() -> None:
     numbers = torch.randn(1, 532_110, generator=torch.Generator().manual_seed(0)) / 1000
     length = float(numbers.double().norm())
-    chunk = Contributions((0,), [FlatDelta(numbers)])
+    chunk = Contributions((0,), FlatDelta(numbers))
     total = total_of(chunk, 1.0)
     total.add(chunk)
     assert 0.0004 < 1 - np.linalg.norm(total.flat()) / length < 0.001
-
-
-def test_a_large_contribution_is_added_alone() -> None:
-    """Chunks of contributions that leave the cache are added one at a time, with the same result."""
-    rows = torch.randn(3, 2**18 + 1, generator=torch.Generator().manual_seed(0)) / 2**9
-    chunk = Contributions((0, 1, 2), [FlatDelta(rows)])
-    total, expected = total_of(chunk, 8.0), rows.double().sum(0).numpy()
-    total.add(chunk)
-    assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-15
 
 
 def test_a_chunk_that_was_added_cannot_be_used_again() -> None:

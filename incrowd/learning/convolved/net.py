@@ -15,23 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incrowd.learning.convolved import loops
-from incrowd.learning.convolved.layers import Convolution, Convolutions
+from incrowd.learning.convolved.layers import Convolution
 from incrowd.learning.convolved.loops import Floats32
-from incrowd.learning.program import Dense
 
-_BLOCK = 2**19  # numbers of windows that are looked at together; measured, the optimum is flat
-_ROWS = 20  # examples for which a block may be twice as large: products with fewer rows are slow in Linear layers
 _FEW = 4  # of so many channels windows are copied by tap
 _LONG = 64  # numbers of a window's row, from which on gradients are taken one by one where most are zero
 
 Gradients = tuple[Floats32, Floats32, int, NDArray[np.int32]]
 """Of what came out; what came out; its margin; and which of each square it was."""
-
-
-def rows_of(table: Convolutions) -> int:
-    """How many examples are looked at together."""
-    widest = max(one.window * one.places[0] * one.places[1] for one in table.pictures)
-    return max(1, _BLOCK // widest, min(_ROWS, 2 * _BLOCK // widest))
 
 
 class Weight:
@@ -232,50 +223,6 @@ def _room(count: int) -> loops.Live:
     return loops.Live(examples, channels, rows, columns, np.empty(count, np.float32))
 
 
-class Densely:
-    """A Linear layer at work."""
-
-    def __init__(self, table: Dense, rows: int) -> None:
-        self.table = table
-        self.values, self.gradients = torch.empty(2, rows, table.outputs)
-        self.weight, self.bias = Weight(table.outputs, table.inputs), Weight(table.outputs)
-        self.parameters = [self.weight, self.bias] if table.bias else [self.weight]
-
-    def begin(self, weights: list[Tensor], picture: tuple[int, int, int] | None) -> None:
-        """Start from these weights; those of the first layer on a `picture` come in the order of its channels."""
-        weight = weights.pop(0)
-        if picture is not None:
-            weight = weight.view(-1, *picture).permute(0, 2, 3, 1).reshape(weight.shape)
-        self.weight.begin(weight)
-        if self.table.bias:
-            self.bias.begin(weights.pop(0))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
-        values = self.values[: len(inputs)]
-        if self.table.bias:
-            torch.addmm(self.bias.value, inputs, self.weight.value.t(), out=values)
-        else:
-            torch.mm(inputs, self.weight.value.t(), out=values)
-        return values if self.table.activation is None else self.table.activation.apply(values)
-
-    def backward(self, inputs: Tensor, gradients: Tensor, rate: float, block: int | None, back: Tensor) -> None:
-        """Steps, given the gradients of the outputs; those of the inputs go to `back`."""
-        torch.mm(gradients, self.weight.value, out=back)
-        self.weight.add_product(gradients.t(), inputs, rate, block)
-        if self.table.bias:
-            self.bias.add(gradients.sum(0), rate, block)
-
-    def changes(self, picture: tuple[int, int, int] | None) -> list[Tensor]:
-        """What was learnt, in torch's order."""
-        weight = self.weight.value - self.weight.start
-        if picture is not None:
-            channels, height, width = picture
-            weight = weight.view(-1, height, width, channels).permute(0, 3, 1, 2)
-        changed = [weight.reshape(-1)]
-        return [*changed, self.bias.value - self.bias.start] if self.table.bias else changed
-
-
 class Pictures:
     """Convolutions at work on at most so many examples."""
 
@@ -321,60 +268,3 @@ class Pictures:
         """Steps, given the gradients of what came out for so many examples, in `back`."""
         for number in range(len(self.convolving) - 1, -1, -1):
             self.convolving[number].backward(rows, rate, block, self.convolving[number - 1] if number else None)
-
-
-class Net:
-    """All layers at work, for one client after the other."""
-
-    def __init__(self, table: Convolutions, rows: int) -> None:
-        self.table, self.rows = table, rows
-        self.stack = Pictures(table.pictures, rows)
-        self.dense = [Densely(one, rows) for one in table.dense]
-
-    def begin(self, weights: Sequence[Tensor]) -> None:
-        """Start from the weights of each parameter."""
-        left = list(weights)
-        self.stack.begin(left)
-        for number, dense in enumerate(self.dense):
-            dense.begin(left, None if number else self.stack.after)
-
-    def step(self, examples: Tensor, targets: Tensor, rate: float, offset: Tensor | None) -> None:
-        """One step along the gradient of a batch, times `rate`."""
-        several = len(examples) > self.rows
-        for block, begin in enumerate(range(0, len(examples), self.rows)):
-            rows = slice(begin, begin + self.rows)
-            self._block(examples[rows], targets[rows], rate, offset, block if several else None)
-        if several:
-            for parameter in [*self.stack.parameters, *(one for dense in self.dense for one in dense.parameters)]:
-                parameter.finish(rate)
-
-    def _block(self, examples: Tensor, targets: Tensor, rate: float, offset: Tensor | None, block: int | None) -> None:
-        flat = self.stack.forward(examples).view(len(examples), -1)
-        inputs = [flat]
-        for dense in self.dense:
-            inputs.append(dense.forward(inputs[-1]))
-        outputs = inputs.pop()
-        if offset is not None:
-            outputs.add_(offset)
-        gradients = self.dense[-1].gradients[: len(examples)]
-        self.table.loss.mean(outputs, out=gradients)
-        gradients.sub_(targets)
-        for number in range(len(self.dense) - 1, -1, -1):
-            below = self.dense[number - 1] if number else None
-            before = self._below(below, len(examples))
-            self.dense[number].backward(inputs[number], gradients, rate, block, before)
-            if below is not None and below.table.activation is not None:
-                below.table.activation.backward(before, inputs[number])
-            gradients = before
-        self.stack.backward(len(examples), rate, block)
-
-    def _below(self, dense: Densely | None, rows: int) -> Tensor:
-        """Where the gradients go that a layer gives back: to another dense one, or to the convolutions."""
-        return self.stack.back(rows).view(rows, -1) if dense is None else dense.gradients[:rows]
-
-    def changes(self) -> Tensor:
-        """What was learnt, as a flat vector."""
-        changed = [one for convolving in self.stack.convolving for one in convolving.changes()]
-        for number, dense in enumerate(self.dense):
-            changed += dense.changes(None if number else self.stack.after)
-        return torch.cat(changed)

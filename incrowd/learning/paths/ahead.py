@@ -98,7 +98,7 @@ class Ahead(TrainingPath):
             with self._in_table([one.client for one in group]):
                 chunks = path.train(weights, group)
             if len(groups) > 1:  # the next group may overwrite them
-                chunks = [Contributions(one.clients, [delta.moved() for delta in one.deltas]) for one in chunks]
+                chunks = [one.moved() for one in chunks]
             found += chunks
         return found
 

@@ -10,14 +10,12 @@ from torch import Tensor, nn
 from incrowd.data.inputs import Inputs
 from incrowd.learning.batches import side_by_side
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
+from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.dropout import has_dropout, with_own_dropout
 from incrowd.learning.inputs import calling, chosen, meant
-from incrowd.learning.models import layers_of_flat
 from incrowd.learning.modules import known, remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
-from incrowd.learning.paths.turned import Turned
-from incrowd.learning.store import Feed
+from incrowd.learning.store import Feed, Store
 from incrowd.settings.local import Local
 
 _ROWS = 1000  # examples that are brought together at a time
@@ -41,7 +39,7 @@ class Autograd(TrainingPath):
         self.takes = task.everyone
         usual = 1 if task.on_accelerator else max(1, min(_FEW, _CACHE // (4 * task.model.size)))
         self.at_once = task.execution.chunk or usual
-        self._store = task.store(sparing=task.data.plain and starts_linear(task.model.module, task.data.shape))
+        self._store = Store(task.data)
         self._copy: _ModuleCopy | None = None
 
     def steps(self, module: nn.Module) -> "Steps":
@@ -53,20 +51,12 @@ class Autograd(TrainingPath):
         starts = self.task.model.by_parameter(weights)
         return [Contributions((one.client,), self._train(starts, one)) for one in clients]
 
-    def _train(self, starts: Sequence[Tensor], one: ClientRound) -> list[WeightDelta]:
+    def _train(self, starts: Sequence[Tensor], one: ClientRound) -> FlatDelta:
         # Kept only after a success, because a failure may leave anything behind.
         copied, self._copy = self._copy or _ModuleCopy(self), None
-        deltas = copied.train(starts, self._store.feed([one.client], side_by_side([one.batches])), one)
+        delta = copied.train(starts, self._store.feed([one.client], side_by_side([one.batches])), one)
         self._copy = copied
-        return deltas
-
-
-def starts_linear(module: nn.Module, shape: Sequence[int]) -> bool:
-    """Whether a Linear meets the features first: then a client's examples may come without those that are all zero."""
-    layers = layers_of_flat(module, shape)
-    if not layers or type(layers[0]) is not nn.Linear:
-        return False
-    return next(module.parameters()) is layers[0].weight  # and not a bias that comes before it
+        return delta
 
 
 class Steps(Protocol):
@@ -140,7 +130,6 @@ class _ModuleCopy:
         self._make_steps = path.steps
         self._loss = path.task.loss
         self._offset = path.task.offset
-        self._turned = Turned()
         self._masked = has_dropout(module)
         self._masks = torch.Generator(self._device)
         self._forgets = all(map(known, module.modules()))
@@ -153,37 +142,17 @@ class _ModuleCopy:
         """Start with a copy of the module."""
         self._module = with_own_dropout(working_copy(self._prepared, self._device), self._masks)
         self._parameters: list[Tensor] = [parameter for _, parameter in trainable(self._module)]
-        self._whole = self._parameters[0].data  # the first weight when no features are left out
         self._steps = self._make_steps(self._module)
 
-    def train(self, starts: Sequence[Tensor], feed: Feed, one: ClientRound) -> list[WeightDelta]:
+    def train(self, starts: Sequence[Tensor], feed: Feed, one: ClientRound) -> FlatDelta:
         """Train the one client of a feed from these weights of each parameter."""
         if not self._forgets:
             self._begin()
         if self._masked:
             self._masks.manual_seed(one.masks_seed())
         with remembering_nothing(self._module, self._device, whose="client"):
-            offset = self._offset(one.client)
-            if feed.columns is None:
-                return self._train_whole(starts, feed, offset)
-            return self._train_narrow(starts, feed, feed.columns, offset)
-
-    def _train_whole(self, starts: Sequence[Tensor], feed: Feed, offset: Tensor | None) -> list[WeightDelta]:
-        self._parameters[0].data = self._whole
-        self._train(list(starts), feed, offset)
-        return [_changed(self._parameters, starts)]
-
-    def _train_narrow(
-        self, starts: Sequence[Tensor], feed: Feed, columns: Tensor, offset: Tensor | None
-    ) -> list[WeightDelta]:
-        """Train without the features left out, on a first weight that is stored by input and stays in place."""
-        by_input = self._turned.of(starts[0])
-        first = by_input.index_select(0, columns[0])
-        value = torch.empty_like(first)
-        self._parameters[0].data = value.t()
-        self._train([first.t(), *starts[1:]], feed, offset)
-        changed = InputDelta(value.sub_(first)[None], None, columns, len(by_input))
-        return [changed, _changed(self._parameters[1:], starts[1:])]
+            self._train(list(starts), feed, self._offset(one.client))
+        return _changed(self._parameters, starts)
 
     def _train(self, starts: list[Tensor], feed: Feed, offset: Tensor | None) -> None:
         """Take the steps."""

@@ -16,8 +16,7 @@ from incrowd.learning.execution import Execution
 from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.program import Program, compile_program
-from incrowd.learning.store import MEMORY, ClientTensors, Store
+from incrowd.learning.store import ClientTensors
 from incrowd.settings.local import Local
 
 
@@ -47,10 +46,6 @@ class TrainingTask:
         """All clients that there are, for a path that takes them."""
         return np.ones(self.data.present, bool)
 
-    def program(self) -> Program | None:
-        """The program of the model and its loss, if they have one."""
-        return compile_program(self.model.module, self.loss, self.data)
-
     def offset(self, client: int) -> Tensor | None:
         """What the client adds to its outputs before they are compared with its labels; see `label_shares`."""
         if self.local.label_shares is None:
@@ -66,15 +61,6 @@ class TrainingTask:
     def _offset_of(self, labels: Tensor, smoothing: float) -> Tensor:
         everyones = self.data.above_equal
         return logit_offset(labels, smoothing, loss=self.loss, outputs=self.outputs, above_equal=everyones)
-
-    def store(self, *, sparing: bool, folding: bool = False, apart: bool = False) -> Store:
-        """The examples; `sparing` says whether the model's first layer can do without features that are all zero,
-        `folding` whether it can do without those that are another constant, too, and `apart` whether it wants those
-        that nearly are for themselves.
-        """
-        # Weight decay changes the weights of features that are always zero, too.
-        sparing = sparing and self.local.weight_decay == 0
-        return Store(self.data, sparing=sparing, folding=folding, apart=apart, memory=MEMORY // self.execution.threads)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

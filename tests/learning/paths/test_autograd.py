@@ -5,7 +5,6 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model
-from incrowd.learning.paths.autograd import starts_linear
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
 LOCAL = Local(learning_rate=0.3, batch_size=4)
@@ -37,19 +36,6 @@ def test_a_module_that_remembers_its_examples_is_refused(change: str) -> None:
     engine = CohortEngine(model, clients(), LOCAL)
     with pytest.raises(ConfigError, match=r"mean.*carry one client's data to the next"):
         trained(engine, model.weights, [0])
-
-
-def test_features_are_left_out_where_a_linear_layer_meets_them_and_nowhere_else() -> None:
-    linear = nn.Linear(FEATURES, CLASSES)
-    assert starts_linear(nn.Sequential(linear, nn.GELU()), (FEATURES,))
-    assert starts_linear(nn.Sequential(nn.Flatten(), linear), (4, 6))
-    assert not starts_linear(nn.Sequential(nn.LayerNorm(FEATURES), linear), (FEATURES,))
-    assert not starts_linear(nn.Sequential(nn.Flatten(2), linear), (1, 4, 6))
-    assert not starts_linear(nn.Sequential(linear), (7, FEATURES))
-    assert not starts_linear(nn.Sequential(nn.Flatten()), (4, 6))
-    assert not starts_linear(linear, (FEATURES,))
-    linear.register_forward_pre_hook(lambda _module, inputs: (inputs[0] + 1,))
-    assert not starts_linear(nn.Sequential(linear), (FEATURES,))
 
 
 def test_constant_buffers_are_welcome() -> None:

@@ -1,123 +1,120 @@
-"""Every way to train is one of several: without it, clients learn the same in another way."""
+"""The contract of every backend: clients learn what a plain loop teaches them, in the same bits in any company."""
 
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import incrowd
 from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, Model, linear, mlp
-from incrowd.learning.paths import PATHS, autograd, compiled, convolved, direct, fused, together, whole_step
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp, small_cnn
+from incrowd.learning.compiling.worth import compiler_there
+from incrowd.learning.paths import PATHS, WHOLE, ahead, autograd, fast, together, whole_step
 from incrowd.learning.paths.path import MakePath
-from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
+from incrowd.learning.paths.together import training
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
-DELETABLE = ("compiled", "convolved", "direct", "fused", "together", "whole_step")
-COHORT = range(len(SIZES))
-LOCAL = Local(learning_rate=0.3, batch_size=10)
-NAMES: dict[MakePath, str] = {
-    PATHS[0]: "Ahead",
-    together.make: "Together",
-    compiled.make: "Compiled",
-    fused.make: "Fused",
-    convolved.make: "Convolved",
-    whole_step.make: "WholeStep",
-    direct.make: "Direct",
-    autograd.make: "Autograd",
+SIZES = (9, 23, 1, 14)
+LOCAL = Local(learning_rate=0.1, batch_size=8, epochs=2)
+BACKENDS: dict[str, tuple[MakePath, Execution]] = {
+    "frozen layers": (ahead.before((fast.make, autograd.make)), Execution()),
+    "vectorized": (training.make, Execution(chunk=2)),
+    "fast": (fast.make, Execution()),
+    "compiled step": (whole_step.make, Execution(compile="always")),
+    "loop": (autograd.make, Execution()),
 }
-
-
-def large() -> Model:
-    return Model(
-        nn.Sequential(nn.Linear(FEATURES, 1400), nn.GELU(), nn.Dropout(0.2), nn.Linear(1400, CLASSES)), fresh=True
-    )
 
 
 def through(*between: nn.Module) -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 9), *between, nn.Linear(9, CLASSES)), fresh=True)
+    return Model(nn.Sequential(nn.Linear(FEATURES, 70), *between, nn.Linear(70, CLASSES)), fresh=True)
 
 
-MODELS: dict[str, tuple[Callable[[], Model], list[str]]] = {
-    "small": (lambda: linear(FEATURES, CLASSES), ["Compiled"]),
-    "some sparse": (lambda: mlp((FEATURES, 400, CLASSES)), ["Compiled", "Fused"]),
-    "large layers": (large, ["Direct"]),
-    "normed": (lambda: through(nn.LayerNorm(9), nn.GELU()), ["Fused"]),
-    "any": (lambda: through(nn.LayerNorm(9), nn.Softplus()), ["Autograd"]),
+def frozen() -> Model:
+    layers = nn.Sequential(nn.Linear(FEATURES, 70), nn.Tanh()).requires_grad_(False)
+    return Model(nn.Sequential(*layers, nn.Linear(70, CLASSES)))
+
+
+def pictures() -> ClientTensors:
+    data, generator = clients(SIZES), np.random.default_rng(1)
+    features = generator.integers(0, 256, (len(data.features), 16, 16)).astype(np.uint8)
+    return replace(data, features=torch.from_numpy(features))
+
+
+MODELS: dict[str, tuple[Callable[[], Model], Callable[[], ClientTensors]]] = {
+    "linear": (lambda: linear(FEATURES, CLASSES), lambda: clients(SIZES, dead=0.6)),
+    "perceptron": (lambda: mlp((FEATURES, 70, CLASSES)), lambda: clients(SIZES, real=True, dead=0.1)),
+    "normed": (lambda: through(nn.LayerNorm(70), nn.GELU()), lambda: clients(SIZES, offset=-0.3)),
+    "dropout": (lambda: through(nn.Dropout(0.2), nn.ELU()), lambda: clients(SIZES)),
+    "convolutions": (lambda: small_cnn(side=16, outputs=CLASSES), pictures),
+    "frozen": (frozen, lambda: clients(SIZES)),
 }
+NOT_TAKEN = {
+    ("frozen layers", "linear"), ("frozen layers", "perceptron"), ("frozen layers", "normed"),
+    ("frozen layers", "dropout"), ("frozen layers", "convolutions"),
+    ("fast", "dropout"), ("fast", "frozen"),
+}  # fmt: skip
+PAIRS = [(backend, model) for backend in BACKENDS for model in MODELS if (backend, model) not in NOT_TAKEN]
 
 
-def names(engine: CohortEngine) -> list[str]:
-    return [type(path).__name__ for path in engine.paths]
+@pytest.mark.parametrize("terms", [{}, {"momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3}], ids=["plain", "all"])
+@pytest.mark.parametrize(("backend", "model"), PAIRS)
+def test_clients_learn_what_a_plain_loop_teaches_in_the_same_bits_in_any_company(
+    backend: str, model: str, terms: dict[str, float]
+) -> None:
+    make, execution = BACKENDS[backend]
+    if backend == "compiled step" and not compiler_there():
+        pytest.skip("there is no C++ compiler: apt-get install g++")
+    one, data, local = MODELS[model][0](), MODELS[model][1](), LOCAL.replaced(**terms)
+    weights, everyone = one.initial(RANDOMNESS), range(len(SIZES))
+    others = [autograd.make] if backend == "vectorized" else []  # for this processor may round otherwise in company
+    engine = CohortEngine(one, data, local, execution, paths=[make, *others])
+    found = trained(engine, weights, everyone)
+    assert_close(found, twin(one, data, local, weights, everyone))
+    for cohort in (everyone, [3, 1], [1]):
+        again = trained(engine, weights, cohort)
+        assert all(np.array_equal(again[client], found[client]) for client in cohort)
 
 
-def test_the_list_has_every_path_and_ends_with_the_one_for_all_models() -> None:
-    assert list(NAMES) == list(PATHS)
+def test_the_list_has_every_backend_and_ends_with_the_one_for_all_models() -> None:
+    assert list(WHOLE) == [together.make, fast.make, whole_step.make, autograd.make]
+    assert list(PATHS[1:]) == list(WHOLE)
 
 
-@pytest.mark.parametrize(("make", "expected"), MODELS.values(), ids=MODELS)
-def test_a_client_goes_the_first_way_that_takes_it(make: Callable[[], Model], expected: list[str]) -> None:
-    assert names(CohortEngine(make(), clients(dead=0.6), LOCAL)) == expected
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("without", [one for one in PATHS if one is not autograd.make], ids=NAMES.__getitem__)
-def test_without_a_path_clients_learn_the_same_to_rounding(without: MakePath, model: str) -> None:
-    one, data = MODELS[model][0](), clients(dead=0.6)
-    weights = one.initial(RANDOMNESS)
-    left = CohortEngine(one, data, LOCAL, paths=[path for path in PATHS if path is not without])
-    assert NAMES[without] not in names(left)
-    found = trained(left, weights, COHORT)
-    assert_close(found, trained(CohortEngine(one, data, LOCAL), weights, COHORT))
-    twin = CohortEngine(one, data, LOCAL, paths=[autograd.make])
-    assert names(twin) == ["Autograd"]
-    assert_close(found, trained(twin, weights, COHORT))
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    {"linear": "Fast", "perceptron": "Fast", "convolutions": "Fast", "frozen": "Ahead", "dropout": "Autograd"}.items(),
+)
+def test_a_client_goes_the_first_way_that_takes_it(model: str, expected: str) -> None:
+    engine = CohortEngine(MODELS[model][0](), MODELS[model][1](), LOCAL)
+    assert [type(path).__name__ for path in engine.paths] == [expected]
 
 
 def test_a_model_that_no_path_takes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"paths = 2: none of them takes this model"):
-        CohortEngine(large(), clients(), LOCAL, paths=[compiled.make, fused.make])
-
-
-def test_who_has_few_examples_goes_the_compiled_way_by_their_own_number() -> None:
-    """An operation on one example takes longer to call than to do."""
-    model = mlp((FEATURES, 1000, CLASSES))  # too many weights to be small
-    engine = CohortEngine(model, clients((1, 4, 60, 200), dead=0.0), LOCAL)
-    assert [type(engine._ways.path(k)).__name__ for k in range(4)] == ["Compiled", "Compiled", "Fused", "Fused"]
-    more = CohortEngine(model, clients((1, 400, 400, 400), dead=0.0), LOCAL)
-    assert type(more._ways.path(0)).__name__ == "Compiled"
-
-
-@pytest.mark.parametrize("dead", [0.5, 0.8])
-def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: float) -> None:
-    model, data = mlp((FEATURES, 70, CLASSES)), clients(dead=dead)
-    weights = model.initial(RANDOMNESS)
-    every, some = (CohortEngine(model, data, LOCAL, paths=paths) for paths in (PATHS, PATHS[1:]))
-    one, two = trained(every, weights, COHORT), trained(some, weights, COHORT)
-    alike = [np.array_equal(one[k], two[k]) for k in COHORT]
-    kinds = [type(every._ways.path(k)).__name__ for k in COHORT]
-    assert all(same for same, kind in zip(alike, kinds, strict=True) if kind == "Fused")
+    with pytest.raises(ConfigError, match=r"paths = 1: none of them takes this model"):
+        CohortEngine(MODELS["dropout"][0](), clients(), LOCAL, paths=[fast.make])
 
 
 @pytest.mark.slow
 def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"
-    for folder in ("compiled", "fused", "whole_step"):
+    for folder in ("fast", "together", "whole_step"):
         shutil.rmtree(paths / folder)
-    for file in ("ahead.py", "convolved.py", "direct.py"):
-        (paths / file).unlink()
+    (paths / "ahead.py").unlink()
     text = (paths / "__init__.py").read_text()
     for line in (
-        *(f"    {name}.make,\n" for name in DELETABLE),
+        *(f"    {name}.make,\n" for name in ("fast", "together", "whole_step")),
         "    ahead.before(WHOLE),\n",
-        f", {', '.join(DELETABLE)}",
+        ", fast, together, whole_step",
         "ahead, ",
     ):
         assert text.count(line) == 1

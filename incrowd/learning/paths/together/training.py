@@ -127,7 +127,7 @@ class Together(TrainingPath):
                 own.shares.copy_(shares[t])
                 take()
         changes = own.changes()[: len(group)]
-        return Contributions(tuple(one.client for one in group), [FlatDelta(changes)])
+        return Contributions(tuple(one.client for one in group), FlatDelta(changes))
 
     def _clients(self, size: Size) -> Abreast:
         """Room for so many clients with such batches; their steps are noted while nothing is in it."""

@@ -27,6 +27,7 @@ from incrowd.learning.modules import remembering_nothing, trainable, working_cop
 from incrowd.learning.paths.autograd import batches_of
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.whole_step.step import ModuleStep, plain_step
+from incrowd.learning.store import Store
 from incrowd.learning.threads import one_thread
 from incrowd.settings.local import Local
 
@@ -140,13 +141,13 @@ class WholeStep(TrainingPath):
     def __init__(self, task: TrainingTask, attempt: _Attempt, takes: NDArray[np.bool_]) -> None:
         self.takes = takes
         self.at_once = task.execution.chunk or max(1, min(_FEW, _CACHE // (4 * task.model.size)))
-        self._task, self._attempt, self._store = task, attempt, task.store(sparing=False)
+        self._task, self._attempt, self._store = task, attempt, Store(task.data)
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `TrainingPath.train`."""
         # Copies, because where a part of the flat weights begins in memory is not what a compiler likes.
         starts = [start.clone() for start in self._task.model.by_parameter(weights)]
-        return [Contributions((one.client,), [self._train(starts, one)]) for one in clients]
+        return [Contributions((one.client,), self._train(starts, one)) for one in clients]
 
     @torch.no_grad()
     def _train(self, starts: list[Tensor], one: ClientRound) -> FlatDelta:

@@ -19,9 +19,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from incrowd.learning.machine_code import SETTINGS, Loop, kept, stamp_of
-
-LINE = 16  # float32 numbers in a line of the cache
+from incrowd.learning.machine_code import SETTINGS, Loop, kept
+from incrowd.learning.paths.fast.memory import LINE
 
 _HOST = llvmlite.binding.get_host_cpu_features()
 _LANES = 16 if _HOST.get("avx512f") else 8 if _HOST.get("avx2") else 4  # float32 numbers in a vector register
@@ -30,13 +29,10 @@ _REGISTERS = 8  # hold a piece of a row
 _FLOAT, _PLACE = ir.FloatType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, _LANES)
 _FUSED = ("contract",)  # a product and a sum may be one instruction
-_ONE = np.float32(1)
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+_LEAST, _MOST = np.float32(-87), np.float32(88)
 _PER_DOUBLING = np.float32(1 / math.log(2))
 _DOUBLING, _DOUBLING_REST = np.float32(355 / 512), np.float32(math.log(2) - 355 / 512)
-
-SOURCES = stamp_of(__file__)
-"""Machine code on disk is good as long as this holds: loops are made of functions from several of these files."""
-
 
 compiled = kept(__file__)
 """Machine code of a function that Python calls, kept on disk if there is a folder for it."""
@@ -47,11 +43,6 @@ def inner(function: Loop) -> Loop:
     compile_: Any = numba.njit
     loop: Loop = compile_(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **SETTINGS)
     return loop
-
-
-def padded(outputs: int) -> int:
-    """How many numbers a row with so many outputs takes."""
-    return -(-outputs // LINE) * LINE
 
 
 def _declared(build: Any, kind: Any, name: str) -> Any:
@@ -220,75 +211,6 @@ def _add_to_rows(_: Any, out: Any, row: Any, where: Any, places: Any, numbers: A
 
 
 @intrinsic
-def _add_products(_: Any, out: Any, row: Any, table: Any, where: Any, places: Any, step: Any) -> Any:
-    signature = types.void(out, row, table, _whole(where), places, types.int64)
-
-    def generate(context: Any, build: Any, signature: Any, values: Any) -> Any:
-        out, row, table, out_at, row_at, table_at, width, begin, end, places, step = _arguments(
-            context, build, signature, values
-        )
-        out, row, table = build.gep(out, [out_at]), build.gep(row, [row_at]), build.gep(table, [table_at])
-        kind = ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR])
-        add_up = _declared(build, kind, f"llvm.vector.reduce.fadd.v{_LANES}f32")
-
-        def piece(now: Any, registers: int) -> None:
-            kept = _load(build, _vectors(build, build.gep(row, [now]), registers))
-
-            def product(k: Any, _: list[Any]) -> list[Any]:
-                place = build.zext(build.load(build.gep(places, [k])), _PLACE)
-                other = build.gep(table, [build.add(build.mul(place, width), now)])
-                terms = _load(build, _vectors(build, other, registers))
-                terms = [build.fmul(x, y, flags=_FUSED) for x, y in zip(kept, terms, strict=True)]
-                while len(terms) > 1:
-                    half = len(terms) // 2
-                    terms = _added(build, terms[:half], terms[half : 2 * half]) + terms[2 * half :]
-                there = build.gep(out, [build.mul(place, step)])
-                build.store(build.call(add_up, [build.load(there), terms[0]], fastmath=("reassoc",)), there)
-                return []
-
-            _loop(build, begin, end, 1, [], product)
-
-        _pieces(build, width, piece)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
-def _pack(_: Any, values: Any, places: Any, numbers: Any, where: Any) -> Any:
-    signature = types.int64(values, places, numbers, _whole(where))
-
-    def generate(context: Any, build: Any, signature: Any, values: Any) -> Any:
-        values, places, numbers, at, width, first, count = _arguments(context, build, signature, values)
-        mask, index = ir.VectorType(ir.IntType(1), _LANES), ir.VectorType(ir.IntType(32), _LANES)
-        bits = ir.IntType(_LANES)
-        pack = {
-            kind: _declared(
-                build,
-                ir.FunctionType(ir.VoidType(), [kind, kind.element.as_pointer(), mask]),
-                f"llvm.masked.compressstore.v{_LANES}{name}",
-            )
-            for kind, name in ((_VECTOR, "f32"), (index, "i32"))
-        }
-        ones = _declared(build, ir.FunctionType(bits, [bits]), f"llvm.ctpop.i{_LANES}")
-        values = build.gep(values, [at])
-
-        def some(now: Any, carried: list[Any]) -> list[Any]:
-            (found,) = carried
-            (row,) = _load(build, _vectors(build, build.gep(values, [now]), 1))
-            chosen = build.fcmp_unordered("!=", row, _zero())
-            begin = _splat(build, build.trunc(build.add(first, now), ir.IntType(32)), index)
-            lanes = build.add(begin, ir.Constant(index, list(range(_LANES))))
-            build.call(pack[_VECTOR], [row, build.gep(numbers, [found]), chosen])
-            build.call(pack[index], [lanes, build.gep(places, [found]), chosen])
-            return [build.add(found, build.zext(build.call(ones, [build.bitcast(chosen, bits)]), _PLACE))]
-
-        return _loop(build, ir.Constant(_PLACE, 0), width, _LANES, [count], some)[1][0]
-
-    return signature, generate
-
-
-@intrinsic
 def _fetch(_: Any, numbers: Any, where: Any) -> Any:
     signature = types.void(numbers, _whole(where))
     step = 4 * LINE // (numbers.dtype.bitwidth // 8)
@@ -322,35 +244,29 @@ add_to_rows: Any = _add_to_rows
 
 out[out_at + places[k] * width:][:width] += factor * numbers[k] * row[row_at:][:width] for every pair.
 """
-add_products: Any = _add_products
-"""add_products(out, row, table, (out_at, row_at, table_at, width, begin, end), places, step):
-
-out[out_at + places[k] * step] += row[row_at:][:width] @ table[table_at + places[k] * width:][:width] for every k.
-"""
-pack: Any = _pack
-"""pack(values, places, numbers, (at, width, first, count)): append to `count` pairs those of values[at:][:width] that
-are not 0, whose places are counted from `first`; how many there are then. There has to be room for a vector more.
-"""
 fetch: Any = _fetch
 """fetch(numbers, (begin, end)): ask for numbers[begin:end], which will be needed soon, and do not wait for them."""
 
 
 @inner
 def exp(x: np.float32) -> np.float32:
-    """Of a number up to 0, at most 2^-21 of it off: 2^k e^r, r at most log(2) / 2 from 0, where 8 terms are enough.
+    """At most 2^-21 of it off: 2^k e^r, r at most log(2) / 2 from 0; the library's takes one number at a time.
 
-    The library's function is as good, but takes one number at a time.
+    Beyond what float32 holds it is 0 or infinite; of what is no number it is none.
     """
-    x = max(x, np.float32(-87))  # what is smaller would not be a normal number
-    k = np.floor(x * _PER_DOUBLING + np.float32(0.5))
-    r = x - k * _DOUBLING - k * _DOUBLING_REST  # k times the first is exact
+    held = min(max(x, _LEAST), _MOST)
+    held = held if x == x else _ZERO
+    k = np.floor(held * _PER_DOUBLING + _HALF)
+    r = held - k * _DOUBLING - k * _DOUBLING_REST  # k times the first is exact
     p = _ONE + r * np.float32(1 / 7)
     p = _ONE + p * r * np.float32(1 / 6)
     p = _ONE + p * r * np.float32(1 / 5)
     p = _ONE + p * r * np.float32(1 / 4)
     p = _ONE + p * r * np.float32(1 / 3)
-    p = _ONE + p * r * np.float32(1 / 2)
+    p = _ONE + p * r * _HALF
     p = _ONE + p * r
-    power = (np.int32(k) + np.int32(127)) << np.int32(23)
-    result: np.float32 = p * np.int32(power).view(np.float32)
+    value = p * np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
+    value = _ZERO if x < _LEAST else value
+    value = np.float32(np.inf) if x > _MOST else value
+    result: np.float32 = value if x == x else x
     return result

@@ -1,0 +1,408 @@
+"""One client's training: a compiled loop over its batches, and the first layer where that is Linear.
+
+A sparse client's examples are pairs of a feature and a number that is not zero. Outputs are then sums of rows of the
+weight, and a step adds rows of gradients to the rows in use: example by example where rows are narrow, else feature by
+feature, so that a batch reads and writes each row once.
+
+For another client, the weights of the features that it uses are moved together, and matrix products do the work. In
+small batches the update of the first weight is put off over a block of them. With the weights W at the beginning of a
+block, the outputs of batch t are x_t W - rate * x_t (sum of x_s' d_s over the batches s before it), and the products
+x_t x_s' of all batches come from one matrix product.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Integers
+from incrowd.learning.deltas import RUN
+from incrowd.learning.paths.fast import passes
+from incrowd.learning.paths.fast.memory import (
+    AMOUNTS,
+    BIAS,
+    BIASED,
+    BLOCK,
+    CHANNELS,
+    COLUMNS,
+    ENDS,
+    FIRSTS,
+    FLAGS,
+    GRADIENTS,
+    GRAM,
+    IN,
+    IN_ROW,
+    INPUTS,
+    KEPT_FROM,
+    MANY,
+    ORDER,
+    OUT,
+    OUTPUTS,
+    ROWS,
+    USED,
+    USERS,
+    VELOCITY,
+    WEIGHT,
+    WIDTH,
+    Numbers,
+    Space,
+    X,
+)
+from incrowd.learning.paths.fast.passes import product
+from incrowd.learning.paths.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
+
+_NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
+_ONE, _ZERO = np.float32(1), np.float32(0)
+
+
+class Examples(NamedTuple):
+    """All examples; a number means itself * scale + offset.
+
+    Row r of a sparse client has the pairs from starts[r] to starts[r + 1]; rows of others are only in the table.
+    """
+
+    table: NDArray[Any]  # uint8 or float32
+    starts: NDArray[np.int64]
+    places: NDArray[Any]  # unsigned
+    numbers: NDArray[Any]
+    scale: np.float32
+    offset: np.float32
+
+
+class Settings(NamedTuple):
+    """How a step is made; a `plain` one is the gradient alone."""
+
+    rate: np.float32
+    momentum: np.float32
+    weight_decay: np.float32
+    proximal: np.float32
+    plain: bool
+    change: np.float32  # times which gradients are added to the weights, or to the velocity
+    loss: int
+    pictures: bool
+    together: int  # pictures that are looked at together
+    block: int  # examples over which an update may be put off
+
+
+class Batches(NamedTuple):
+    """One client's batches: of `sizes`, one after the other in `rows` and `labels`; `offset` is added to outputs."""
+
+    rows: NDArray[np.int64]
+    labels: Numbers
+    sizes: Integers
+    offset: Numbers
+
+
+@compiled
+def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool) -> int:
+    """Take a client's steps from the weights `start`; how many features it uses.
+
+    Of a dense first layer the integers from `USED` on say which features these are. All layers behind the first go
+    through one place here, because machine code is made of them again wherever they are called.
+    """
+    used = _begin(e, s, how, start, b.rows, sparse)
+    lowest, shift, target = 0 if how.pictures else 1, s.integers[GRADIENTS], s.integers[VELOCITY]
+    t: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
+    begin = t
+    while t < len(b.sizes):
+        several, count = t + 1, b.sizes[t]
+        while how.block and not sparse and several < len(b.sizes) and count + b.sizes[several] <= how.block:
+            count += b.sizes[several]
+            several += 1
+        rows, put_off, done = b.rows[begin : begin + count], False, 0 * begin
+        if not sparse and not how.pictures:
+            _load(e, s, rows, used)
+            put_off = bool(several > t + 1) and _multiply_examples(s, count, used)
+            if put_off:
+                _multiply(s, 0, count, used, s.integers[BLOCK])
+        while done < count:
+            size = min(count - done, how.together) if how.pictures else b.sizes[t]
+            own, labels = rows[done : done + size], b.labels[begin + done : begin + done + size]
+            if how.pictures:
+                _load_pictures(e, s, own)
+            elif sparse:
+                _sparse_outputs(e, s, own, b.rows[begin + count : begin + 2 * count])
+            else:
+                _dense_outputs(s, how, done, size, count, used, put_off)
+            passes.forward(s, size, lowest)
+            passes.compare(s, how.loss, labels, b.offset, np.float32(1 / (count if how.pictures else size)))
+            passes.backward(s, size, lowest, target, how.change)
+            if sparse:
+                _sparse_step(e, s, how, own)
+            elif put_off:
+                width = s.table[0, WIDTH]
+                _copy(s.floats, s.table[0, OUT] + shift, s.integers[BLOCK] + done * width, size * width)
+            elif not how.pictures:
+                _dense_step(s, how, done, s.table[0, OUT] + shift, size, used)
+            done += size
+            t += 0 if how.pictures else 1
+        if put_off:
+            _dense_step(s, how, 0, s.integers[BLOCK], count, used)
+        if count and not how.plain:
+            _descend(s, how, start, used, sparse or how.pictures)
+        t, begin = several, begin + count
+    return used
+
+
+@inner
+def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[np.int64], sparse: bool) -> int:
+    """Copy the weights of features in use, and all others; how many features there are."""
+    first = s.table[0]
+    used: int = first[INPUTS]
+    if not sparse and not how.pictures:
+        used = _find_used(e, s, rows, how.weight_decay != 0 or e.offset != 0)
+    # What is no number must not reach the next client through fillings.
+    for k in range(len(start), s.integers[KEPT_FROM]):
+        s.floats[k] = 0
+    for k in range(first[WEIGHT]):
+        s.floats[k] = start[k]
+    for j in range(used):
+        to = first[WEIGHT] + j * first[WIDTH]
+        of = first[WEIGHT] + (j if sparse or how.pictures else s.integers[s.integers[USED] + j]) * first[WIDTH]
+        for h in range(first[WIDTH]):
+            s.floats[to + h] = start[of + h]
+    return used
+
+
+@inner
+def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> int:
+    """Find the features that are not zero in all of a client's examples."""
+    flags, found = s.shorts[s.integers[FLAGS] :][: e.table.shape[1]], s.integers[USED]
+    flags[:] = every
+    if not every:
+        for row in rows:
+            own = e.table[row]
+            for j in range(len(own)):
+                flags[j] |= own[j] != 0
+    used = 0
+    for j in range(len(flags)):
+        if flags[j] != 0:
+            s.integers[found + used] = j
+            used += 1
+    return used
+
+
+@inner
+def _descend(s: Space, how: Settings, start: Numbers, used: int, whole: bool) -> None:
+    """A step along the gradients in the velocity, which is made ready for the next."""
+    pull, other, width = how.weight_decay + how.proximal, s.table[0, WEIGHT], s.table[0, WIDTH]
+    size = other + used * width
+    weights, velocity = s.floats[:size], s.floats[s.integers[VELOCITY] :][:size]
+    if pull != 0:
+        for k in range(size if whole else other):
+            velocity[k] += pull * weights[k] - how.proximal * start[k]
+        for j in range(0 if whole else used):
+            to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+            for h in range(width):
+                velocity[to + h] += pull * weights[to + h] - how.proximal * start[of + h]
+    for k in range(size):
+        weights[k] -= how.rate * velocity[k]
+        velocity[k] *= how.momentum
+
+
+@inner
+def _load_pictures(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
+    """Pictures, channels last."""
+    t = s.table[0]
+    channels, each = t[CHANNELS], t[ROWS] * t[COLUMNS]
+    for i in range(len(rows)):
+        own, to = e.table[rows[i]], t[IN] + i * t[IN_ROW]
+        for c in range(channels):
+            for p in range(each):
+                s.floats[to + p * channels + c] = np.float32(own[c * each + p]) * e.scale + e.offset
+
+
+@inner
+def _sparse_outputs(e: Examples, s: Space, rows: NDArray[np.int64], following: NDArray[np.int64]) -> None:
+    """The first layer's outputs for a batch; that which follows is fetched meanwhile."""
+    t = s.table[0]
+    for row in following:
+        fetch(e.places, (e.starts[row], e.starts[row + 1]))
+        fetch(e.numbers, (e.starts[row], e.starts[row + 1]))
+    passes.fill(s.floats, t[BIAS], t[WIDTH], t[OUT], t[WIDTH], len(rows))
+    for i in range(len(rows)):
+        where = (t[OUT] + i * t[WIDTH], t[WEIGHT], t[WIDTH], e.starts[rows[i]], e.starts[rows[i] + 1])
+        add_rows(s.floats, s.floats, where, e.places, e.numbers, e.scale)
+
+
+@inner
+def _sparse_step(e: Examples, s: Space, how: Settings, rows: NDArray[np.int64]) -> None:
+    """The step, or the gradients, of a sparse first layer."""
+    t, h, target = s.table[0], s.integers, s.integers[VELOCITY]
+    width, d, weight = t[WIDTH], t[OUT] + h[GRADIENTS], t[WEIGHT] + target
+    change = np.float32(how.change * e.scale)
+    if width <= _NARROW:
+        for i in range(len(rows)):
+            where = (weight, d + i * width, width, e.starts[rows[i]], e.starts[rows[i] + 1])
+            add_to_rows(s.floats, s.floats, where, e.places, e.numbers, change)
+    else:
+        users, amounts = s.shorts[h[USERS] :], s.floats[h[AMOUNTS] :]
+        firsts, ends, order = h[h[FIRSTS] :], h[h[ENDS] :], h[h[ORDER] :]
+        for n in range(_transpose(e, s, rows)):
+            k = order[n]
+            where = (weight + k * width, d, width, firsts[k], ends[k])
+            add_rows(s.floats, s.floats, where, users, amounts, change)
+    if t[BIASED]:
+        passes.add_bias(s.floats, target + t[BIAS], width, how.change, d, width, len(rows))
+
+
+@inner
+def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
+    """Which examples of a batch have a feature, and how much of it: pairs firsts[k] to ends[k] of feature k.
+
+    Gives how many features are in use. In `order`, those with equally many examples come together, so that a processor
+    predicts where their loops end, which is a quarter of the time.
+    """
+    features, h = s.table[0, INPUTS], s.integers
+    firsts, ends, order, many = h[h[FIRSTS] :], h[h[ENDS] :], h[h[ORDER] :], h[h[MANY] :]
+    users, amounts = s.shorts[h[USERS] :], s.floats[h[AMOUNTS] :]
+    ends[:features] = 0
+    for row in rows:
+        for k in range(e.starts[row], e.starts[row + 1]):
+            ends[e.places[k]] += 1
+    many[: len(rows) + 2] = 0
+    for k in range(features):
+        many[ends[k] + 1] += 1
+    many[1] = 0  # features that no example has
+    for n in range(1, len(rows) + 1):
+        many[n + 1] += many[n]
+    pair = np.int64(0)
+    for k in range(features):
+        n = ends[k]
+        if n:
+            order[many[n]] = k
+            many[n] += 1
+        firsts[k], ends[k] = pair, pair
+        pair += n
+    for i in range(len(rows)):
+        for k in range(e.starts[rows[i]], e.starts[rows[i] + 1]):
+            place = e.places[k]
+            users[ends[place]], amounts[ends[place]] = i, e.numbers[k]
+            ends[place] += 1
+    several: int = many[len(rows)]
+    return several
+
+
+@inner
+def _load(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
+    """The examples, of the features in use."""
+    features, h = e.table.shape[1], s.integers
+    which = h[h[USED] :]
+    for i in range(len(rows)):
+        own, x = e.table[rows[i]], s.floats[h[X] + i * features :]
+        if used == features:
+            for j in range(used):
+                x[j] = np.float32(own[j]) * e.scale + e.offset
+        else:
+            for j in range(used):
+                x[j] = np.float32(own[which[j]]) * e.scale + e.offset
+
+
+@inner
+def _copy(numbers: Numbers, of: int, to: int, count: int) -> None:
+    for k in range(count):
+        numbers[to + k] = numbers[of + k]
+
+
+@inner
+def _multiply(s: Space, done: int, count: int, used: int, out: int) -> None:
+    """A dense first layer's outputs for some examples, of which so many lie before."""
+    t = s.table[0]
+    x, weight = (s.integers[X] + done * t[INPUTS], t[INPUTS]), (t[WEIGHT], t[WIDTH])
+    passes.fill(s.floats, t[BIAS], t[WIDTH], out, t[WIDTH], count)
+    product(s, (0, 0), (count, t[OUTPUTS], used), _ONE, x, weight, _ONE, (out, t[WIDTH]))
+
+
+@inner
+def _dense_outputs(s: Space, how: Settings, done: int, size: int, count: int, used: int, put_off: bool) -> None:
+    """The first layer's outputs for a batch, `done` examples behind the first of its block.
+
+    Where the update is put off they are there, by the weights at the beginning of the block. The gradients of the
+    examples before, which have taken the place of their outputs, count by the products of these examples with others.
+    """
+    t, block = s.table[0], s.integers[BLOCK]
+    if not put_off:
+        _multiply(s, done, size, used, t[OUT])
+        return
+    _copy(s.floats, block + done * t[WIDTH], t[OUT], size * t[WIDTH])
+    if done:
+        past = s.integers[GRAM] + done * count, count
+        out = t[OUT], t[WIDTH]
+        product(s, (0, 0), (size, t[OUTPUTS], done), how.change, past, (block, t[WIDTH]), _ONE, out)
+
+
+@inner
+def _dense_step(s: Space, how: Settings, done: int, d: int, count: int, used: int) -> None:
+    """The step, or the gradients, of a dense first layer, from examples and gradients of their outputs."""
+    t, target = s.table[0], s.integers[VELOCITY]
+    into, x = (target + t[WEIGHT], t[WIDTH]), (s.integers[X] + done * t[INPUTS], t[INPUTS])
+    product(s, (1, 0), (used, t[OUTPUTS], count), how.change, x, (d, t[WIDTH]), _ONE, into)
+    if t[BIASED]:
+        passes.add_bias(s.floats, target + t[BIAS], t[WIDTH], how.change, d, t[WIDTH], count)
+
+
+@inner
+def _multiply_examples(s: Space, count: int, used: int) -> bool:
+    """The products of examples with each other, and of the bias; whether all are numbers."""
+    x, gram = (s.integers[X], s.table[0, INPUTS]), s.integers[GRAM]
+    for k in range(count * count):
+        s.floats[gram + k] = s.table[0, BIASED]
+    product(s, (0, 1), (count, count, used), _ONE, x, x, _ONE, (gram, count))
+    trace = _ZERO
+    for i in range(count):
+        trace += s.floats[gram + i * count + i]
+    finite: bool = np.isfinite(trace)  # no product is larger than a square
+    return finite
+
+
+@compiled
+def squares(s: Space, start: Numbers, used: int, whole: bool) -> float:
+    """The squared length of what was learnt, in float32 within runs of numbers; see `incrowd.learning.deltas`."""
+    other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
+    end = other + used * width if whole else other
+    total = 0.0
+    for k in range(0, end, RUN):
+        total += _run(s.floats[k : min(k + RUN, end)], start[k:])
+    for j in range(0 if whole else used):
+        to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+        for h in range(0, width, RUN):
+            total += _run(s.floats[to + h : to + min(h + RUN, width)], start[of + h :])
+    return total
+
+
+@inner
+def _run(weights: Numbers, start: Numbers) -> float:
+    total = _ZERO
+    for k in range(len(weights)):
+        change = weights[k] - start[k]
+        total += change * change
+    return np.float64(total)
+
+
+@compiled
+def add_steps(s: Space, start: Numbers, used: int, whole: bool, divisor: np.float32, total: Numbers) -> None:
+    """Add what was learnt, divided and rounded towards zero to whole numbers."""
+    other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
+    end = other + used * width if whole else other
+    _add(s.floats[:end], start, divisor, total)
+    for j in range(0 if whole else used):
+        to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+        _add(s.floats[to : to + width], start[of:], divisor, total[of:])
+
+
+@inner
+def _add(weights: Numbers, start: Numbers, divisor: np.float32, total: Numbers) -> None:
+    for k in range(len(weights)):
+        total[k] += np.trunc((weights[k] - start[k]) / divisor)
+
+
+@compiled
+def subtract(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> None:
+    """Write what was learnt into zeros."""
+    other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
+    for k in range(other + used * width if whole else other):
+        out[k] = s.floats[k] - start[k]
+    for j in range(0 if whole else used):
+        to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+        for h in range(width):
+            out[of + h] = s.floats[to + h] - start[of + h]
