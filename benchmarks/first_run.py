@@ -7,6 +7,7 @@ Made-up visits of 2,000 patients, epsilon 4, and a public test table; a few colu
 
 import argparse
 import csv
+import math
 import os
 import statistics
 import tempfile
@@ -88,21 +89,27 @@ def auc(way: str, positive: float, seed: int) -> float:
             recipe = "" if way == "none" else f'recipe = "{way}"'
             path.write_text(text.replace('recipe = "tables"', recipe, 1), encoding="utf-8")
         try:
-            result = Federation.from_settings(path, overrides=["run.plot=false"]).train(folder / "run", progress=False)
+            how = ["run.plot=false", 'run.randomness="seeded"', f"run.seed={seed}"]  # the same noise for each way
+            result = Federation.from_settings(path, overrides=how).train(folder / "run", progress=False)
         except ConfigError as error:
             raise SystemExit(str(error)) from error
         return float(result.summary["metrics"]["auc"])
 
 
+def _of(way: str, positive: float, seeds: int) -> str:
+    found = [auc(way, positive, seed) for seed in range(seeds)]
+    error = f" ± {statistics.stdev(found) / math.sqrt(seeds):.3f}" if seeds > 1 else ""
+    return f"{statistics.fmean(found):.3f}{error}"
+
+
 def main() -> None:
-    """Print the table: AUC on the test table, mean over seeds."""
+    """Print the table: AUC on the test table, mean and standard error over seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     print(f"| AUC | {' | '.join(WAYS)} |\n| --- |{' ---: |' * len(WAYS)}")
     for name, positive in SETS.items():
-        found = [statistics.fmean(auc(way, positive, seed) for seed in range(given.seeds)) for way in WAYS]
-        print(f"| {name} | {' | '.join(f'{one:.3f}' for one in found)} |", flush=True)
+        print(f"| {name} | {' | '.join(_of(way, positive, given.seeds) for way in WAYS)} |", flush=True)
 
 
 if __name__ == "__main__":
