@@ -12,8 +12,9 @@ from incrowd import Local
 from incrowd.learning import CohortEngine, mlp
 from incrowd.learning.deltas import Delta, FlatDelta, squares
 from incrowd.learning.paths import fast
+from incrowd.learning.paths.fast import kernel
 from incrowd.learning.paths.fast.layers import LINEAR, SOFTMAX, Layer, Stack
-from incrowd.learning.paths.fast.memory import LINE, Memory
+from incrowd.learning.paths.fast.memory import LINE, Memory, zeros
 from incrowd.learning.paths.fast.update import StackDelta
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
@@ -25,13 +26,13 @@ def flat(numbers: Tensor) -> Delta:
 
 
 def in_place(numbers: Tensor) -> Delta:
-    """One row as the compiled backend holds it: as the weights of a layer from zero."""
+    """One row as the compiled backend measures it: as the weights of a layer from zero."""
     inputs = -(-numbers.shape[1] // LINE)
     layer = Layer(kind=LINEAR, before=(inputs, 1, 1), after=(LINE, 1, 1), weight=True)
     memory = Memory(Stack((layer,), SOFTMAX))
-    space = memory.space(1, sparse=True, block=0, plain=True)
+    space, rows = memory.space(1, sparse=True, block=0, plain=True), zeros(1, memory.size)
     space.floats[LINE : LINE + numbers.shape[1]] = numbers[0]  # behind the bias that there is none of
-    return StackDelta(memory, space, np.zeros(memory.size, np.float32), used=inputs, whole=True)
+    return StackDelta(memory, rows, np.array([kernel.write(space, zeros(memory.size), inputs, True, rows[0])]))
 
 
 both = pytest.mark.parametrize("make", [flat, in_place])
@@ -81,14 +82,14 @@ def test_what_is_not_finite_has_no_finite_norm_and_leaves_the_others_alone() -> 
 def test_an_update_has_the_same_bits_where_it_was_trained_and_moved(dead: float) -> None:
     model = mlp((FEATURES, 70, CLASSES))
     engine = CohortEngine(model, clients(dead=dead), Local(learning_rate=0.1, batch_size=7), paths=[fast.make])
-    divisors = torch.tensor([[3e-7]])
     for chunk in engine.train(model.initial(RANDOMNESS), [0, 2], randomness=RANDOMNESS, round=0):
-        here, moved = chunk.delta, chunk.delta.moved()
-        assert squares(here) == squares(moved) == pytest.approx(float(moved.changes.double().square().sum()), rel=1e-4)
+        here, moved, some = chunk.delta, chunk.delta.moved(), slice(0, len(chunk))
+        assert squares(here).tolist() == squares(moved).tolist()
+        assert squares(here) == pytest.approx(moved.changes.double().square().sum(1).numpy(), rel=1e-4)
         totals = [one.empty_total() for one in (here, moved)]
         for one, other, total in zip((here, moved), (here, here.moved()), totals, strict=True):
-            other.add_steps(total, slice(0, 1), torch.tensor([[math.inf]]))
+            other.add_steps(total, some, torch.full((len(chunk), 1), math.inf))
             assert not total.any()
-            one.add_steps(total, slice(0, 1), divisors)
+            one.add_steps(total, some, torch.full((len(chunk), 1), 3e-7))
         assert totals[0].any()
         assert np.array_equal(here.flat(totals[0]), moved.flat(totals[1]))

@@ -127,7 +127,7 @@ WAYS: dict[str, tuple[type, ...]] = {
     "convolutions": (Pictured,),
     "narrow convolutions": (Pictured,),
     "normalised convolutions": (Pictured,),
-    "normalised afterwards": EITHER,
+    "normalised afterwards": (Pictured,),
     "recurrent": EITHER,
     "attention": EITHER,
     "recurrent of whole registers": (SideBySide,),

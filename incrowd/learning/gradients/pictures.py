@@ -5,21 +5,46 @@ its norm, and the sum is then one pass over what was formed: there is no second 
 the other way round (see `incrowd.learning.gradients.ghost`).
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from incrowd._random import Floats
-from incrowd.learning.convolved.layers import Convolution, Convolutions
-from incrowd.learning.convolved.net import Pictures
 from incrowd.learning.gradients.ghost import Ghost, in_lines
 from incrowd.learning.gradients.sums import Formed
-from incrowd.learning.program import Program
+from incrowd.learning.losses import Canonical
+from incrowd.learning.paths.fast.layers import LINEAR, RELU, SIGMOID, TANH, Layer, Stack
+from incrowd.learning.paths.fast.memory import Memory
+from incrowd.learning.program import ACTIVATIONS, Dense, Program
 
 TOGETHER = 32
 """So many records at a time; measured, more leave the caches."""
-_LINE = 16  # float32 numbers in a line of the cache
+WINDOWS = 2**22
+"""So many numbers of their windows at most."""
+_ACTIVATIONS = {RELU: ACTIVATIONS[nn.ReLU], TANH: ACTIVATIONS[nn.Tanh], SIGMOID: ACTIVATIONS[nn.Sigmoid]}
+
+
+def parts_of(stack: Stack, loss: Canonical) -> tuple[Stack, Program] | None:
+    """What comes before the first Linear layer, and the rest, if that is only Linear layers and simple activations."""
+    first = next(number for number, layer in enumerate(stack.layers) if layer.kind == LINEAR)
+    dense: list[Dense] = []
+    for layer in stack.layers[first:]:
+        if layer.kind == LINEAR:
+            dense.append(Dense(math.prod(layer.before), layer.after[0], layer.bias, None))
+        elif layer.kind in _ACTIVATIONS and dense[-1].activation is None:
+            last = dense.pop()
+            dense.append(Dense(last.inputs, last.outputs, last.bias, _ACTIVATIONS[layer.kind]))
+        else:
+            return None
+    return Stack(stack.layers[:first], stack.loss), Program(tuple(dense), loss)
+
+
+def records_together(layers: Sequence[Layer], most: int) -> int:
+    """How many records come together."""
+    return max(1, min(most, TOGETHER, WINDOWS // sum(layer.places * math.prod(layer.inputs) for layer in layers)))
 
 
 class Pictured:
@@ -29,55 +54,46 @@ class Pictured:
     other is beside; Linear layers are shared as in `incrowd.learning.gradients.ghost`.
     """
 
-    def __init__(self, table: Convolutions, weights: Sequence[Tensor], *, rows: int) -> None:
-        count = sum(1 + one.vectors for one in table.pictures)
-        self.rows = rows
-        self._table, self._weights = table, weights[:count]
-        self._above = Ghost(Program(table.dense, table.loss), weights[count:], rows=self.rows)
-        self._stacks = [Pictures(table.pictures, 1) for _ in range(self.rows)]
-        self._inputs, self._back = (in_lines(self.rows, table.dense[0].inputs, torch.device("cpu")) for _ in range(2))
-        sizes = [-(-weight.numel() // _LINE) * _LINE for weight in self._weights]
-        self._formed = Formed(sizes, torch.device("cpu"))
-        self._gradients = [torch.zeros(self.rows, size) for size in sizes]
-        for row, stack in enumerate(self._stacks):
-            for own, first, several in zip(stack.parameters, self._stacks[0].parameters, self._gradients, strict=True):
-                own.share(first, several[row, : first.value.numel()])
+    def __init__(self, before: Stack, above: Program, weights: Sequence[Tensor], *, rows: int) -> None:
+        from incrowd.learning.paths.fast import record  # numba takes a while to start
+
+        self._loops, self.rows = record, rows
+        count = sum(layer.weight + layer.bias for layer in before.layers)
+        self._weights, self._above = weights[:count], Ghost(above, weights[count:], rows=rows)
+        self._memory = Memory(before)
+        self._spaces = self._memory.apart(rows)
+        self._shape = before.layers[-1].after
+        self._inputs, self._back = (in_lines(rows, above.layers[0].inputs, torch.device("cpu")) for _ in range(2))
+        self._formed = Formed([self._memory.size], torch.device("cpu"))
+        self._gradients = torch.zeros(rows, self._memory.size)
 
     @property
     def total(self) -> Tensor:
         """See `RecordGradients.total`; in torch's order."""
-        parts = iter(self._formed.places)
-        convolved = [part for one in self._table.pictures for part in _in_order(one, parts)]
-        return torch.cat([*convolved, self._above.total.double()])
+        convolved = torch.from_numpy(self._memory.flat(self._formed.total.numpy()))
+        return torch.cat([convolved, self._above.total.double()])
 
     def begin(self, records: int) -> None:
         """See `RecordGradients.begin`."""
-        self._stacks[0].begin(list(self._weights))
+        flat = torch.cat([one.reshape(-1) for one in self._weights])
+        self._spaces[0].floats[: self._memory.size] = self._memory.arranged(flat)
         self._formed.total.zero_()
         self._above.begin(records)
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `RecordGradients.norms`."""
-        several = len(labels)
-        channels, height, width = self._table.pictures[-1].after
-        for stack, record, inputs in zip(self._stacks, torch.split(features, 1), self._inputs, strict=False):
-            inputs.view(channels, height, width).copy_(stack.forward(record)[0].permute(2, 0, 1))
+        several, records, inputs = len(labels), features.flatten(1).numpy(), self._inputs.numpy()
+        for row, space in enumerate(self._spaces[:several]):
+            self._loops.outputs(space, records[row], inputs[row])
         squares = self._above.squares(self._inputs[:several], labels)
-        back = self._above.below(self._back)
-        for row, stack in enumerate(self._stacks[:several]):
-            stack.back(1)[0].copy_(back[row].view(channels, height, width).permute(1, 2, 0))
-            stack.backward(1, 1.0, 0)
-        squares += self._formed.squares([one[:several] for one in self._gradients])
-        norms: Floats = squares.sqrt_().numpy()
+        back, found = self._above.below(self._back).numpy(), self._gradients[:several].numpy()
+        for row, space in enumerate(self._spaces[:several]):
+            self._loops.gradients(space, back[row], found[row])
+        squares += self._formed.squares([self._gradients[:several]])
+        norms: Floats = np.sqrt(squares.numpy())
         return norms
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
         self._formed.add(factors)
         self._above.add(factors)
-
-
-def _in_order(table: Convolution, parts: Iterator[Tensor]) -> list[Tensor]:
-    """A convolution's sums, in torch's order."""
-    weight = next(parts)[: table.channels * table.window].view(table.channels, table.size, table.size, table.before[0])
-    return [weight.permute(0, 3, 1, 2).reshape(-1), *(next(parts)[: table.channels] for _ in range(table.vectors))]

@@ -4,7 +4,6 @@ from weakref import WeakSet
 
 from torch import Tensor
 
-from incrowd.learning.convolved.layers import convolutions_of
 from incrowd.learning.execution import Execution
 from incrowd.learning.gradients.ghost import Ghost, alone
 from incrowd.learning.gradients.one_by_one import OneByOne
@@ -14,11 +13,9 @@ from incrowd.learning.gradients.sums import RecordGradients
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
-from incrowd.learning.program import Program, compile_program
+from incrowd.learning.program import compile_program
 from incrowd.learning.records import Records
 from incrowd.privacy.mechanism.steps import RecordTraining
-
-_WINDOWS = 2**22  # numbers of copied windows that are in memory at once
 
 
 def _most_at_once(expected_batch: float) -> int:
@@ -37,7 +34,6 @@ class GradientWays:
         self.model, self.loss, self.records, self.execution = model, loss, records, execution
         self._program = compile_program(model.module, loss, records)
         self._replayed: tuple[object, RecordGradients] | None = None
-        self._table = None if execution.device != "cpu" else convolutions_of(model.module, loss, records)
 
     def gradients(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
         """The fastest, at weights that may change from step to step."""
@@ -69,17 +65,17 @@ class GradientWays:
 
     def _pictured(self, parameters: list[Tensor], rows: int) -> RecordGradients | None:
         """The way for convolutions."""
-        table = self._table
-        if table is None:
-            return None
-        from incrowd.learning.gradients.pictures import TOGETHER, Pictured  # numba takes a while to start
+        from incrowd.learning.gradients import pictures
+        from incrowd.learning.paths.fast.layers import layers_of
 
-        windows = sum(one.window * one.places[0] * one.places[1] for one in table.pictures)
-        several = min(rows, TOGETHER, max(1, _WINDOWS // windows))
-        above = Program(table.dense, table.loss)
-        if not alone(above, rows=several, device=parameters[0].device):
+        stack, loss = layers_of(self.model.module, self.loss, self.records), self.loss.canonical
+        parts = None if stack is None or loss is None or not stack.pictures else pictures.parts_of(stack, loss)
+        if parts is None:
             return None
-        return Pictured(table, parameters, rows=several)
+        rows = pictures.records_together(parts[0].layers, rows)
+        if not alone(parts[1], rows=rows, device=parameters[0].device):
+            return None
+        return pictures.Pictured(*parts, parameters, rows=rows)
 
     def _one_or_several(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
         """The ways for any module."""

@@ -51,6 +51,7 @@ from incrowd.learning.paths.fast.memory import (
 from incrowd.learning.paths.fast.passes import product
 from incrowd.learning.paths.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
 
+_MOST = 0.9  # of the features in use, from which on all are as fast
 _NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
 _ONE, _ZERO = np.float32(1), np.float32(0)
 
@@ -94,10 +95,10 @@ class Batches(NamedTuple):
 
 
 @compiled
-def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool) -> int:
-    """Take a client's steps from the weights `start`; how many features it uses.
+def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool, out: Numbers) -> float:
+    """Take a client's steps from the weights `start` and `write` what it learnt.
 
-    Of a dense first layer the integers from `USED` on say which features these are. All layers behind the first go
+    All layers behind the first go
     through one place here, because machine code is made of them again wherever they are called.
     """
     used = _begin(e, s, how, start, b.rows, sparse)
@@ -141,7 +142,7 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
         if count and not how.plain:
             _descend(s, how, start, used, sparse or how.pictures)
         t, begin = several, begin + count
-    return used
+    return write(s, start, used, sparse or how.pictures, out)
 
 
 @inner
@@ -166,17 +167,21 @@ def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[n
 
 @inner
 def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> int:
-    """Find the features that are not zero in all of a client's examples."""
+    """Find the features that are not zero in all of a client's examples; where few are, all are taken."""
     flags, found = s.shorts[s.integers[FLAGS] :][: e.table.shape[1]], s.integers[USED]
     flags[:] = every
+    several = np.int32(0)
     if not every:
         for row in rows:
             own = e.table[row]
             for j in range(len(own)):
                 flags[j] |= own[j] != 0
+        for j in range(len(flags)):
+            several += flags[j]
+        every = bool(several > _MOST * len(flags))
     used = 0
     for j in range(len(flags)):
-        if flags[j] != 0:
+        if every or flags[j] != 0:
             s.integers[found + used] = j
             used += 1
     return used
@@ -356,53 +361,37 @@ def _multiply_examples(s: Space, count: int, used: int) -> bool:
 
 
 @compiled
-def squares(s: Space, start: Numbers, used: int, whole: bool) -> float:
-    """The squared length of what was learnt, in float32 within runs of numbers; see `incrowd.learning.deltas`."""
+def write(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> float:
+    """Write what was learnt, as the weights lie in `start`; its squared length, see `incrowd.learning.deltas`."""
     other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
     end = other + used * width if whole else other
     total = 0.0
     for k in range(0, end, RUN):
-        total += _run(s.floats[k : min(k + RUN, end)], start[k:])
-    for j in range(0 if whole else used):
-        to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
-        for h in range(0, width, RUN):
-            total += _run(s.floats[to + h : to + min(h + RUN, width)], start[of + h :])
+        total += _run(s.floats[k : min(k + RUN, end)], start[k:], out[k:])
+    if not whole:
+        out[other:] = 0
+        for j in range(used):
+            to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+            for h in range(0, width, RUN):
+                total += _run(s.floats[to + h : to + min(h + RUN, width)], start[of + h :], out[of + h :])
     return total
 
 
 @inner
-def _run(weights: Numbers, start: Numbers) -> float:
+def _run(weights: Numbers, start: Numbers, out: Numbers) -> float:
     total = _ZERO
     for k in range(len(weights)):
         change = weights[k] - start[k]
+        out[k] = change
         total += change * change
     return np.float64(total)
 
 
 @compiled
-def add_steps(s: Space, start: Numbers, used: int, whole: bool, divisor: np.float32, total: Numbers) -> None:
-    """Add what was learnt, divided and rounded towards zero to whole numbers."""
-    other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
-    end = other + used * width if whole else other
-    _add(s.floats[:end], start, divisor, total)
-    for j in range(0 if whole else used):
-        to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
-        _add(s.floats[to : to + width], start[of:], divisor, total[of:])
-
-
-@inner
-def _add(weights: Numbers, start: Numbers, divisor: np.float32, total: Numbers) -> None:
-    for k in range(len(weights)):
-        total[k] += np.trunc((weights[k] - start[k]) / divisor)
-
-
-@compiled
-def subtract(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> None:
-    """Write what was learnt into zeros."""
-    other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
-    for k in range(other + used * width if whole else other):
-        out[k] = s.floats[k] - start[k]
-    for j in range(0 if whole else used):
-        to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
-        for h in range(width):
-            out[of + h] = s.floats[to + h] - start[of + h]
+def add_steps(rows: Numbers, divisors: Numbers, total: Numbers) -> None:
+    """Add rows, divided and rounded towards zero to whole numbers; an infinite divisor leaves a row out."""
+    for j in range(len(rows)):
+        row, divisor = rows[j], divisors[j]
+        if divisor < np.inf:
+            for k in range(len(row)):
+                total[k] += np.trunc(row[k] / divisor)

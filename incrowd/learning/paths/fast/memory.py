@@ -18,7 +18,7 @@ from incrowd.learning.paths.fast.layers import CONVOLUTION, GELU, LINEAR, NORM, 
 
 LINE = 16  # float32 numbers in a line of the cache
 _WINDOWS = 2**20  # numbers of windows that are computed with together; measured, the optimum is flat
-_EXAMPLES = 20  # that are looked at together at most, for the same reason
+_EXAMPLES = 10  # that are looked at together at most, for the same reason
 
 Numbers = NDArray[np.float32]
 
@@ -115,6 +115,24 @@ class Memory:
         doubles = np.array([*(layer.eps for layer in self.stack.layers), *[0.0] * (4 * channels)])
         return Space(table, numbers, np.append(head, np.zeros(integers - len(head), np.int64)), words, doubles)
 
+    def apart(self, records: int) -> list[Space]:
+        """Memory for so many pictures, each on its own: they share weights, and the place of their gradients."""
+        one = self.space(1, sparse=True, block=0, plain=False)
+        each, shorts = padded(len(one.floats) - 2 * self.size), len(one.shorts)
+        floats, words = zeros(2 * self.size + records * each), np.tile(one.shorts, records)
+        floats[2 * self.size :] = np.tile(
+            np.resize(np.append(one.floats[2 * self.size :], [0.0] * LINE), each), records
+        )
+        spaces = []
+        for record in range(records):
+            table = one.table.copy()
+            pools = table[:, KIND] == POOL
+            table[:, [IN, OUT]] += record * each
+            table[~pools, KEPT] += record * each
+            table[pools, KEPT] += record * shorts
+            spaces.append(Space(table, floats, one.integers, words, one.doubles))
+        return spaces
+
     def _placed(self, most: int, *, plain: bool) -> tuple[NDArray[np.int64], tuple[int, int], int, int]:
         """The table for so many examples at a time; where what is kept begins and ends; how many shorts there are;
         how far behind their values gradients lie.
@@ -129,7 +147,7 @@ class Memory:
                 row = int(own[IN_ROW]) if layer.kind == NORM else row
                 place, value = value, value + padded(most * row)
             own[OUT], own[OUT_ROW] = place, row
-            sizes = {CONVOLUTION: layer.places * int(own[INPUTS]), NORM: row + layer.groups}
+            sizes = {CONVOLUTION: layer.places * int(own[INPUTS]), NORM: row + layer.after[0]}
             own[KEPT] = which if layer.kind == POOL else kept
             which += most * row if layer.kind == POOL else 0
             kept += padded(most * sizes.get(layer.kind, row if layer.kind >= GELU else 0))

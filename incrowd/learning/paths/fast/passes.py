@@ -188,7 +188,8 @@ def _activate(kind: int, values: Numbers, kept: Numbers) -> None:
     """An activation, in place; `kept` gets its derivative where that is not computed from its output."""
     if kind == RELU:
         for k in range(len(values)):
-            values[k] = _ZERO if values[k] < 0 else values[k]
+            x = values[k]
+            values[k] = _ZERO if x < 0 else x
     elif kind == TANH:
         for k in range(len(values)):
             values[k] = np.float32(2) / (_ONE + exp(np.float32(-2) * values[k])) - _ONE
@@ -229,7 +230,8 @@ def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> No
     """Gradients of what came out of an activation to those of what went in, in place."""
     if kind == RELU:
         for k in range(len(values)):
-            gradients[k] = _ZERO if values[k] <= 0 else gradients[k]
+            d = gradients[k]
+            gradients[k] = _ZERO if values[k] <= 0 else d
     elif kind == TANH:
         for k in range(len(values)):
             gradients[k] *= _ONE - values[k] * values[k]

@@ -104,10 +104,11 @@ def pool(s: Space, number: int, count: int) -> None:
                 for k in range(1, size * size):
                     at = begin + k // size * line + k % size * channels
                     other = s.floats[at : at + channels]
-                    for c in range(channels):
-                        larger = (other[c] > best[c]) | (other[c] != other[c])
-                        best[c] = other[c] if larger else best[c]
-                        which[c] = np.int32(k) if larger else which[c]
+                    for c in range(channels):  # everything is read before, or LLVM would not vectorize this
+                        value, before, place_before = other[c], best[c], which[c]
+                        larger = not value <= before
+                        best[c] = value if larger else before
+                        which[c] = np.int32(k) if larger else place_before
 
 
 @inner
@@ -147,73 +148,71 @@ def _by_group(sums: Floats, channels: int, groups: int) -> None:
 def normalize(s: Space, number: int, count: int) -> None:
     """Each group of channels of each example moved to mean 0 and variance 1, then times the gain, plus the shift."""
     t, eps, sums = s.table[number], s.doubles[number], s.doubles[s.integers[SUMS] :]
-    channels, width = t[OUTPUTS], t[OUTPUTS] // t[GROUPS]
-    numbers, scales = t[KEPT], t[KEPT] + count * t[OUT_ROW]
+    channels, places, row, groups = t[OUTPUTS], t[PLACES], t[OUT_ROW], t[GROUPS]
+    size, scales = places * channels, t[KEPT] + count * row
     gain, shift = s.floats[t[WEIGHT] : t[WEIGHT] + channels], s.floats[t[BIAS] : t[BIAS] + channels]
-    means, squares, shared = sums[:channels], sums[channels : 2 * channels], 1 / (t[PLACES] * width)
+    means, squares, shared = sums[:channels], sums[channels : 2 * channels], groups / size
     for i in range(count):
+        of, kept, to = t[IN] + i * row, t[KEPT] + i * row, t[OUT] + i * row
+        own, out = (
+            s.floats[of : of + size].reshape(places, channels),
+            s.floats[to : to + size].reshape(places, channels),
+        )
+        normal = s.floats[kept : kept + size].reshape(places, channels)
         means[:], squares[:] = 0, 0
-        for p in range(t[PLACES]):
-            begin = t[IN] + i * t[IN_ROW] + p * channels
-            own = s.floats[begin : begin + channels]
+        for p in range(places):
             for c in range(channels):
-                means[c] += own[c]
-        _by_group(means, channels, t[GROUPS])
+                means[c] += own[p, c]
+        _by_group(means, channels, groups)
         for c in range(channels):
             means[c] *= shared
-        for p in range(t[PLACES]):
-            begin = t[IN] + i * t[IN_ROW] + p * channels
-            own = s.floats[begin : begin + channels]
+        for p in range(places):
             for c in range(channels):
-                off = own[c] - means[c]
+                off = own[p, c] - means[c]
                 squares[c] += off * off
-        _by_group(squares, channels, t[GROUPS])
+        _by_group(squares, channels, groups)
         for c in range(channels):
             squares[c] = 1 / np.sqrt(squares[c] * shared + eps)
-        for g in range(t[GROUPS]):
-            s.floats[scales + i * t[GROUPS] + g] = squares[g * width]
-        for p in range(t[PLACES]):
-            at = i * t[OUT_ROW] + p * channels
-            own, begin = s.floats[t[IN] + at : t[IN] + at + channels], numbers + at
-            number_, out = s.floats[begin : begin + channels], s.floats[t[OUT] + at : t[OUT] + at + channels]
+        scale = s.floats[scales + i * channels : scales + (i + 1) * channels]
+        for c in range(channels):
+            scale[c] = squares[c]
+        for p in range(places):
             for c in range(channels):
-                number_[c] = np.float32(own[c] - means[c]) * np.float32(squares[c])
-                out[c] = number_[c] * gain[c] + shift[c]
+                value = np.float32(own[p, c] - means[c]) * scale[c]
+                normal[p, c] = value
+                out[p, c] = value * gain[c] + shift[c]
 
 
 @inner
 def normalize_back(s: Space, number: int, count: int) -> None:
     """The gradients of what went in; those of gain and shift are the first two of the sums."""
-    t, shift, sums = s.table[number], s.integers[GRADIENTS], s.doubles[s.integers[SUMS] :]
-    channels, width = t[OUTPUTS], t[OUTPUTS] // t[GROUPS]
-    numbers, scales, shared = t[KEPT], t[KEPT] + count * t[OUT_ROW], 1 / (t[PLACES] * width)
-    gain = s.floats[t[WEIGHT] : t[WEIGHT] + channels]
-    of_gain, of_shift = sums[:channels], sums[channels : 2 * channels]
+    t, move, sums = s.table[number], s.integers[GRADIENTS], s.doubles[s.integers[SUMS] :]
+    channels, places, row, groups = t[OUTPUTS], t[PLACES], t[OUT_ROW], t[GROUPS]
+    size, scales, shared = places * channels, t[KEPT] + count * row, groups / (places * channels)
+    gain, of_gain, of_shift = s.floats[t[WEIGHT] : t[WEIGHT] + channels], sums[:channels], sums[channels : 2 * channels]
     totals, products = sums[2 * channels : 3 * channels], sums[3 * channels : 4 * channels]
     of_gain[:], of_shift[:] = 0, 0
     for i in range(count):
+        of, kept, to = t[OUT] + move + i * row, t[KEPT] + i * row, t[IN] + move + i * row
+        own, back = (
+            s.floats[of : of + size].reshape(places, channels),
+            s.floats[to : to + size].reshape(places, channels),
+        )
+        normal = s.floats[kept : kept + size].reshape(places, channels)
         totals[:], products[:] = 0, 0
-        for p in range(t[PLACES]):
-            at = i * t[OUT_ROW] + p * channels
-            own, begin = s.floats[t[OUT] + shift + at : t[OUT] + shift + at + channels], numbers + at
-            number_ = s.floats[begin : begin + channels]
+        for p in range(places):
             for c in range(channels):
-                totals[c] += own[c]
-                products[c] += own[c] * number_[c]
+                totals[c] += own[p, c]
+                products[c] += own[p, c] * normal[p, c]
         for c in range(channels):
             of_gain[c] += products[c]
             of_shift[c] += totals[c]
             products[c] *= gain[c] * shared
             totals[c] *= gain[c] * shared
-        _by_group(totals, channels, t[GROUPS])
-        _by_group(products, channels, t[GROUPS])
-        for p in range(t[PLACES]):
-            at = i * t[OUT_ROW] + p * channels
-            own, begin = s.floats[t[OUT] + shift + at : t[OUT] + shift + at + channels], numbers + at
-            number_ = s.floats[begin : begin + channels]
-            back = s.floats[t[IN] + shift + at : t[IN] + shift + at + channels]
-            for g in range(t[GROUPS]):
-                scale = s.floats[scales + i * t[GROUPS] + g]
-                for c in range(g * width, (g + 1) * width):
-                    steep = gain[c] * own[c] - np.float32(totals[c]) - np.float32(products[c]) * number_[c]
-                    back[c] = scale * steep
+        _by_group(totals, channels, groups)
+        _by_group(products, channels, groups)
+        scale = s.floats[scales + i * channels : scales + (i + 1) * channels]
+        for p in range(places):
+            for c in range(channels):
+                steep = gain[c] * own[p, c] - np.float32(totals[c]) - np.float32(products[c]) * normal[p, c]
+                back[p, c] = scale[c] * steep

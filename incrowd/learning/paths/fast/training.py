@@ -18,6 +18,7 @@ _NARROW, _DENSE_NARROW, _DENSE_WIDE = 64, 0.6, 0.35
 """Of a first layer with at most so many outputs pairs are faster up to the first share of numbers that are not zero,
 else up to the second; measured."""
 _BLOCK, _SMALL = 60, 30  # examples over which an update is put off, for batches of at most so many; measured
+_FEW, _CACHED = 25, 2**18  # clients who are trained in one go at most, and numbers of their updates
 _ROWS = 4096  # examples that are searched at a time
 
 
@@ -28,17 +29,18 @@ class Fast(TrainingPath):
     them. Its numbers begin at a line of the cache, so that a processor adds up in the same order whoever was there.
     """
 
-    at_once = 1
-
     def __init__(self, task: TrainingTask, stack: Stack) -> None:
         self.takes = task.everyone
         self._task, self._memory, local = task, Memory(stack), task.local
+        several = max(1, min(_FEW, _CACHED // self._memory.size))
+        self.at_once = min(several, task.execution.chunk or several)
+        self._rows = zeros(self.at_once, self._memory.size)
         self._table: NDArray[Any] = task.data.features.flatten(1).numpy()
         self._labels: NDArray[Any] = task.data.labels.numpy()
         self._sparse = self._mostly_zero()
         self._examples = self._pairs()
         self._plain = local.plain and not stack.pictures
-        self._how = kernel.Settings(
+        self._large = kernel.Settings(
             rate=np.float32(local.learning_rate),
             momentum=np.float32(local.momentum),
             weight_decay=np.float32(local.weight_decay),
@@ -50,6 +52,7 @@ class Fast(TrainingPath):
             together=self._memory.together if stack.pictures else 0,
             block=0,
         )
+        self._small = self._large._replace(block=_BLOCK if self._plain else 0)
         self._no_offset = zeros(stack.layers[-1].after[0])
         self._spaces: dict[bool, tuple[int, Space]] = {}
         self._start: tuple[Tensor, Numbers] | None = None
@@ -58,19 +61,24 @@ class Fast(TrainingPath):
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `TrainingPath.train`."""
         found = []
-        for one in clients:
-            delta = self._train(weights, one)
-            found.append(Contributions((one.client,), delta if len(clients) == 1 else delta.moved()))
+        for begin in range(0, len(clients), self.at_once):
+            some = clients[begin : begin + self.at_once]
+            known = np.array([self._train(weights, one, row) for one, row in zip(some, self._rows, strict=False)])
+            delta = StackDelta(self._memory, self._rows[: len(some)], known)
+            chunk = Contributions(tuple(one.client for one in some), delta)
+            found.append(chunk if len(some) == len(clients) else chunk.moved())
         return found
 
-    def _train(self, weights: Tensor, one: ClientRound) -> StackDelta:
+    def _train(self, weights: Tensor, one: ClientRound, out: Numbers) -> float:
         positions, sizes = one.batches.positions, one.batches.sizes
         if sizes.min() < positions.shape[1]:
             positions = positions[np.arange(positions.shape[1]) < sizes[:, None]]
         rows = self._task.data.examples(one.client)[positions.ravel()].astype(np.int64)
-        return self._trained(weights, one.client, rows, sizes)
+        return self._trained(weights, one.client, rows, sizes, out)
 
-    def _trained(self, weights: Tensor, client: int, rows: NDArray[np.int64], sizes: NDArray[Any]) -> StackDelta:
+    def _trained(
+        self, weights: Tensor, client: int, rows: NDArray[np.int64], sizes: NDArray[Any], out: Numbers
+    ) -> float:
         offset, sparse, batch = self._task.offset(client), bool(self._sparse[client]), int(sizes.max(initial=1))
         batches = kernel.Batches(
             rows=rows,
@@ -79,16 +87,14 @@ class Fast(TrainingPath):
             offset=self._no_offset if offset is None else offset.numpy(),
         )
         space, start = self._space(batch, sparse=sparse), self._arranged(weights)
-        how = self._how._replace(block=_BLOCK if self._plain and batch <= _SMALL else 0)
-        used = kernel.train(self._examples, space, how, start, batches, sparse)
-        return StackDelta(self._memory, space, start, int(used), sparse or how.pictures)
+        how = self._small if batch <= _SMALL else self._large
+        return kernel.train(self._examples, space, how, start, batches, sparse, out)
 
     def _compile(self) -> None:
         """Train nobody, so that processes that are forked from this one find the machine code ready."""
-        weights = self._task.model.weights
-        delta = self._trained(weights, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
-        delta.moved()
-        kernel.add_steps(delta.space, delta.start, delta.used, delta.whole, np.float32(1), delta.empty_total().numpy())
+        none = np.zeros(0, np.int64)
+        self._trained(self._task.model.weights, 0, none, none, self._rows[0])
+        kernel.add_steps(self._rows[:0], np.zeros(0, np.float32), self._rows[0])
         self._start = None
 
     def _mostly_zero(self) -> NDArray[np.bool_]:

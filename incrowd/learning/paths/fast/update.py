@@ -1,4 +1,4 @@
-"""One client's update, still in the memory where it was trained."""
+"""Updates of clients as the kernel has them: their norms and their sum."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,21 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.paths.fast import kernel
-from incrowd.learning.paths.fast.memory import Memory, Numbers, Space
+from incrowd.learning.paths.fast.memory import Memory, Numbers
 
 
 @dataclass(frozen=True, eq=False)
 class StackDelta:
-    """See `incrowd.learning.deltas.Delta`. Edge cases: it holds until the next client is trained."""
+    """See `incrowd.learning.deltas.Delta`. Edge cases: it holds until the next clients are trained."""
 
     layout: Memory
-    space: Space
-    start: Numbers
-    used: int
-    whole: bool  # whether all lies where it does in the start
+    rows: Numbers
+    """What each client learnt, as its weights lie."""
+    known: Floats
+    """The squared length of each row."""
 
     def __len__(self) -> int:
-        return 1
+        return len(self.rows)
 
     @property
     def size(self) -> int:
@@ -33,17 +33,15 @@ class StackDelta:
     @property
     def changes(self) -> Tensor:
         """See `Delta.changes`: a copy."""
-        found = np.zeros(self.layout.size, np.float32)
-        kernel.subtract(self.space, self.start, self.used, self.whole, found)
-        return torch.from_numpy(self.layout.flat(found)[None])
+        return torch.from_numpy(np.stack([self.layout.flat(row) for row in self.rows]))
 
     def squares(self) -> Floats:
         """See `Delta.squares`."""
-        return np.array([kernel.squares(self.space, self.start, self.used, self.whole)])
+        return self.known
 
     def moved(self) -> FlatDelta:
         """See `Delta.moved`."""
-        return FlatDelta(self.changes, self.squares())
+        return FlatDelta(self.changes, self.known)
 
     def empty_total(self) -> Tensor:
         """See `Delta.empty_total`."""
@@ -51,9 +49,7 @@ class StackDelta:
 
     def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
         """See `Delta.add_steps`."""
-        divisor = np.float32(float(divisors[0, 0]))
-        if divisor < np.inf:
-            kernel.add_steps(self.space, self.start, self.used, self.whole, divisor, total.numpy())
+        kernel.add_steps(self.rows[some], divisors.numpy()[some, 0], total.numpy())
 
     def flat(self, total: Tensor) -> Numbers:
         """See `Delta.flat`."""
