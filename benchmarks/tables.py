@@ -3,12 +3,14 @@
     python benchmarks/tables.py --data DIR                       census incomes, DIR/adult/adult.csv.gz
     python benchmarks/tables.py --data DIR --set unstated        the same without the ranges of its numbers
     python benchmarks/tables.py --data DIR --set phishing        addresses of web pages, DIR/phishing/urls.csv.gz
+    python benchmarks/tables.py --data DIR --set films           sentences of film reviews, DIR/films/*.csv.gz
     python benchmarks/tables.py --set words --recipe general     made up: a few words say the class
     python benchmarks/tables.py --data DIR --held-out            on rows of validation: to choose settings by
     python benchmarks/tables.py --data DIR --json                one line of JSON for each row
 
 Of each set the first three fifths train (in a fixed random order where the file is sorted by label), the fourth fifth
-is the test set, and settings were chosen on the last fifth. `sorted` clients have rows of one label each, nearly.
+is the test set, and settings were chosen on the last fifth. Films have a test file of their
+own. `sorted` clients have rows of one label each, nearly.
 """
 
 import argparse
@@ -88,6 +90,7 @@ SETS = {
             reading=Reading(blanks="strip"),
         ),
     ),
+    "films": ("films/train.csv.gz", Columns(client="", label="positive", classes=2, schema={"text": "text"})),
 }
 
 WORDS = ["".join(word) for word in np.random.default_rng(1).choice([*"abcdefghijklmnopqrstuvwxyz"], (30, 6))]
@@ -102,7 +105,7 @@ MADE_UP = Columns(
 )
 """Notes of four words; what is said is whether the last of them has one of five."""
 
-RECIPES = {"adult": "tables", "unstated": "tables", "phishing": "text", "words": "tables"}
+RECIPES = {"adult": "tables", "unstated": "tables", "phishing": "text", "films": "text", "words": "tables"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +146,10 @@ def parts(name: str, folder: Path, *, held_out: bool) -> tuple[Examples, Example
     else:
         path, columns = SETS[name]
         examples, _ = read_table(folder / path, columns)
+    if name == "films" and not held_out:
+        return examples, read_table(folder / "films" / "test.csv.gz", columns)[0], columns.resolved(())
     fifth = len(examples) // 5
-    order = np.random.default_rng(0).permutation(len(examples)) if name == "phishing" else np.arange(len(examples))
+    order = np.random.default_rng(0).permutation(len(examples)) if RECIPES[name] == "text" else np.arange(len(examples))
     tested = slice(4 * fifth, 5 * fifth) if held_out else slice(3 * fifth, 4 * fifth)
     return examples.some(order[: 3 * fifth]), examples.some(order[tested]), columns.resolved(())
 

@@ -73,9 +73,10 @@ def _fitted(wanted: Column, own: Column, reading: Reading) -> Column:
         _check_range(wanted, wanted.dates, own.dates, outside=own.outside)
         return replace(wanted, format=own.format)
     if isinstance(wanted, Text) and isinstance(own, Text):
-        if wanted.buckets > own.buckets:  # each is a number of every row, and memory of the party's
-            remedy = f"here a text becomes {own.buckets} numbers at most"
-            raise ConfigError(field="buckets", value=wanted.buckets, remedy=remedy)
+        for field in ("buckets", "pieces"):  # each is a number of every row, and memory of the party's
+            if getattr(wanted, field) > getattr(own, field):
+                remedy = f"here a text becomes {getattr(own, field)} numbers at most"
+                raise ConfigError(field=field, value=getattr(wanted, field), remedy=remedy)
         return wanted
     if isinstance(wanted, YesNo) and isinstance(own, YesNo):
         return replace(wanted, yes=own.yes, no=own.no)

@@ -1,46 +1,48 @@
-"""Pieces of a text (n-grams), counted in buckets: how a text of any length becomes so many numbers.
+"""Pieces of a text (n-grams) as numbers: how a text of any length becomes a row of so many.
 
-Which bucket a piece falls into, and with which sign, follows from BLAKE2 of the piece alone: no vocabulary, which would
-tell whose words are in it. Signs make what falls together cancel rather than add up (Weinberger et al. 2009).
+A piece's bucket and sign follow from BLAKE2 of the piece alone. There is no vocabulary, which would tell whose words
+are in it. Opposite signs let pieces in one bucket cancel rather than add up (Weinberger et al. 2009).
 """
 
-import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 
-_WORD = re.compile(r"\w+")
+BUCKETS = 1 << 16
+"""The most buckets that a piece's number tells apart."""
+
+_WORD = re.compile(r"[\w']+|[^\w\s]+")  # or marks, such as !? and ://
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # kana and Han
+_LETTERS = 4
 _REMEMBERED = 1 << 18  # pieces: most of a language's short ones
 
 
-def hashed(text: str, *, buckets: int, characters: tuple[int, int], words: bool) -> tuple[float, ...]:
-    """The numbers of a text, of L2 norm 1.
+def numbered(text: str, most: int) -> tuple[float, ...]:
+    """The numbers of a text's first pieces, at most so many; zeros where it has fewer.
 
-    Guarantee: they follow from the text alone, and are the same on every machine.
+    A number is 1 + the piece's bucket, times its sign. A single character counts half: its number is `BUCKETS` higher.
 
-    Edge cases: a text without a piece gives zeros.
+    Guarantee: the numbers follow from the text alone, and are the same on every machine.
     """
-    counts = [0.0] * buckets
-    for piece, count in Counter(_pieces(text.casefold(), characters, words=words)).items():
-        number = _number(piece)
-        counts[(number >> 1) % buckets] += count if number & 1 else -count
-    roots = [math.copysign(math.sqrt(abs(count)), count) if count else 0.0 for count in counts]
-    length = math.sqrt(math.fsum(abs(count) for count in counts))
-    return tuple(root / length if root else 0.0 for root in roots)
+    found = tuple(islice(_numbers(text.casefold()), most))
+    return found + (0.0,) * (most - len(found))
 
 
-def _pieces(text: str, characters: tuple[int, int], *, words: bool) -> Iterator[str]:
-    if words:
-        for word in _WORD.findall(text):
-            yield f"\0{word}"  # not the same piece as these letters within a word
-    least, most = characters
-    for size in range(least, most + 1):
-        for start in range(len(text) - size + 1):
-            yield text[start : start + size]
+def _numbers(text: str) -> Iterator[float]:
+    for word in _WORD.findall(text):
+        if _UNSPACED.search(word):  # no blanks between words: each character, and each pair
+            yield from (_number(letter, BUCKETS) for letter in word)
+            yield from (_number(word[at : at + 2]) for at in range(len(word) - 1))
+        else:
+            yield _number(f"\0{word}")  # not the same piece as these letters within a word
+            edged = f"<{word}>"
+            yield from (_number(edged[at : at + _LETTERS]) for at in range(len(edged) - _LETTERS + 1))
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _number(piece: str) -> int:
-    return int.from_bytes(blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def _number(piece: str, more: int = 0) -> float:
+    hashed = int.from_bytes(blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    size = float(1 + (hashed >> 1) % BUCKETS + more)
+    return size if hashed & 1 else -size

@@ -7,7 +7,7 @@
 | `Category` | one of the stated levels            | a 1 at its level and 0 at the others                |
 | `YesNo`    | one of two words                    | 1 or 0                                              |
 | `Date`     | a day, or a moment                  | its place between the two stated days               |
-| `Text`     | anything                            | how often its n-grams fall into each bucket         |
+| `Text`     | anything                            | the numbers of its pieces (n-grams)                 |
 | `Ignored`  | anything                            | nothing                                             |
 
 What a missing value becomes is stated too (`missing`), and `indicator` adds a number that says that it was missing.
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from incrowd import _validate
 from incrowd.data._cells import Reading, as_float32, text_of
-from incrowd.data.grams import hashed
+from incrowd.data.grams import BUCKETS, numbered
 from incrowd.errors import ConfigError, DataError
 
 Outside = Literal["refuse", "clip"]
@@ -29,8 +29,7 @@ EncodedCell = tuple[float, ...]
 
 _WHOLE_NUMBERS = 2**24  # that many float32 tells apart
 _DAY = timedelta(days=1)
-_LONGEST_PIECE = 16
-_MOST_BUCKETS = 2**16
+_MOST_PIECES = 2**14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,28 +303,24 @@ class Date(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Column):
-    """A text: its words, and its pieces of so many `characters`, least to most, by a public hash in so many `buckets`.
+    """A text: the numbers of its first `pieces` by a public hash (`incrowd.data.grams`), whatever the letters' case.
 
-    A piece counts with a sign of its own, in a bucket counts become square roots, and all of it has length one
-    (`incrowd.data.grams`). Letters are taken whatever their case.
+    A piece is a word, four letters of one, or a character or a pair of a script without blanks. `buckets` says how many
+    features a model has of the text (`incrowd.learning.features.TextBuckets`), unless its features say so themselves.
 
     Edge cases: a text without a piece, such as "", becomes zeros; so does a missing one, if `missing` is "".
     """
 
     buckets: int = 1024
-    characters: tuple[int, int] = (2, 4)
-    words: bool = True
+    pieces: int = 512
     missing: str | None = None
 
     def __post_init__(self) -> None:
-        _validate.count(buckets=self.buckets)
-        least, most = self.characters
-        if not 1 <= least <= most <= _LONGEST_PIECE:
-            remedy = f"give the least and the most, in this order, from 1 to {_LONGEST_PIECE}"
-            raise ConfigError(field="characters", value=self.characters, remedy=remedy)
-        if self.buckets > _MOST_BUCKETS:
-            remedy = f"each is a number of every row: give at most {_MOST_BUCKETS}"
-            raise ConfigError(field="buckets", value=self.buckets, remedy=remedy)
+        _validate.count(buckets=self.buckets, pieces=self.pieces)
+        for field, most in (("buckets", BUCKETS), ("pieces", _MOST_PIECES)):
+            if getattr(self, field) > most:
+                remedy = f"each is a number of every row: give at most {most}"
+                raise ConfigError(field=field, value=getattr(self, field), remedy=remedy)
         super().__post_init__()
 
     def imputed(self) -> EncodedCell | None:
@@ -333,10 +328,10 @@ class Text(Column):
         return None if self.missing is None else self._values(self.missing, Reading())
 
     def _names(self, name: str) -> tuple[str, ...]:
-        return tuple(f"{name} bucket {number}" for number in range(self.buckets))
+        return tuple(f"{name} piece {number}" for number in range(self.pieces))
 
     def _values(self, cell: Any, reading: Reading) -> EncodedCell:
-        return hashed(text_of(cell), buckets=self.buckets, characters=self.characters, words=self.words)
+        return numbered(text_of(cell), self.pieces)
 
 
 @dataclass(frozen=True, kw_only=True)

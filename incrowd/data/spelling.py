@@ -39,6 +39,7 @@ _TELLING = {
     "no": "yes/no",
     "to": "number",
     "buckets": "text",
+    "pieces": "text",
 }
 _FIELDS = {kind: {field.name for field in fields(made)} for kind, made in _KINDS.items()}  # type: ignore[arg-type]  # each is a dataclass
 _FIELDS["whole number"] = _FIELDS["number"] - {"whole"}
@@ -152,12 +153,6 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def _sizes(name: str, value: Any) -> tuple[int, int]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ConfigError(field=name, value=value, remedy="give two whole numbers, say [2, 4]")
-    return _count(name, value[0]), _count(name, value[1])
-
-
 def _day(name: str, value: Any) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
@@ -175,7 +170,6 @@ def _days(name: str, value: Any) -> tuple[date, date]:
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "buckets": _count,
-    "characters": _sizes,
     "dates": _days,
     "format": _word,
     "indicator": _flag,
@@ -185,9 +179,9 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "no": _texts,
     "other": _flag,
     "outside": _word,
+    "pieces": _count,
     "range": _pair,
     "to": _pair,
     "whole": _flag,
-    "words": _flag,
     "yes": _texts,
 }

@@ -96,7 +96,7 @@ clients = 0                    # how many clients there are at most: a public nu
 #   {{levels = ["f", "m"], other = true, missing = "other"}}   one of these levels
 #   {{dates = ["2015-01-01", "2025-12-31"]}}               a day between these two; format = "%d.%m.%Y"
 #   "yes/no"                                             one of two words; {{yes = "ja", no = "nein"}}
-#   {{kind = "text", buckets = 1024}}                      its pieces, by a public hash
+#   {{kind = "text", pieces = 512}}                        its first pieces, by a public hash
 #   "ignore"                                             nothing is learned from it
 [data.columns]
 {columns}

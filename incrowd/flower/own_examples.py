@@ -27,8 +27,8 @@ from incrowd.learning.losses import LOSSES
 from incrowd.learning.records import Records
 from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.declared import check_declared
-from incrowd.runs.build import feature_map_of, loss_of, model_of, section
-from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, NoFeatures
+from incrowd.runs.build import feature_map_for, loss_of, model_of, section
+from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
 from incrowd.runs.data_config import Parties
 from incrowd.runs.functions import call
 
@@ -131,13 +131,13 @@ class OwnExamples:
         """The examples as the model sees them, unless they would be more numbers each than this party allows: that is
         known from an example that nobody has.
         """
-        wanted, examples = sections.features, own.examples
-        if isinstance(wanted, NoFeatures):
-            return own
-        form = single(examples.features)
-        blank = replace(examples, features=np.zeros((1, *form.shape[1:]), form.dtype), labels=examples.labels[:1])
+        examples = own.examples
         with section("features"):
-            feature_map = feature_map_of(wanted, examples.shape, own.table)
+            feature_map = feature_map_for(sections, examples, own.table)
+            if feature_map is None:
+                return own
+            form = single(examples.features)
+            blank = replace(examples, features=np.zeros((1, *form.shape[1:]), form.dtype), labels=examples.labels[:1])
             numbers = transform(feature_map, blank).shape[0]
             if numbers > self.file.allow.most_features:
                 most = f"{self.file.allow.most_features} (most_features)"

@@ -39,7 +39,6 @@ from incrowd.learning import (
     SQUARED,
     Loss,
     Model,
-    linear,
     mlp,
     small_cnn,
 )
@@ -47,7 +46,10 @@ from incrowd.learning.features import (
     FeatureMap,
     OrientedEnergies,
     OwnPixels,
+    Spread,
     TableRows,
+    TextBuckets,
+    TextPieces,
     TokenGrams,
     UnitNorm,
     WithConstant,
@@ -58,6 +60,7 @@ from incrowd.learning.features import (
     transform_federated,
 )
 from incrowd.learning.features.pictures import A_PICTURE
+from incrowd.learning.features.table_rows import texts_of
 from incrowd.learning.trial import tried_for_classes, tried_with_tokens
 from incrowd.privacy.ledger.state import state_folder
 from incrowd.runs.config import (
@@ -67,10 +70,13 @@ from incrowd.runs.config import (
     EnergyFeatures,
     FunctionModel,
     GivenModel,
+    LinearSection,
     MlpSection,
     NoFeatures,
     PictureFeatures,
+    PieceFeatures,
     TableFeatures,
+    TextFeatures,
     TokenFeatures,
     UnitFeatures,
     Weights,
@@ -120,7 +126,9 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
-AnyFeatures = UnitFeatures | EnergyFeatures | PictureFeatures | TableFeatures | TokenFeatures
+AnyFeatures = (
+    NoFeatures | UnitFeatures | EnergyFeatures | PictureFeatures | TableFeatures | TextFeatures | TokenFeatures
+)
 Object = TypeVar("Object")
 
 
@@ -193,21 +201,18 @@ def featured_examples(
     """Examples as the model sees them; `alone` as in `incrowd.learning.features.transform`. `columns` are those of the
     table whose rows they are.
     """
-    wanted = config.features
-    if isinstance(wanted, NoFeatures):
-        return examples
     with section("features"):
-        return transform(feature_map_of(wanted, examples.shape, columns), examples, alone=alone)
+        feature_map = feature_map_for(config, examples, columns)
+        return examples if feature_map is None else transform(feature_map, examples, alone=alone)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:
     """The same clients with features in place of their examples: each client's own work, which costs no privacy."""
-    wanted = config.features
-    if isinstance(wanted, NoFeatures):
-        return data
     with section("features"):
-        feature_map = feature_map_of(wanted, data.examples.shape, data.table)
-        return transform_federated(feature_map, data, cache=_cache(wanted), alone=not data.public)
+        feature_map = feature_map_for(config, data.examples, data.table)
+        if feature_map is None:
+            return data
+        return transform_federated(feature_map, data, cache=_cache(config.features), alone=not data.public)
 
 
 def randomness(config: CommonSections) -> Randomness:
@@ -233,26 +238,47 @@ def _cache(wanted: AnyFeatures) -> Path | None:
     return None if wanted.cache is None else Path(wanted.cache)
 
 
-def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns | None = None) -> FeatureMap:
-    """The map that settings name, for examples of this shape, or for rows of a table with these columns."""
+def feature_map_for(config: CommonSections, examples: Examples, columns: Columns | None) -> FeatureMap | None:
+    """The map for examples whose model these settings name: one of ours counts pieces itself (`Spread`)."""
+    shape = () if isinstance(config.features, NoFeatures) else examples.shape  # without features, inputs may be several
+    whole = not isinstance(config.model, LinearSection | MlpSection)
+    return feature_map_of(config.features, shape, columns, whole=whole)
+
+
+def feature_map_of(
+    wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns | None = None, *, whole: bool = True
+) -> FeatureMap | None:
+    """The map that settings name, for examples of this shape, or for rows of a table with these columns; None where
+    examples stay as they are. Unless it is `whole`, a model counts pieces itself.
+    """
+    if isinstance(wanted, PieceFeatures):
+        pieces = _pieces(wanted, columns)
+        return compose(pieces, Spread(buckets=wanted.buckets, constant=wanted.constant).whole) if whole else pieces
+    texts = [TextBuckets(columns=columns)] if columns is not None and any(texts_of(columns)) else []
+    if isinstance(wanted, NoFeatures):
+        return compose(*texts) if texts else None
     if isinstance(wanted, EnergyFeatures):
         alone: FeatureMap = _energies(wanted, shape)
     elif isinstance(wanted, UnitFeatures):
         alone = UnitNorm(centred=wanted.centred)
     elif isinstance(wanted, TableFeatures):
-        alone = _rows(wanted, columns)
-    elif isinstance(wanted, TokenFeatures):
-        alone = TokenGrams(buckets=wanted.buckets, longest=wanted.longest, reads=wanted.reads, padding=wanted.padding)
+        alone = TableRows(columns=_stated_columns("table", columns), bins=wanted.bins, raw=wanted.raw)
     else:
         alone = _pictures(wanted, shape)
-    return compose(alone, WithConstant(value=wanted.constant)) if wanted.constant else alone
+    return compose(*texts, alone, *([WithConstant(value=wanted.constant)] if wanted.constant else []))
 
 
-def _rows(wanted: TableFeatures, columns: Columns | None) -> FeatureMap:
+def _pieces(wanted: PieceFeatures, columns: Columns | None) -> FeatureMap:
+    if isinstance(wanted, TokenFeatures):
+        return TokenGrams(longest=wanted.longest, reads=wanted.reads, padding=wanted.padding)
+    return TextPieces(columns=_stated_columns("text", columns))
+
+
+def _stated_columns(name: str, columns: Columns | None) -> Columns:
     if columns is None:
         remedy = "it needs rows of a table and what its columns mean: give the data as one (incrowd.Table)"
-        raise ConfigError(field="name", value="table", remedy=remedy)
-    return TableRows(columns=columns, bins=wanted.bins, raw=wanted.raw)
+        raise ConfigError(field="name", value=name, remedy=remedy)
+    return columns
 
 
 def _energies(wanted: EnergyFeatures, shape: tuple[int, ...]) -> FeatureMap:
@@ -369,9 +395,12 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
             raise ConfigError(field="kind", value="cnn", remedy=f"it needs square images, these examples are {shape}")
         return small_cnn(side=shape[-1], channels=shape[0] if len(shape) == 3 else 1, outputs=outputs)
-    if isinstance(wanted, MlpSection):
-        return mlp((math.prod(shape), *wanted.hidden, outputs), bias=wanted.bias)
-    return linear(math.prod(shape), outputs, bias=wanted.bias)
+    hidden = wanted.hidden if isinstance(wanted, MlpSection) else ()
+    if not isinstance(config.features, PieceFeatures):
+        return mlp((math.prod(shape), *hidden, outputs), bias=wanted.bias)
+    buckets, constant = config.features.buckets, config.features.constant
+    counted = mlp((buckets + bool(constant), *hidden, outputs), bias=wanted.bias).module
+    return Model(nn.Sequential(Spread(buckets=buckets, constant=constant), *[*counted.children()][1:]), fresh=True)
 
 
 def check_model(model: Model, data: Clients, loss: Loss) -> None:

@@ -88,19 +88,31 @@ class TableFeatures(Section):
     cache: str | None = None
 
 
-class TokenFeatures(Section):
-    """A sequence of tokens, which are whole numbers, as its pieces of 1 to `longest` tokens, counted in `buckets`
+class PieceFeatures(Section):
+    """The pieces of an example, counted in `buckets` (`incrowd.learning.features.Spread`). With `constant` there is one
+    more feature, which every example has: the bias of a linear model.
+    """
+
+    buckets: int = 1024
+    constant: float = 0.1
+    cache: str | None = None
+
+
+class TextFeatures(PieceFeatures):
+    """The pieces of a row whose columns are all texts (`incrowd.data.grams`)."""
+
+    name: Literal["text"] = "text"
+
+
+class TokenFeatures(PieceFeatures):
+    """A sequence of tokens, which are whole numbers, as its pieces of 1 to `longest` tokens
     (`incrowd.learning.features.TokenGrams`): those that `reads` "end" finds before the token that follows, or "all".
-    With `constant` there is one more feature, which every example has: the bias of a linear model.
     """
 
     name: Literal["tokens"] = "tokens"
-    buckets: int = 1024
     longest: int = 3
     reads: Literal["end", "all"] = "all"
     padding: int | None = None
-    constant: float = 0.1
-    cache: str | None = None
 
 
 class Weights(Section):
@@ -153,6 +165,7 @@ FeaturesSection = Annotated[
     | Annotated[EnergyFeatures, Tag("energies")]
     | Annotated[PictureFeatures, Tag("pictures")]
     | Annotated[TableFeatures, Tag("table")]
+    | Annotated[TextFeatures, Tag("text")]
     | Annotated[TokenFeatures, Tag("tokens")],
     tag("name", "none"),
 ]

@@ -60,6 +60,14 @@ LEAST_OF_SHARES, MOST_OF_SHARES = 0.001, 0.03
 SHARES_OF_TEXTS = 0.3
 """The same of texts, whose labels are rarely as uneven as shards are."""
 
+BUCKETS_OF_TEXTS = 16_384
+"""That a text's pieces are counted in. Fewer lose words to each other, and noise is as loud in a row of any width."""
+
+FAINT, SHORTER, SLOWER = 150.0, 0.5, 0.6
+"""Below such a signal two classes of texts are learned with half the bound and .6 of a step: gradients of texts are
+short, and a bound above them lets noise through.
+"""
+
 SHARES_OF_FEW = 1.0
 """The same where clients have few rows, whose shares are luck for the most part."""
 
@@ -217,7 +225,7 @@ def text(facts: Outline) -> Tables:
     """Softmax regression on pieces of texts (n-grams) in buckets, of tokens or of a table's columns."""
     if facts.own_model:
         return network(facts)
-    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
+    features: dict[str, Any] = {"name": "text", "buckets": BUCKETS_OF_TEXTS, "constant": CONSTANT}
     if facts.whole:
         if len(facts.shape) != 1:
             remedy = (
@@ -236,6 +244,9 @@ def text(facts: Outline) -> Tables:
     how = mechanism(facts)
     if facts.classes is not None:
         how["local"]["label_shares"] = SHARES_OF_TEXTS
+    if facts.texts and facts.classes == 2 and facts.signal < FAINT:
+        how["privacy"]["clip"]["clip_norm"] *= SHORTER
+        how["server"]["learning_rate"] *= SLOWER / SHORTER
     return {"features": features, "model": _LINEAR, **how}
 
 

@@ -24,15 +24,8 @@ from incrowd import (
     ServerOptimizer,
 )
 from incrowd.data import Columns, Examples, Partition, Split, hold_out, iid, sorted_shards
-from incrowd.learning.features import (
-    FeatureMap,
-    OwnPixels,
-    TableRows,
-    TokenGrams,
-    UnitNorm,
-    picture_map,
-    transform,
-)
+from incrowd.learning.features import UnitNorm, transform
+from incrowd.runs.build import feature_map_of
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.published import published
 
@@ -180,29 +173,10 @@ class Bench:
 
     def _without_noise(self, federation: Federation) -> float:
         """A linear fit on the features that the federation sees."""
-        features = self._features(federation)
+        features = feature_map_of(federation.settings.features, self.split.train.shape, self.table)
+        features = UnitNorm(centred=True) if features is None else features
         train, test = (transform(features, one, cache=self.cache, alone=False) for one in (self.split.train, self.test))
         return fitted(train, test)
-
-    def _features(self, federation: Federation) -> FeatureMap:
-        wanted = federation.settings.features
-        shape = self.split.train.shape
-        if wanted.name == "pictures":
-            return picture_map(
-                shape,
-                dimensions=wanted.dimensions,
-                whitening=wanted.whitening,
-                mirrored=wanted.mirrored,
-                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
-                cache=self.cache,
-            )
-        if wanted.name == "table" and self.table is not None:
-            return TableRows(columns=self.table, bins=wanted.bins)
-        if wanted.name == "tokens":
-            return TokenGrams(
-                buckets=wanted.buckets, longest=wanted.longest, reads=wanted.reads, padding=wanted.padding
-            )
-        return UnitNorm(centred=getattr(wanted, "centred", True))
 
 
 def trained(federation: Federation) -> float:

@@ -124,11 +124,13 @@ def test_rows_that_are_as_stated_are_never_refused_after_a_yes(
 
 
 def test_a_text_becomes_no_more_numbers_than_its_owner_states() -> None:
-    own = Columns(client="", label="y", classes=2, schema={"note": {"kind": "text", "buckets": 64}})
+    own = Columns(client="", label="y", classes=2, schema={"note": {"kind": "text", "buckets": 64, "pieces": 64}})
 
-    def wanted(buckets: int) -> Columns:
-        return Columns(client="", label="y", classes=2, schema={"note": Text(buckets=buckets)}).resolved(())
+    def wanted(buckets: int = 64, pieces: int = 64) -> Columns:
+        note = Text(buckets=buckets, pieces=pieces)
+        return Columns(client="", label="y", classes=2, schema={"note": note}).resolved(())
 
-    assert agreed(wanted(64), own).meaning("note") == Text(buckets=64)
-    with pytest.raises(ConfigError, match=r"columns\.note\.buckets = 65: here a text becomes 64 numbers at most"):
-        agreed(wanted(65), own)
+    assert agreed(wanted(), own).meaning("note") == Text(buckets=64, pieces=64)
+    for field in ("buckets", "pieces"):
+        with pytest.raises(ConfigError, match=rf"columns\.note\.{field} = 65: here a text becomes 64 numbers at most"):
+            agreed(wanted(**{field: 65}), own)

@@ -1,6 +1,5 @@
-"""Pieces of texts in buckets."""
+"""Pieces of texts as numbers."""
 
-import math
 from typing import Any
 
 import pytest
@@ -8,54 +7,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.data import Reading, Text, column_of
-from incrowd.data.grams import hashed
-from incrowd.errors import DataError
+from incrowd.data.grams import BUCKETS, numbered
+from incrowd.errors import ConfigError, DataError
 
 
-def seen(text: str, **changed: Any) -> list[float]:
-    usual: dict[str, Any] = {"buckets": 4096, "characters": (2, 3), "words": False}
-    return sorted(abs(number) for number in hashed(text, **usual | changed) if number)
+def pieces(text: str) -> set[float]:
+    return set(numbered(text, 100)) - {0.0}
 
 
 def test_what_a_text_becomes_is_the_same_everywhere() -> None:
-    made = hashed("to be", buckets=8, characters=(1, 1), words=True)
-    assert made == pytest.approx([-0.6546536707, 0.377964473, -0.5345224838, 0, 0, -0.377964473, 0, 0], abs=1e-9)
+    assert numbered("to be", 5) == (61554, -21346, -26649, 63006, 0)
 
 
-def test_pieces_count_by_their_square_roots() -> None:
-    assert seen("aaaa") == pytest.approx([math.sqrt(2 / 5), math.sqrt(3 / 5)])  # aaa twice, aa three times
-    assert seen("ab") == [1.0]
-    assert seen("ab", words=True) == pytest.approx([math.sqrt(1 / 2)] * 2)  # the word, and the same letters as a piece
+def test_pieces_are_words_and_four_letters_of_them_with_its_edges() -> None:
+    assert len(pieces("film")) == 4  # the word, <fil, film, ilm>
+    assert len(pieces("a")) == 1  # the word
+    assert len(pieces("no!! no")) == 4  # the words no and !!, and these with their edges
+    assert pieces("a://b") == pieces("a b") | pieces("://")
+    assert pieces("ice cream") == pieces("ice") | pieces("cream")
 
 
-def test_pieces_have_both_signs() -> None:
-    signs = [sum(hashed(letter, buckets=64, characters=(1, 1), words=False)) for letter in "abcdefghijklmnopqrstuvwxyz"]
-    assert {-1.0, 1.0} == set(signs)
+def test_scripts_without_blanks_are_read_by_characters_and_pairs() -> None:
+    numbers = pieces("我们好")
+    assert sum(abs(number) > BUCKETS for number in numbers) == 3  # characters, which count half
+    assert len(numbers) == 5
+    assert pieces("我们") < numbers
 
 
-@pytest.mark.slow
-@given(st.text(max_size=40), st.integers(1, 50), st.booleans())
-def test_every_text_is_of_length_one_or_zeros(text: str, buckets: int, words: bool) -> None:
-    made = hashed(text, buckets=buckets, characters=(1, 3), words=words)
-    assert len(made) == buckets
-    length = math.sqrt(sum(number**2 for number in made))
-    assert length == pytest.approx(1) or set(made) <= {0.0}
-
-
-@given(st.text(alphabet="abcXYZ ./-", max_size=40))
-def test_case_does_not_matter(text: str) -> None:
-    assert hashed(text, buckets=16, characters=(1, 3), words=True) == hashed(
-        text.lower(), buckets=16, characters=(1, 3), words=True
-    )
+@given(st.text(max_size=40), st.integers(1, 50))
+def test_numbers_are_whole_and_of_both_signs_and_case_does_not_matter(text: str, most: int) -> None:
+    made = numbered(text, most)
+    assert len(made) == most
+    assert all(number == int(number) and abs(number) <= 2 * BUCKETS for number in made)
+    assert made == numbered(text.casefold(), most) == numbered(text, most + 7)[:most]
+    assert min(pieces("abcdefghijklm")) < 0 < max(pieces("abcdefghijklm"))
 
 
 def test_a_missing_text_is_refused_unless_something_stands_for_it() -> None:
     with pytest.raises(DataError, match="is missing"):
         Text().encoded("", Reading())
     assert set(Text(missing="").encoded("", Reading())) == {0.0}
-    assert Text(buckets=9, missing="none", indicator=True).encoded("NA", Reading())[-1] == 1.0
+    assert Text(pieces=9, missing="none", indicator=True).encoded("NA", Reading())[-1] == 1.0
 
 
-def test_settings_spell_a_text() -> None:
-    assert column_of({"buckets": 64, "words": False}) == Text(buckets=64, words=False)
+@pytest.mark.parametrize("wrong", [{"buckets": 2**17}, {"pieces": 2**15}, {"pieces": 0}])
+def test_settings_spell_a_text(wrong: dict[str, Any]) -> None:
+    assert column_of({"buckets": 64, "pieces": 9}) == Text(buckets=64, pieces=9)
     assert column_of("text") == Text()
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Text(**wrong)

@@ -47,7 +47,7 @@ YEARS = (date(2015, 1, 1), date(2025, 12, 31))
         (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1), format="%d.%m.%Y"), "02.01.2020", (0.5,)),
         (Date(dates=YEARS, outside="clip"), "1900-01-01", (-1.0,)),
         (Date(dates=YEARS, missing=date(2015, 1, 1)), None, (-1.0,)),
-        (Text(buckets=3, missing=""), None, (0.0, 0.0, 0.0)),
+        (Text(pieces=3, missing=""), None, (0.0, 0.0, 0.0)),
         (Ignored(), "anything ", ()),
         (Ignored(), None, ()),
     ],

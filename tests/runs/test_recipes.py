@@ -140,7 +140,7 @@ def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
         stated["data"] |= {"columns": columns, "features": list(columns), "classes": ["0", "1"]}
         return with_recipe(stated, "text")
 
-    assert made(note=note)["features"]["name"] == "unit"
+    assert made(note=note)["features"]["name"] == "text"
     with pytest.raises(ConfigError, match="examples are no texts"):
         made(note=note, age={"range": [0, 100]})
 

@@ -16,8 +16,8 @@ from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.order import OwnPixels, PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
+from incrowd.learning.features.pieces import Spread, TextBuckets, TextPieces, TokenGrams
 from incrowd.learning.features.table_rows import TableRows
-from incrowd.learning.features.token_grams import TokenGrams
 from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.features.whitened import Whitened, picture_map
 
@@ -32,7 +32,10 @@ __all__ = [
     "PatchResponses",
     "PicturesOrPixels",
     "SecondOrderEnergies",
+    "Spread",
     "TableRows",
+    "TextBuckets",
+    "TextPieces",
     "TokenGrams",
     "UnitNorm",
     "Whitened",

@@ -24,6 +24,8 @@ _TINY = 1e-6
 class TableRows:
     """A row that was encoded as `columns` state, as a vector of length one that suits a linear model under noise.
 
+    Its texts are in buckets already (`TextBuckets`).
+
     - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
       linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen through a logarithm that
       keeps the sign, too. Together the ramps of one scale weigh as much as one number from -1 to 1. One that was stated
@@ -105,6 +107,8 @@ class TableRows:
         for name in self.columns.features:
             meaning = self.columns.meaning(name)
             width = len(meaning.features(name))
+            if isinstance(meaning, Text):
+                width += meaning.buckets - meaning.pieces
             flags = 1
             if is_bare(meaning):
                 unknown.append(at)

@@ -16,7 +16,7 @@ from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.encoder import CallableMap, ModuleMap
 from incrowd.learning.features.feature_map import FeatureMap, Values
-from incrowd.learning.features.token_grams import takes_tokens
+from incrowd.learning.features.pieces import takes_tokens
 from incrowd.learning.own_code import refused
 
 _CHUNK = 32  # examples at a time: measured, what a chunk of images needs stays in a core's cache
