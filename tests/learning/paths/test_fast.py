@@ -34,6 +34,8 @@ from incrowd.learning.paths.fast.layers import layers_of
 from incrowd.learning.warm_up import main
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin, with_labels
 
+pytestmark = pytest.mark.timeout(600)  # the first test may have to wait for machine code
+
 LOCAL = Local(learning_rate=0.1, batch_size=7, epochs=2)
 TERMS = {"momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3}
 OUTPUTS = 4

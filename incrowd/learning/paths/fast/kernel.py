@@ -17,37 +17,9 @@ from numpy.typing import NDArray
 
 from incrowd._random import Integers
 from incrowd.learning.deltas import RUN
+from incrowd.learning.paths.fast import memory as m
 from incrowd.learning.paths.fast import passes
-from incrowd.learning.paths.fast.memory import (
-    AMOUNTS,
-    BIAS,
-    BIASED,
-    BLOCK,
-    CHANNELS,
-    COLUMNS,
-    ENDS,
-    FIRSTS,
-    FLAGS,
-    GRADIENTS,
-    GRAM,
-    IN,
-    IN_ROW,
-    INPUTS,
-    KEPT_FROM,
-    MANY,
-    ORDER,
-    OUT,
-    OUTPUTS,
-    ROWS,
-    USED,
-    USERS,
-    VELOCITY,
-    WEIGHT,
-    WIDTH,
-    Numbers,
-    Space,
-    X,
-)
+from incrowd.learning.paths.fast.memory import Numbers, Space
 from incrowd.learning.paths.fast.passes import product
 from incrowd.learning.paths.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
 
@@ -102,7 +74,7 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
     through one place here, because machine code is made of them again wherever they are called.
     """
     used = _begin(e, s, how, start, b.rows, sparse)
-    lowest, shift, target = 0 if how.pictures else 1, s.integers[GRADIENTS], s.integers[VELOCITY]
+    lowest, shift, target = 0 if how.pictures else 1, s.integers[m.GRADIENTS], s.integers[m.VELOCITY]
     t: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
     begin = t
     while t < len(b.sizes):
@@ -115,7 +87,7 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
             _load(e, s, rows, used)
             put_off = bool(several > t + 1) and _multiply_examples(s, count, used)
             if put_off:
-                _multiply(s, 0, count, used, s.integers[BLOCK])
+                _multiply(s, 0, count, used, s.integers[m.BLOCK])
         while done < count:
             size = min(count - done, how.together) if how.pictures else b.sizes[t]
             own, labels = rows[done : done + size], b.labels[begin + done : begin + done + size]
@@ -131,14 +103,14 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
             if sparse:
                 _sparse_step(e, s, how, own)
             elif put_off:
-                width = s.table[0, WIDTH]
-                _copy(s.floats, s.table[0, OUT] + shift, s.integers[BLOCK] + done * width, size * width)
+                width = s.table[0, m.WIDTH]
+                _copy(s.floats, s.table[0, m.OUT] + shift, s.integers[m.BLOCK] + done * width, size * width)
             elif not how.pictures:
-                _dense_step(s, how, done, s.table[0, OUT] + shift, size, used)
+                _dense_step(s, how, done, s.table[0, m.OUT] + shift, size, used)
             done += size
             t += 0 if how.pictures else 1
         if put_off:
-            _dense_step(s, how, 0, s.integers[BLOCK], count, used)
+            _dense_step(s, how, 0, s.integers[m.BLOCK], count, used)
         if count and not how.plain:
             _descend(s, how, start, used, sparse or how.pictures)
         t, begin = several, begin + count
@@ -149,18 +121,18 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
 def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[np.int64], sparse: bool) -> int:
     """Copy the weights of features in use, and all others; how many features there are."""
     first = s.table[0]
-    used: int = first[INPUTS]
+    used: int = first[m.INPUTS]
     if not sparse and not how.pictures:
         used = _find_used(e, s, rows, how.weight_decay != 0 or e.offset != 0)
     # What is no number must not reach the next client through fillings.
-    for k in range(len(start), s.integers[KEPT_FROM]):
+    for k in range(len(start), s.integers[m.KEPT_FROM]):
         s.floats[k] = 0
-    for k in range(first[WEIGHT]):
+    for k in range(first[m.WEIGHT]):
         s.floats[k] = start[k]
     for j in range(used):
-        to = first[WEIGHT] + j * first[WIDTH]
-        of = first[WEIGHT] + (j if sparse or how.pictures else s.integers[s.integers[USED] + j]) * first[WIDTH]
-        for h in range(first[WIDTH]):
+        to = first[m.WEIGHT] + j * first[m.WIDTH]
+        of = first[m.WEIGHT] + (j if sparse or how.pictures else s.integers[s.integers[m.USED] + j]) * first[m.WIDTH]
+        for h in range(first[m.WIDTH]):
             s.floats[to + h] = start[of + h]
     return used
 
@@ -168,7 +140,7 @@ def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[n
 @inner
 def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> int:
     """Find the features that are not zero in all of a client's examples; where few are, all are taken."""
-    flags, found = s.shorts[s.integers[FLAGS] :][: e.table.shape[1]], s.integers[USED]
+    flags, found = s.shorts[s.integers[m.FLAGS] :][: e.table.shape[1]], s.integers[m.USED]
     flags[:] = every
     several = np.int32(0)
     if not every:
@@ -190,14 +162,14 @@ def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> i
 @inner
 def _descend(s: Space, how: Settings, start: Numbers, used: int, whole: bool) -> None:
     """A step along the gradients in the velocity, which is made ready for the next."""
-    pull, other, width = how.weight_decay + how.proximal, s.table[0, WEIGHT], s.table[0, WIDTH]
+    pull, other, width = how.weight_decay + how.proximal, s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
     size = other + used * width
-    weights, velocity = s.floats[:size], s.floats[s.integers[VELOCITY] :][:size]
+    weights, velocity = s.floats[:size], s.floats[s.integers[m.VELOCITY] :][:size]
     if pull != 0:
         for k in range(size if whole else other):
             velocity[k] += pull * weights[k] - how.proximal * start[k]
         for j in range(0 if whole else used):
-            to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+            to, of = other + j * width, other + s.integers[s.integers[m.USED] + j] * width
             for h in range(width):
                 velocity[to + h] += pull * weights[to + h] - how.proximal * start[of + h]
     for k in range(size):
@@ -209,9 +181,9 @@ def _descend(s: Space, how: Settings, start: Numbers, used: int, whole: bool) ->
 def _load_pictures(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
     """Pictures, channels last."""
     t = s.table[0]
-    channels, each = t[CHANNELS], t[ROWS] * t[COLUMNS]
+    channels, each = t[m.CHANNELS], t[m.ROWS] * t[m.COLUMNS]
     for i in range(len(rows)):
-        own, to = e.table[rows[i]], t[IN] + i * t[IN_ROW]
+        own, to = e.table[rows[i]], t[m.IN] + i * t[m.IN_ROW]
         for c in range(channels):
             for p in range(each):
                 s.floats[to + p * channels + c] = np.float32(own[c * each + p]) * e.scale + e.offset
@@ -224,31 +196,31 @@ def _sparse_outputs(e: Examples, s: Space, rows: NDArray[np.int64], following: N
     for row in following:
         fetch(e.places, (e.starts[row], e.starts[row + 1]))
         fetch(e.numbers, (e.starts[row], e.starts[row + 1]))
-    passes.fill(s.floats, t[BIAS], t[WIDTH], t[OUT], t[WIDTH], len(rows))
+    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], t[m.OUT], t[m.WIDTH], len(rows))
     for i in range(len(rows)):
-        where = (t[OUT] + i * t[WIDTH], t[WEIGHT], t[WIDTH], e.starts[rows[i]], e.starts[rows[i] + 1])
+        where = (t[m.OUT] + i * t[m.WIDTH], t[m.WEIGHT], t[m.WIDTH], e.starts[rows[i]], e.starts[rows[i] + 1])
         add_rows(s.floats, s.floats, where, e.places, e.numbers, e.scale)
 
 
 @inner
 def _sparse_step(e: Examples, s: Space, how: Settings, rows: NDArray[np.int64]) -> None:
     """The step, or the gradients, of a sparse first layer."""
-    t, h, target = s.table[0], s.integers, s.integers[VELOCITY]
-    width, d, weight = t[WIDTH], t[OUT] + h[GRADIENTS], t[WEIGHT] + target
+    t, h, target = s.table[0], s.integers, s.integers[m.VELOCITY]
+    width, d, weight = t[m.WIDTH], t[m.OUT] + h[m.GRADIENTS], t[m.WEIGHT] + target
     change = np.float32(how.change * e.scale)
     if width <= _NARROW:
         for i in range(len(rows)):
             where = (weight, d + i * width, width, e.starts[rows[i]], e.starts[rows[i] + 1])
             add_to_rows(s.floats, s.floats, where, e.places, e.numbers, change)
     else:
-        users, amounts = s.shorts[h[USERS] :], s.floats[h[AMOUNTS] :]
-        firsts, ends, order = h[h[FIRSTS] :], h[h[ENDS] :], h[h[ORDER] :]
+        users, amounts = s.shorts[h[m.USERS] :], s.floats[h[m.AMOUNTS] :]
+        firsts, ends, order = h[h[m.FIRSTS] :], h[h[m.ENDS] :], h[h[m.ORDER] :]
         for n in range(_transpose(e, s, rows)):
             k = order[n]
             where = (weight + k * width, d, width, firsts[k], ends[k])
             add_rows(s.floats, s.floats, where, users, amounts, change)
-    if t[BIASED]:
-        passes.add_bias(s.floats, target + t[BIAS], width, how.change, d, width, len(rows))
+    if t[m.BIASED]:
+        passes.add_bias(s.floats, target + t[m.BIAS], width, how.change, d, width, len(rows))
 
 
 @inner
@@ -258,9 +230,9 @@ def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
     Gives how many features are in use. In `order`, those with equally many examples come together, so that a processor
     predicts where their loops end, which is a quarter of the time.
     """
-    features, h = s.table[0, INPUTS], s.integers
-    firsts, ends, order, many = h[h[FIRSTS] :], h[h[ENDS] :], h[h[ORDER] :], h[h[MANY] :]
-    users, amounts = s.shorts[h[USERS] :], s.floats[h[AMOUNTS] :]
+    features, h = s.table[0, m.INPUTS], s.integers
+    firsts, ends, order, many = h[h[m.FIRSTS] :], h[h[m.ENDS] :], h[h[m.ORDER] :], h[h[m.MANY] :]
+    users, amounts = s.shorts[h[m.USERS] :], s.floats[h[m.AMOUNTS] :]
     ends[:features] = 0
     for row in rows:
         for k in range(e.starts[row], e.starts[row + 1]):
@@ -292,9 +264,9 @@ def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
 def _load(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
     """The examples, of the features in use."""
     features, h = e.table.shape[1], s.integers
-    which = h[h[USED] :]
+    which = h[h[m.USED] :]
     for i in range(len(rows)):
-        own, x = e.table[rows[i]], s.floats[h[X] + i * features :]
+        own, x = e.table[rows[i]], s.floats[h[m.X] + i * features :]
         if used == features:
             for j in range(used):
                 x[j] = np.float32(own[j]) * e.scale + e.offset
@@ -313,9 +285,9 @@ def _copy(numbers: Numbers, of: int, to: int, count: int) -> None:
 def _multiply(s: Space, done: int, count: int, used: int, out: int) -> None:
     """A dense first layer's outputs for some examples, of which so many lie before."""
     t = s.table[0]
-    x, weight = (s.integers[X] + done * t[INPUTS], t[INPUTS]), (t[WEIGHT], t[WIDTH])
-    passes.fill(s.floats, t[BIAS], t[WIDTH], out, t[WIDTH], count)
-    product(s, (0, 0), (count, t[OUTPUTS], used), _ONE, x, weight, _ONE, (out, t[WIDTH]))
+    x, weight = (s.integers[m.X] + done * t[m.INPUTS], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH])
+    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], out, t[m.WIDTH], count)
+    product(s, (0, 0), (count, t[m.OUTPUTS], used), _ONE, x, weight, _ONE, (out, t[m.WIDTH]))
 
 
 @inner
@@ -325,33 +297,33 @@ def _dense_outputs(s: Space, how: Settings, done: int, size: int, count: int, us
     Where the update is put off they are there, by the weights at the beginning of the block. The gradients of the
     examples before, which have taken the place of their outputs, count by the products of these examples with others.
     """
-    t, block = s.table[0], s.integers[BLOCK]
+    t, block = s.table[0], s.integers[m.BLOCK]
     if not put_off:
-        _multiply(s, done, size, used, t[OUT])
+        _multiply(s, done, size, used, t[m.OUT])
         return
-    _copy(s.floats, block + done * t[WIDTH], t[OUT], size * t[WIDTH])
+    _copy(s.floats, block + done * t[m.WIDTH], t[m.OUT], size * t[m.WIDTH])
     if done:
-        past = s.integers[GRAM] + done * count, count
-        out = t[OUT], t[WIDTH]
-        product(s, (0, 0), (size, t[OUTPUTS], done), how.change, past, (block, t[WIDTH]), _ONE, out)
+        past = s.integers[m.GRAM] + done * count, count
+        out = t[m.OUT], t[m.WIDTH]
+        product(s, (0, 0), (size, t[m.OUTPUTS], done), how.change, past, (block, t[m.WIDTH]), _ONE, out)
 
 
 @inner
 def _dense_step(s: Space, how: Settings, done: int, d: int, count: int, used: int) -> None:
     """The step, or the gradients, of a dense first layer, from examples and gradients of their outputs."""
-    t, target = s.table[0], s.integers[VELOCITY]
-    into, x = (target + t[WEIGHT], t[WIDTH]), (s.integers[X] + done * t[INPUTS], t[INPUTS])
-    product(s, (1, 0), (used, t[OUTPUTS], count), how.change, x, (d, t[WIDTH]), _ONE, into)
-    if t[BIASED]:
-        passes.add_bias(s.floats, target + t[BIAS], t[WIDTH], how.change, d, t[WIDTH], count)
+    t, target = s.table[0], s.integers[m.VELOCITY]
+    into, x = (target + t[m.WEIGHT], t[m.WIDTH]), (s.integers[m.X] + done * t[m.INPUTS], t[m.INPUTS])
+    product(s, (1, 0), (used, t[m.OUTPUTS], count), how.change, x, (d, t[m.WIDTH]), _ONE, into)
+    if t[m.BIASED]:
+        passes.add_bias(s.floats, target + t[m.BIAS], t[m.WIDTH], how.change, d, t[m.WIDTH], count)
 
 
 @inner
 def _multiply_examples(s: Space, count: int, used: int) -> bool:
     """The products of examples with each other, and of the bias; whether all are numbers."""
-    x, gram = (s.integers[X], s.table[0, INPUTS]), s.integers[GRAM]
+    x, gram = (s.integers[m.X], s.table[0, m.INPUTS]), s.integers[m.GRAM]
     for k in range(count * count):
-        s.floats[gram + k] = s.table[0, BIASED]
+        s.floats[gram + k] = s.table[0, m.BIASED]
     product(s, (0, 1), (count, count, used), _ONE, x, x, _ONE, (gram, count))
     trace = _ZERO
     for i in range(count):
@@ -363,7 +335,7 @@ def _multiply_examples(s: Space, count: int, used: int) -> bool:
 @compiled
 def write(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> float:
     """Write what was learnt, as the weights lie in `start`; its squared length, see `incrowd.learning.deltas`."""
-    other, width = s.table[0, WEIGHT], s.table[0, WIDTH]
+    other, width = s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
     end = other + used * width if whole else other
     total = 0.0
     for k in range(0, end, RUN):
@@ -371,7 +343,7 @@ def write(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> flo
     if not whole:
         out[other:] = 0
         for j in range(used):
-            to, of = other + j * width, other + s.integers[s.integers[USED] + j] * width
+            to, of = other + j * width, other + s.integers[s.integers[m.USED] + j] * width
             for h in range(0, width, RUN):
                 total += _run(s.floats[to + h : to + min(h + RUN, width)], start[of + h :], out[of + h :])
     return total

@@ -4,45 +4,11 @@ import math
 
 import numpy as np
 
+from incrowd.learning.paths.fast import layers as kinds
+from incrowd.learning.paths.fast import memory as m
 from incrowd.learning.paths.fast import pictures
 from incrowd.learning.paths.fast.blas import sgemm
-from incrowd.learning.paths.fast.layers import (
-    CONVOLUTION,
-    GELU,
-    GELU_TANH,
-    LINEAR,
-    LOGIT,
-    NORM,
-    NUMBER,
-    POOL,
-    RELU,
-    SIGMOID,
-    SILU,
-    SOFTMAX,
-    TANH,
-)
-from incrowd.learning.paths.fast.memory import (
-    BIAS,
-    BIASED,
-    GAINED,
-    GRADIENTS,
-    IN,
-    IN_ROW,
-    INPUTS,
-    KEPT,
-    KIND,
-    LETTERS,
-    OUT,
-    OUT_ROW,
-    OUTPUTS,
-    PLACES,
-    REAL,
-    SUMS,
-    WEIGHT,
-    WIDTH,
-    Numbers,
-    Space,
-)
+from incrowd.learning.paths.fast.memory import Numbers, Space
 from incrowd.learning.paths.fast.rows import exp, inner
 
 _ONE, _HALF, _ZERO = np.float32(1), np.float32(0.5), np.float32(0)
@@ -70,12 +36,12 @@ def product(
     """Write alpha * a [m, k] b [k, n] + beta * c into c; of `turned` ones the transpose is given. Matrices are places
     in `floats` and distances of rows.
     """
-    words, numbers, real = s.shorts, s.floats, s.integers[REAL]
+    words, numbers, real = s.shorts, s.floats, s.integers[m.REAL]
     words[0], words[1], words[2] = sizes[1], sizes[0], sizes[2]
     words[3], words[4], words[5] = b[1], a[1], c[1]
     numbers[real], numbers[real + 1] = alpha, beta
     w, f = words.ctypes.data, numbers.ctypes.data
-    letters, r = w + 4 * LETTERS, f + 4 * real
+    letters, r = w + 4 * m.LETTERS, f + 4 * real
     sgemm(
         letters + 4 * turned[1], letters + 4 * turned[0], w, w + 4, w + 8, r, f + 4 * b[0], w + 12, f + 4 * a[0],
         w + 16, r + 4, f + 4 * c[0], w + 20,
@@ -103,27 +69,29 @@ def forward(s: Space, count: int, begin: int) -> None:
     """The values of so many examples, of the layers from `begin` on."""
     for number in range(begin, len(s.table)):
         t = s.table[number]
-        if t[KIND] <= CONVOLUTION:
+        if t[m.KIND] <= kinds.CONVOLUTION:
             _multiply(s, number, count)
-        elif t[KIND] == NORM:
+        elif t[m.KIND] == kinds.NORM:
             pictures.normalize(s, number, count)
-        elif t[KIND] == POOL:
+        elif t[m.KIND] == kinds.POOL:
             pictures.pool(s, number, count)
         else:
-            size = count * t[OUT_ROW]
-            _activate(t[KIND], s.floats[t[OUT] : t[OUT] + size], s.floats[t[KEPT] : t[KEPT] + size])
+            size = count * t[m.OUT_ROW]
+            _activate(t[m.KIND], s.floats[t[m.OUT] : t[m.OUT] + size], s.floats[t[m.KEPT] : t[m.KEPT] + size])
 
 
 @inner
 def _multiply(s: Space, number: int, count: int) -> None:
     """The outputs of a layer with a weight."""
     t = s.table[number]
-    rows, x, row, out, width = count, t[IN], t[IN_ROW], t[OUT_ROW], t[WIDTH]
-    if t[KIND] == CONVOLUTION:
+    rows, x, row, out, width = count, t[m.IN], t[m.IN_ROW], t[m.OUT_ROW], t[m.WIDTH]
+    if t[m.KIND] == kinds.CONVOLUTION:
         pictures.unfold(s, number, count)
-        rows, x, row, out, width = count * t[PLACES], t[KEPT], t[INPUTS], t[OUTPUTS], t[OUTPUTS]
-    fill(s.floats, t[BIAS], width, t[OUT], out, rows)
-    product(s, (0, 0), (rows, t[OUTPUTS], t[INPUTS]), _ONE, (x, row), (t[WEIGHT], t[WIDTH]), _ONE, (t[OUT], out))
+        rows, x, row, out, width = count * t[m.PLACES], t[m.KEPT], t[m.INPUTS], t[m.OUTPUTS], t[m.OUTPUTS]
+    fill(s.floats, t[m.BIAS], width, t[m.OUT], out, rows)
+    product(
+        s, (0, 0), (rows, t[m.OUTPUTS], t[m.INPUTS]), _ONE, (x, row), (t[m.WEIGHT], t[m.WIDTH]), _ONE, (t[m.OUT], out)
+    )
 
 
 @inner
@@ -131,80 +99,80 @@ def backward(s: Space, count: int, end: int, target: int, change: np.float32) ->
     """The gradients of the values down to layer `end`; those of the parameters, times `change`, are added to numbers
     that lie from `target` on as the weights do.
     """
-    shift = s.integers[GRADIENTS]
+    shift = s.integers[m.GRADIENTS]
     for number in range(len(s.table) - 1, end - 1, -1):
         t = s.table[number]
-        if t[KIND] == LINEAR:
+        if t[m.KIND] == kinds.LINEAR:
             _linear_back(s, number, count, target, change)
-        elif t[KIND] == CONVOLUTION:
+        elif t[m.KIND] == kinds.CONVOLUTION:
             _convolution_back(s, number, count, target, change)
-        elif t[KIND] == NORM:
+        elif t[m.KIND] == kinds.NORM:
             pictures.normalize_back(s, number, count)
             _learn_norm(s, number, target, change)
-        elif t[KIND] == POOL:
+        elif t[m.KIND] == kinds.POOL:
             pictures.pool_back(s, number, count)
         else:
-            size, begin = count * t[OUT_ROW], t[OUT] + shift
-            values, kept = s.floats[t[OUT] : t[OUT] + size], s.floats[t[KEPT] : t[KEPT] + size]
-            _derive(t[KIND], values, kept, s.floats[begin : begin + size])
+            size, begin = count * t[m.OUT_ROW], t[m.OUT] + shift
+            values, kept = s.floats[t[m.OUT] : t[m.OUT] + size], s.floats[t[m.KEPT] : t[m.KEPT] + size]
+            _derive(t[m.KIND], values, kept, s.floats[begin : begin + size])
 
 
 @inner
 def _linear_back(s: Space, number: int, count: int, target: int, change: np.float32) -> None:
-    t, shift = s.table[number], s.integers[GRADIENTS]
-    d, weight, below = (t[OUT] + shift, t[OUT_ROW]), (t[WEIGHT], t[WIDTH]), (t[IN] + shift, t[IN_ROW])
-    product(s, (0, 1), (count, t[INPUTS], t[OUTPUTS]), _ONE, d, weight, _ZERO, below)
-    into, sizes = (target + t[WEIGHT], t[WIDTH]), (t[INPUTS], t[OUTPUTS], count)
-    product(s, (1, 0), sizes, change, (t[IN], t[IN_ROW]), d, _ONE, into)
-    if t[BIASED]:
-        add_bias(s.floats, target + t[BIAS], t[WIDTH], change, d[0], d[1], count)
+    t, shift = s.table[number], s.integers[m.GRADIENTS]
+    d, weight, below = (t[m.OUT] + shift, t[m.OUT_ROW]), (t[m.WEIGHT], t[m.WIDTH]), (t[m.IN] + shift, t[m.IN_ROW])
+    product(s, (0, 1), (count, t[m.INPUTS], t[m.OUTPUTS]), _ONE, d, weight, _ZERO, below)
+    into, sizes = (target + t[m.WEIGHT], t[m.WIDTH]), (t[m.INPUTS], t[m.OUTPUTS], count)
+    product(s, (1, 0), sizes, change, (t[m.IN], t[m.IN_ROW]), d, _ONE, into)
+    if t[m.BIASED]:
+        add_bias(s.floats, target + t[m.BIAS], t[m.WIDTH], change, d[0], d[1], count)
 
 
 @inner
 def _convolution_back(s: Space, number: int, count: int, target: int, change: np.float32) -> None:
-    t, shift = s.table[number], s.integers[GRADIENTS]
-    rows, outputs = count * t[PLACES], t[OUTPUTS]
-    d, windows, into = (t[OUT] + shift, outputs), (t[KEPT], t[INPUTS]), (target + t[WEIGHT], t[WIDTH])
-    product(s, (1, 0), (t[INPUTS], outputs, rows), change, windows, d, _ONE, into)
-    if t[BIASED]:
-        add_bias(s.floats, target + t[BIAS], outputs, change, d[0], outputs, rows)
+    t, shift = s.table[number], s.integers[m.GRADIENTS]
+    rows, outputs = count * t[m.PLACES], t[m.OUTPUTS]
+    d, windows, into = (t[m.OUT] + shift, outputs), (t[m.KEPT], t[m.INPUTS]), (target + t[m.WEIGHT], t[m.WIDTH])
+    product(s, (1, 0), (t[m.INPUTS], outputs, rows), change, windows, d, _ONE, into)
+    if t[m.BIASED]:
+        add_bias(s.floats, target + t[m.BIAS], outputs, change, d[0], outputs, rows)
     if number:  # the windows have been used: their memory takes their gradients
-        product(s, (0, 1), (rows, t[INPUTS], outputs), _ONE, d, (t[WEIGHT], t[WIDTH]), _ZERO, windows)
+        product(s, (0, 1), (rows, t[m.INPUTS], outputs), _ONE, d, (t[m.WEIGHT], t[m.WIDTH]), _ZERO, windows)
         pictures.fold(s, number, count)
 
 
 @inner
 def _learn_norm(s: Space, number: int, target: int, change: np.float32) -> None:
-    t, sums = s.table[number], s.integers[SUMS]
-    for c in range(t[OUTPUTS]):
-        if t[GAINED]:
-            s.floats[target + t[WEIGHT] + c] += change * np.float32(s.doubles[sums + c])
-        if t[BIASED]:
-            s.floats[target + t[BIAS] + c] += change * np.float32(s.doubles[sums + t[OUTPUTS] + c])
+    t, sums = s.table[number], s.integers[m.SUMS]
+    for c in range(t[m.OUTPUTS]):
+        if t[m.GAINED]:
+            s.floats[target + t[m.WEIGHT] + c] += change * np.float32(s.doubles[sums + c])
+        if t[m.BIASED]:
+            s.floats[target + t[m.BIAS] + c] += change * np.float32(s.doubles[sums + t[m.OUTPUTS] + c])
 
 
 @inner
 def _activate(kind: int, values: Numbers, kept: Numbers) -> None:
     """An activation, in place; `kept` gets its derivative where that is not computed from its output."""
-    if kind == RELU:
+    if kind == kinds.RELU:
         for k in range(len(values)):
             x = values[k]
             values[k] = _ZERO if x < 0 else x
-    elif kind == TANH:
+    elif kind == kinds.TANH:
         for k in range(len(values)):
             values[k] = np.float32(2) / (_ONE + exp(np.float32(-2) * values[k])) - _ONE
-    elif kind == SIGMOID:
+    elif kind == kinds.SIGMOID:
         for k in range(len(values)):
             values[k] = _ONE / (_ONE + exp(-values[k]))
-    elif kind == GELU:
+    elif kind == kinds.GELU:
         _gelu(values, kept)
-    elif kind == GELU_TANH:
+    elif kind == kinds.GELU_TANH:
         for k in range(len(values)):
             x = values[k]
             share = _ONE / (_ONE + exp(-_TANH * x * (_ONE + _CUBE * x * x)))
             values[k] = x * share
             kept[k] = share + x * share * (_ONE - share) * _TANH * (_ONE + np.float32(3) * _CUBE * x * x)
-    elif kind == SILU:
+    elif kind == kinds.SILU:
         for k in range(len(values)):
             x = values[k]
             share = _ONE / (_ONE + exp(-x))
@@ -228,14 +196,14 @@ def _gelu(values: Numbers, kept: Numbers) -> None:
 @inner
 def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> None:
     """Gradients of what came out of an activation to those of what went in, in place."""
-    if kind == RELU:
+    if kind == kinds.RELU:
         for k in range(len(values)):
             d = gradients[k]
             gradients[k] = _ZERO if values[k] <= 0 else d
-    elif kind == TANH:
+    elif kind == kinds.TANH:
         for k in range(len(values)):
             gradients[k] *= _ONE - values[k] * values[k]
-    elif kind == SIGMOID:
+    elif kind == kinds.SIGMOID:
         for k in range(len(values)):
             gradients[k] *= values[k] * (_ONE - values[k])
     else:
@@ -249,14 +217,14 @@ def compare(s: Space, loss: int, labels: Numbers, offset: Numbers, over: np.floa
 
     `offset` is added to the outputs before.
     """
-    t, shift = s.table[len(s.table) - 1], s.integers[GRADIENTS]
-    outputs = t[OUTPUTS]
+    t, shift = s.table[len(s.table) - 1], s.integers[m.GRADIENTS]
+    outputs = t[m.OUTPUTS]
     for i in range(len(labels)):
-        begin = t[OUT] + i * t[OUT_ROW]
+        begin = t[m.OUT] + i * t[m.OUT_ROW]
         z, d = s.floats[begin : begin + outputs], s.floats[begin + shift : begin + shift + outputs]
         for h in range(outputs):
             z[h] += offset[h]
-        if loss == SOFTMAX:
+        if loss == kinds.SOFTMAX:
             largest, total = z[0], _ZERO
             for h in range(outputs):
                 largest = max(largest, z[h])
@@ -268,9 +236,9 @@ def compare(s: Space, loss: int, labels: Numbers, offset: Numbers, over: np.floa
             for h in range(outputs):
                 d[h] *= total
             d[int(labels[i])] -= over
-        elif loss == LOGIT:
+        elif loss == kinds.LOGIT:
             d[0] = over * (_ONE / (_ONE + exp(-z[0])) - labels[i])
-        elif loss == NUMBER:
+        elif loss == kinds.NUMBER:
             d[0] = over * (z[0] - labels[i])
         else:
             d[0] = over * (exp(z[0]) - labels[i])

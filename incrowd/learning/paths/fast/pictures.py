@@ -6,30 +6,8 @@ A loop over channels, or over a run of them, is the innermost, so that it is vec
 import numpy as np
 
 from incrowd._random import Floats
-from incrowd.learning.paths.fast.memory import (
-    BIAS,
-    CHANNELS,
-    COLUMNS,
-    GRADIENTS,
-    GROUPS,
-    IN,
-    IN_ROW,
-    INPUTS,
-    KEPT,
-    OUT,
-    OUT_COLUMNS,
-    OUT_ROW,
-    OUT_ROWS,
-    OUTPUTS,
-    PADDING,
-    PLACES,
-    ROWS,
-    SIZE,
-    STRIDE,
-    SUMS,
-    WEIGHT,
-    Space,
-)
+from incrowd.learning.paths.fast import memory as m
+from incrowd.learning.paths.fast.memory import Space
 from incrowd.learning.paths.fast.rows import inner
 
 _ZERO = np.float32(0)
@@ -39,17 +17,20 @@ _ZERO = np.float32(0)
 def unfold(s: Space, number: int, count: int) -> None:
     """Copy the window at each place into a row of its own, with zeros where it leaves the picture."""
     t = s.table[number]
-    size, channels, columns = t[SIZE], t[CHANNELS], t[COLUMNS]
+    size, channels, columns = t[m.SIZE], t[m.CHANNELS], t[m.COLUMNS]
     run = size * channels
     for i in range(count):
-        for y in range(t[OUT_ROWS]):
+        for y in range(t[m.OUT_ROWS]):
             for u in range(size):
-                row = y * t[STRIDE] + u - t[PADDING]
-                inside = 0 <= row < t[ROWS]
-                of, place = t[IN] + i * t[IN_ROW] + row * columns * channels, (i * t[OUT_ROWS] + y) * t[OUT_COLUMNS]
-                for x in range(t[OUT_COLUMNS]):
-                    first = x * t[STRIDE] - t[PADDING]
-                    to = t[KEPT] + (place + x) * t[INPUTS] + u * run
+                row = y * t[m.STRIDE] + u - t[m.PADDING]
+                inside = 0 <= row < t[m.ROWS]
+                of, place = (
+                    t[m.IN] + i * t[m.IN_ROW] + row * columns * channels,
+                    (i * t[m.OUT_ROWS] + y) * t[m.OUT_COLUMNS],
+                )
+                for x in range(t[m.OUT_COLUMNS]):
+                    first = x * t[m.STRIDE] - t[m.PADDING]
+                    to = t[m.KEPT] + (place + x) * t[m.INPUTS] + u * run
                     window, begin = s.floats[to : to + run], of + first * channels
                     if inside and first >= 0 and first + size <= columns:
                         seen = s.floats[begin : begin + run]
@@ -65,21 +46,21 @@ def unfold(s: Space, number: int, count: int) -> None:
 @inner
 def fold(s: Space, number: int, count: int) -> None:
     """Add the gradients of windows up to those of the pictures."""
-    t, shift = s.table[number], s.integers[GRADIENTS]
-    size, channels, columns = t[SIZE], t[CHANNELS], t[COLUMNS]
-    run, pictures = size * channels, t[IN] + shift
-    s.floats[pictures : pictures + count * t[IN_ROW]] = 0
+    t, shift = s.table[number], s.integers[m.GRADIENTS]
+    size, channels, columns = t[m.SIZE], t[m.CHANNELS], t[m.COLUMNS]
+    run, pictures = size * channels, t[m.IN] + shift
+    s.floats[pictures : pictures + count * t[m.IN_ROW]] = 0
     for i in range(count):
-        for y in range(t[OUT_ROWS]):
+        for y in range(t[m.OUT_ROWS]):
             for u in range(size):
-                row = y * t[STRIDE] + u - t[PADDING]
-                if 0 <= row < t[ROWS]:
-                    to = pictures + i * t[IN_ROW] + row * columns * channels
-                    place = (i * t[OUT_ROWS] + y) * t[OUT_COLUMNS]
-                    for x in range(t[OUT_COLUMNS]):
-                        first = x * t[STRIDE] - t[PADDING]
+                row = y * t[m.STRIDE] + u - t[m.PADDING]
+                if 0 <= row < t[m.ROWS]:
+                    to = pictures + i * t[m.IN_ROW] + row * columns * channels
+                    place = (i * t[m.OUT_ROWS] + y) * t[m.OUT_COLUMNS]
+                    for x in range(t[m.OUT_COLUMNS]):
+                        first = x * t[m.STRIDE] - t[m.PADDING]
                         low, high = max(0, -first) * channels, min(size, columns - first) * channels
-                        begin, of = to + first * channels, t[KEPT] + (place + x) * t[INPUTS] + u * run
+                        begin, of = to + first * channels, t[m.KEPT] + (place + x) * t[m.INPUTS] + u * run
                         seen, window = s.floats[begin + low : begin + high], s.floats[of + low : of + high]
                         for q in range(len(seen)):
                             seen[q] += window[q]
@@ -89,14 +70,14 @@ def fold(s: Space, number: int, count: int) -> None:
 def pool(s: Space, number: int, count: int) -> None:
     """The largest of each square, and which it was: of equals the first; what is no number is larger than all."""
     t = s.table[number]
-    size, channels, line = t[SIZE], t[CHANNELS], t[COLUMNS] * t[CHANNELS]
+    size, channels, line = t[m.SIZE], t[m.CHANNELS], t[m.COLUMNS] * t[m.CHANNELS]
     for i in range(count):
-        for y in range(t[OUT_ROWS]):
-            for x in range(t[OUT_COLUMNS]):
-                place = i * t[OUT_ROW] + (y * t[OUT_COLUMNS] + x) * channels
-                best = s.floats[t[OUT] + place : t[OUT] + place + channels]
-                which = s.shorts[t[KEPT] + place : t[KEPT] + place + channels]
-                begin = t[IN] + i * t[IN_ROW] + y * size * line + x * size * channels
+        for y in range(t[m.OUT_ROWS]):
+            for x in range(t[m.OUT_COLUMNS]):
+                place = i * t[m.OUT_ROW] + (y * t[m.OUT_COLUMNS] + x) * channels
+                best = s.floats[t[m.OUT] + place : t[m.OUT] + place + channels]
+                which = s.shorts[t[m.KEPT] + place : t[m.KEPT] + place + channels]
+                begin = t[m.IN] + i * t[m.IN_ROW] + y * size * line + x * size * channels
                 first = s.floats[begin : begin + channels]
                 for c in range(channels):
                     best[c] = first[c]
@@ -114,18 +95,18 @@ def pool(s: Space, number: int, count: int) -> None:
 @inner
 def pool_back(s: Space, number: int, count: int) -> None:
     """Each gradient goes where the largest was."""
-    t, shift = s.table[number], s.integers[GRADIENTS]
-    size, channels, line = t[SIZE], t[CHANNELS], t[COLUMNS] * t[CHANNELS]
-    pictures, out = t[IN] + shift, t[OUT] + shift
-    if t[OUT_ROWS] * size < t[ROWS] or t[OUT_COLUMNS] * size < t[COLUMNS]:
-        s.floats[pictures : pictures + count * t[IN_ROW]] = 0
+    t, shift = s.table[number], s.integers[m.GRADIENTS]
+    size, channels, line = t[m.SIZE], t[m.CHANNELS], t[m.COLUMNS] * t[m.CHANNELS]
+    pictures, out = t[m.IN] + shift, t[m.OUT] + shift
+    if t[m.OUT_ROWS] * size < t[m.ROWS] or t[m.OUT_COLUMNS] * size < t[m.COLUMNS]:
+        s.floats[pictures : pictures + count * t[m.IN_ROW]] = 0
     for i in range(count):
-        for y in range(t[OUT_ROWS]):
-            for x in range(t[OUT_COLUMNS]):
-                place = i * t[OUT_ROW] + (y * t[OUT_COLUMNS] + x) * channels
+        for y in range(t[m.OUT_ROWS]):
+            for x in range(t[m.OUT_COLUMNS]):
+                place = i * t[m.OUT_ROW] + (y * t[m.OUT_COLUMNS] + x) * channels
                 own = s.floats[out + place : out + place + channels]
-                which = s.shorts[t[KEPT] + place : t[KEPT] + place + channels]
-                begin = pictures + i * t[IN_ROW] + y * size * line + x * size * channels
+                which = s.shorts[t[m.KEPT] + place : t[m.KEPT] + place + channels]
+                begin = pictures + i * t[m.IN_ROW] + y * size * line + x * size * channels
                 for k in range(size * size):
                     at = begin + k // size * line + k % size * channels
                     back = s.floats[at : at + channels]
@@ -147,13 +128,13 @@ def _by_group(sums: Floats, channels: int, groups: int) -> None:
 @inner
 def normalize(s: Space, number: int, count: int) -> None:
     """Each group of channels of each example moved to mean 0 and variance 1, then times the gain, plus the shift."""
-    t, eps, sums = s.table[number], s.doubles[number], s.doubles[s.integers[SUMS] :]
-    channels, places, row, groups = t[OUTPUTS], t[PLACES], t[OUT_ROW], t[GROUPS]
-    size, scales = places * channels, t[KEPT] + count * row
-    gain, shift = s.floats[t[WEIGHT] : t[WEIGHT] + channels], s.floats[t[BIAS] : t[BIAS] + channels]
+    t, eps, sums = s.table[number], s.doubles[number], s.doubles[s.integers[m.SUMS] :]
+    channels, places, row, groups = t[m.OUTPUTS], t[m.PLACES], t[m.OUT_ROW], t[m.GROUPS]
+    size, scales = places * channels, t[m.KEPT] + count * row
+    gain, shift = s.floats[t[m.WEIGHT] : t[m.WEIGHT] + channels], s.floats[t[m.BIAS] : t[m.BIAS] + channels]
     means, squares, shared = sums[:channels], sums[channels : 2 * channels], groups / size
     for i in range(count):
-        of, kept, to = t[IN] + i * row, t[KEPT] + i * row, t[OUT] + i * row
+        of, kept, to = t[m.IN] + i * row, t[m.KEPT] + i * row, t[m.OUT] + i * row
         own, out = (
             s.floats[of : of + size].reshape(places, channels),
             s.floats[to : to + size].reshape(places, channels),
@@ -186,14 +167,18 @@ def normalize(s: Space, number: int, count: int) -> None:
 @inner
 def normalize_back(s: Space, number: int, count: int) -> None:
     """The gradients of what went in; those of gain and shift are the first two of the sums."""
-    t, move, sums = s.table[number], s.integers[GRADIENTS], s.doubles[s.integers[SUMS] :]
-    channels, places, row, groups = t[OUTPUTS], t[PLACES], t[OUT_ROW], t[GROUPS]
-    size, scales, shared = places * channels, t[KEPT] + count * row, groups / (places * channels)
-    gain, of_gain, of_shift = s.floats[t[WEIGHT] : t[WEIGHT] + channels], sums[:channels], sums[channels : 2 * channels]
+    t, move, sums = s.table[number], s.integers[m.GRADIENTS], s.doubles[s.integers[m.SUMS] :]
+    channels, places, row, groups = t[m.OUTPUTS], t[m.PLACES], t[m.OUT_ROW], t[m.GROUPS]
+    size, scales, shared = places * channels, t[m.KEPT] + count * row, groups / (places * channels)
+    gain, of_gain, of_shift = (
+        s.floats[t[m.WEIGHT] : t[m.WEIGHT] + channels],
+        sums[:channels],
+        sums[channels : 2 * channels],
+    )
     totals, products = sums[2 * channels : 3 * channels], sums[3 * channels : 4 * channels]
     of_gain[:], of_shift[:] = 0, 0
     for i in range(count):
-        of, kept, to = t[OUT] + move + i * row, t[KEPT] + i * row, t[IN] + move + i * row
+        of, kept, to = t[m.OUT] + move + i * row, t[m.KEPT] + i * row, t[m.IN] + move + i * row
         own, back = (
             s.floats[of : of + size].reshape(places, channels),
             s.floats[to : to + size].reshape(places, channels),
