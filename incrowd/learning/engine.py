@@ -21,7 +21,7 @@ from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.own_code import OwnCode
-from incrowd.learning.paths import PATHS
+from incrowd.learning.paths import BY_AUTOGRAD, PATHS
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.paths.ways import FirstWay
 from incrowd.learning.store import ClientTensors
@@ -69,6 +69,7 @@ class CohortEngine:
         loss: Loss | None = None,
         paths: Sequence[MakePath] = PATHS,
     ) -> None:
+        paths = paths if local.optimizer == "sgd" else BY_AUTOGRAD
         self.model = model
         self.local = local
         self.loss = as_loss(local.loss or CROSS_ENTROPY) if loss is None else loss

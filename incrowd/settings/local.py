@@ -1,6 +1,6 @@
 """What a client does with its examples in a round."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
@@ -30,9 +30,11 @@ class Local(Descent):
     It makes `epochs` passes over its examples, in batches of `batch_size`, or in `batches` batches of sizes as equal as
     can be, or, when neither is given, all at once. Every batch is one step: with the gradient of its mean loss,
     g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
-    w = w - learning_rate * velocity. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the labels unless it
-    is given. With `label_shares` a client adds log(share of the class among its own labels + label_shares) to its
-    logits, which is the right likelihood where clients' labels differ; the published model goes without.
+    w = w - learning_rate * velocity; `proximal` is FedProx. With `optimizer` "adam" a step is that of torch.optim.Adam
+    along g, whose moments begin anew in each round. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the
+    labels unless it is given. With `label_shares` a client adds log(share of the class among its own labels +
+    label_shares) to its logits, which is the right likelihood where clients' labels differ; the published model goes
+    without.
 
     With `class_shares` the first round trains no client: it asks each for the shares of the classes among its labels.
     That round gets this share of the sum of 1 / noise^2 over all rounds. From then on a client's `label_shares` are
@@ -40,9 +42,11 @@ class Local(Descent):
     `incrowd.learning.class_shares`).
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
-    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused.
+    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused, and
+    so is momentum with Adam, which has its own.
     """
 
+    optimizer: Literal["sgd", "adam"] = "sgd"
     epochs: int = 1
     batch_size: int | None = None
     batches: int | None = None
@@ -58,6 +62,8 @@ class Local(Descent):
         counts = ("epochs", *(name for name in ("batch_size", "batches") if getattr(self, name) is not None))
         _validate.count(**self.named("local", *counts))
         _validate.non_negative(**self.named("local", "proximal"))
+        if self.optimizer == "adam" and self.momentum:
+            raise ConfigError(field="local.momentum", value=self.momentum, remedy="Adam has its own: leave it out")
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
         if self.class_shares is not None:
@@ -68,4 +74,4 @@ class Local(Descent):
     @property
     def plain(self) -> bool:
         """Whether a step is the gradient alone: no momentum, weight decay or proximal term."""
-        return self.momentum == self.weight_decay == self.proximal == 0
+        return self.optimizer == "sgd" and self.momentum == self.weight_decay == self.proximal == 0

@@ -53,8 +53,11 @@ def contribution(
     module = copy.deepcopy(model.module)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     torch.nn.utils.vector_to_parameters(weights.clone(), trained)  # it makes views
-    optimizer = torch.optim.SGD(
-        trained, lr=local.learning_rate, momentum=local.momentum, weight_decay=local.weight_decay
+    how: dict[str, Any] = {"lr": local.learning_rate, "weight_decay": local.weight_decay}
+    optimizer = (
+        torch.optim.Adam(trained, **how)
+        if local.optimizer == "adam"
+        else torch.optim.SGD(trained, momentum=local.momentum, **how)
     )
     indices = torch.as_tensor(data.examples(client), dtype=torch.int64)
     features = data.features

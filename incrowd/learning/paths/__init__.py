@@ -25,3 +25,6 @@ PATHS: tuple[MakePath, ...] = (
     *WHOLE,
 )
 """Fastest first: a client goes the first way that takes it."""
+
+BY_AUTOGRAD: tuple[MakePath, ...] = (ahead.before((autograd.make,)), autograd.make)
+"""Those that take any local optimizer."""

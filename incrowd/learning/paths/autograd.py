@@ -1,6 +1,7 @@
 """The path for any module: one client after the other, with autograd, on one copy of the module."""
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -71,19 +72,27 @@ class Steps(Protocol):
         ...
 
 
+BETAS, TINY = (0.9, 0.999), 1e-8
+"""Of Adam, as torch.optim.Adam has them."""
+
+
 class GradientSteps:
-    """Steps along the whole gradient."""
+    """Steps along the whole gradient: SGD, or Adam."""
 
     def __init__(self, parameters: list[Tensor], local: Local) -> None:
         self._parameters = parameters
         self._local = local
         self._starts: list[Tensor] = []
         self._velocity: list[Tensor] | None = None
+        self._squares: list[Tensor] = []
+        self._taken = 0
 
     def begin(self, starts: Sequence[Tensor]) -> None:
         """See `Steps.begin`."""
         self._starts = list(starts)
-        self._velocity = [torch.zeros_like(p) for p in self._parameters] if self._local.momentum else None
+        adam = self._local.optimizer == "adam"
+        self._velocity = [torch.zeros_like(p) for p in self._parameters] if self._local.momentum or adam else None
+        self._squares, self._taken = [torch.zeros_like(p) for p in self._parameters] if adam else [], 0
 
     @torch.no_grad()
     def step(self, value: Tensor) -> None:
@@ -100,11 +109,26 @@ class GradientSteps:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=local.weight_decay + local.proximal))
         if local.proximal:
             torch._foreach_sub_(gradients, self._starts, alpha=local.proximal)
+        if self._velocity is not None and local.optimizer == "adam":
+            self._adam(self._velocity, gradients)
+            return
         if self._velocity is not None:
             torch._foreach_mul_(self._velocity, local.momentum)
             torch._foreach_add_(self._velocity, gradients)
             gradients = self._velocity
         torch._foreach_add_(parameters, gradients, alpha=-local.learning_rate)
+
+    def _adam(self, means: list[Tensor], gradients: list[Tensor]) -> None:
+        self._taken += 1
+        first, second = BETAS
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(self._squares, second)
+        torch._foreach_addcmul_(self._squares, gradients, gradients, value=1 - second)
+        lengths = torch._foreach_sqrt(self._squares)
+        torch._foreach_div_(lengths, math.sqrt(1 - second**self._taken))
+        torch._foreach_add_(lengths, TINY)
+        rate = self._local.learning_rate / (1 - first**self._taken)
+        torch._foreach_addcdiv_(self._parameters, means, lengths, value=-rate)
 
 
 def descend(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], rate: float) -> None:

@@ -1,3 +1,6 @@
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -62,3 +65,20 @@ def test_parameters_that_the_outputs_do_not_use_stay() -> None:
     found = trained(CohortEngine(model, clients(), LOCAL), model.weights, [3])[3]
     assert (found[:3] == 0).all()
     assert (found[3:] != 0).any()
+
+
+@pytest.mark.parametrize("changed", [{}, {"weight_decay": 0.1, "proximal": 0.2}, {"batch_size": None, "epochs": 3}])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_adam_is_torchs(changed: dict[str, Any], frozen: bool) -> None:
+    layers = [nn.Linear(FEATURES, 9), nn.Tanh(), nn.Linear(9, CLASSES)]
+    model = Model(nn.Sequential(*layers), fresh=True)
+    if frozen:
+        layers[0].requires_grad_(requires_grad=False)
+        model = Model(nn.Sequential(*layers))
+    local, weights = LOCAL.replaced(optimizer="adam", learning_rate=0.01, **changed), model.weights
+    found = trained(CohortEngine(model, clients(), local), weights, range(4))
+    assert_close(found, twin(model, clients(), local, weights, range(4)))
+    sgd = twin(model, clients(), local.replaced(optimizer="sgd"), weights, [3])
+    assert not np.allclose(found[3], sgd[3])
+    with pytest.raises(ConfigError, match="Adam has its own"):
+        local.replaced(momentum=0.9)
