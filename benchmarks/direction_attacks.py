@@ -4,7 +4,7 @@ Attackers know the code and a model that works, and answer with whatever the tes
 million directions. 12,000 answers, 650 weights, k = 20, a quarter merged:
 
     python benchmarks/direction_attacks.py --epsilon 8 --seeds 3
-    python benchmarks/direction_attacks.py --epsilon 1,2,4,8 --shares .01,.05,.1,.2 --seeds 2 --attacks again,uphill,worst
+    python benchmarks/direction_attacks.py --epsilon 1,2,4,8 --shares .01,.05,.1,.2 --attacks again,uphill,worst
 """
 
 import argparse
