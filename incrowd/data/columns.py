@@ -1,5 +1,6 @@
 """What the columns of a table mean, as everybody may know it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,13 +24,15 @@ class Columns:
     ``schema`` says what a column is: a `Column`, or words as settings have them (`incrowd.data.spelling`). ``features``
     names the columns to learn from, in their order; without it they are those of the schema, and without that, too, all
     others. A feature that the schema does not know is a number. ``classes`` is a number, for labels 0 .. classes - 1;
-    the labels' names in order; or None, for regression. ``reading`` says how the cells are written.
+    the labels' names in order; or None, for regression. ``label_range`` is the range of labels that are numbers.
+    ``reading`` says how the cells are written.
     """
 
     client: str
     label: str
     features: tuple[str, ...] = ()
     classes: int | tuple[str, ...] | None = None
+    label_range: tuple[float, float] | None = None
     schema: Mapping[str, Any] = field(default_factory=dict)
     reading: Reading = AS_USUAL
 
@@ -39,6 +42,11 @@ class Columns:
             _validate.count(classes=self.classes)
         elif self.classes is not None and (not self.classes or len(set(self.classes)) != len(self.classes)):
             raise ConfigError(field="classes", value=self.classes, remedy="give each label's name once")
+        if self.label_range is not None:
+            low, high = self.label_range
+            if self.classes is not None or not -math.inf < low < high < math.inf:
+                remedy = "give the least and the largest label, of labels that are numbers"
+                raise ConfigError(field="label_range", value=self.label_range, remedy=remedy)
         if self.client == self.label:
             raise ConfigError(field="label", value=self.label, remedy="it is the client column, too: name two columns")
         if len({self.client, self.label, *self.features}) != 2 + len(self.features):

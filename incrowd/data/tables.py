@@ -1,5 +1,6 @@
 """Tables with a client column and a label column: CSV, data frames, or Parquet where pyarrow is installed."""
 
+import math
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -212,7 +213,11 @@ def _labelled(cell: Any, columns: Columns) -> float:
             raise DataError(f"is no stated class; give one of {', '.join(classes)}")
         return classes.index(text_of(cell))
     if classes is None:
-        return as_float32(_number(reading, cell))
+        label = as_float32(_number(reading, cell))
+        low, high = columns.label_range or (-math.inf, math.inf)
+        if not low <= label <= high:
+            raise DataError(f"is outside of the stated range of labels, {low:g} to {high:g}")
+        return label
     try:
         number = reading.number(cell)
     except DataError:

@@ -135,9 +135,26 @@ class Model:
         return Model(module)
 
 
-def linear(features: int, outputs: int, *, bias: bool = True) -> Model:
-    """Linear outputs: with the right loss, softmax, logistic, linear or Poisson regression."""
-    return mlp((features, outputs), bias=bias)
+class Stretched(nn.Module):
+    """Outputs of -1 to 1 as labels of a stated range."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.middle, self.half = (low + high) / 2, (high - low) / 2
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """Stretch and move them."""
+        return outputs * self.half + self.middle
+
+
+def linear(features: int, outputs: int, *, bias: bool = True, label_range: tuple[float, float] | None = None) -> Model:
+    """Linear outputs: with the right loss, softmax, logistic, linear or Poisson regression; with a
+    `label_range`, outputs of -1 to 1 mean labels of that range.
+    """
+    model = mlp((features, outputs), bias=bias)
+    if label_range is None:
+        return model
+    return Model(nn.Sequential(*model.module.children(), Stretched(*label_range)), fresh=True)
 
 
 def mlp(widths: Sequence[int], *, bias: bool = True) -> Model:

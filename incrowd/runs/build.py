@@ -396,11 +396,13 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
             raise ConfigError(field="kind", value="cnn", remedy=f"it needs square images, these examples are {shape}")
         return small_cnn(side=shape[-1], channels=shape[0] if len(shape) == 3 else 1, outputs=outputs)
     hidden = wanted.hidden if isinstance(wanted, MlpSection) else ()
-    if not isinstance(config.features, PieceFeatures):
+    if isinstance(config.features, PieceFeatures):
+        buckets, constant = config.features.buckets, config.features.constant
+        counted = mlp((buckets + bool(constant), *hidden, outputs), bias=wanted.bias).module
+        return Model(nn.Sequential(Spread(buckets=buckets, constant=constant), *[*counted.children()][1:]), fresh=True)
+    if isinstance(wanted, MlpSection):
         return mlp((math.prod(shape), *hidden, outputs), bias=wanted.bias)
-    buckets, constant = config.features.buckets, config.features.constant
-    counted = mlp((buckets + bool(constant), *hidden, outputs), bias=wanted.bias).module
-    return Model(nn.Sequential(Spread(buckets=buckets, constant=constant), *[*counted.children()][1:]), fresh=True)
+    return linear(math.prod(shape), outputs, bias=wanted.bias, label_range=wanted.label_range)
 
 
 def check_model(model: Model, data: Clients, loss: Loss) -> None:

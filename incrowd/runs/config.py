@@ -16,7 +16,7 @@ from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.stopping import Stop
 from incrowd.settings.compiling import Compile
 from incrowd.settings.local import Local
-from incrowd.settings.section import Counts, Every, Section, tag
+from incrowd.settings.section import Counts, Every, Range, Section, tag
 from incrowd.settings.server import ServerOptimizer
 
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
@@ -122,10 +122,13 @@ class Weights(Section):
 
 
 class LinearSection(Weights):
-    """Linear outputs: softmax, logistic or linear regression, as the loss has it."""
+    """Linear outputs: softmax, logistic or linear regression, as the loss has it. With a `label_range`, outputs of
+    -1 to 1 are stretched onto that.
+    """
 
     kind: Literal["linear"] = "linear"
     bias: bool = True
+    label_range: Range | None = None
 
 
 class MlpSection(Weights):

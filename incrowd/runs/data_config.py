@@ -10,7 +10,7 @@ from incrowd.data._cells import MISSING
 from incrowd.data.clients import MEASURED
 from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
-from incrowd.settings.section import Counts, Section, Words, tag
+from incrowd.settings.section import Counts, Range, Section, Words, tag
 
 NEVER_COUNTED = (
     "how many clients private data have is never counted: state a public number that they do not exceed, say "
@@ -76,6 +76,7 @@ class Meaning(Section):
     label: str = ""
     features: Words = ()
     classes: int | Words | None = None
+    label_range: Range | None = None
     columns: dict[str, Any] = Field(default_factory=dict)
     delimiter: str = ","
     decimal: str = "."
@@ -92,6 +93,7 @@ class Meaning(Section):
             label=self.label,
             features=self.features,
             classes=self.classes,
+            label_range=self.label_range,
             schema=self.columns,
             reading=Reading(**written),
         )

@@ -66,7 +66,8 @@ def _remedy(settings: Mapping[str, Any], measure: str) -> str:
     more = f"raise privacy.epsilon (it is {privacy.get('epsilon')}), or find more clients"
     if measure == "r2":
         return (
-            f"Lower server.learning_rate or local.learning_rate, scale the labels to -1 .. 1 by their range; or {more}."
+            "State data.label_range and take recipe = 'tables', or lower server.learning_rate or local.learning_rate; "
+            f"or {more}."
         )
     if settings.get("features", {}).get("name", "none") == "none":
         return f"Take a recipe (recipe = 'tables', 'images' or 'text'), another server.learning_rate; or {more}."

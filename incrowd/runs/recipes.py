@@ -116,7 +116,7 @@ class Outline:
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `row` whether it is a row of a
     table, `bare` how many of its numbers have no stated range, `wordy` whether a column that is learned from is a text
     and `texts` whether each is, `several` whether an example has more labels than one, `places` whether each of those
-    is a class, and `own_model` whether somebody brings a model of their own.
+    is a class, `label_range` is that of labels that are numbers, and `own_model` says whether somebody brings a model.
     """
 
     clients: int
@@ -130,6 +130,7 @@ class Outline:
     texts: bool = False
     several: bool = False
     places: bool = False
+    label_range: tuple[float, float] | None = None
     own_model: bool = False
 
     @classmethod
@@ -152,6 +153,7 @@ class Outline:
             texts=data.table is not None and all(texts_of(data.table)),
             several=data.examples.labels.ndim > 1,
             places=data.examples.labels.ndim > 1 and data.examples.classes is not None,
+            label_range=None if data.table is None else data.table.label_range,
             own_model=own_model,
         )
 
@@ -216,6 +218,8 @@ def tables(facts: Outline) -> Tables:
             "raw": RAW_BESIDE_TEXTS if facts.wordy else RAW_OF_SIZES if facts.bare else RAW_OF_ROWS,
             "constant": CONSTANTS_OF_ROWS[facts.signal >= HEARD],
         }
+    if facts.label_range is not None:
+        return {"features": features, "model": {**_LINEAR, "label_range": facts.label_range}, **numbers(facts)}
     told = seen and facts.classes == 2 and facts.signal >= WEAK
     how = clipped(facts) if told else mechanism(facts)
     return {"features": features, "model": _LINEAR, **how}
@@ -323,6 +327,23 @@ def clipped(facts: Outline) -> Tables:
     }
 
 
+def numbers(facts: Outline) -> Tables:
+    """How a linear model of labels in a stated range is learned: one step a round along the gradient of the squared
+    error of labels scaled to -1 .. 1, clipped.
+    """
+    low, high = facts.label_range or (-1.0, 1.0)
+    heard = facts.signal >= 150
+    return {
+        "local": {"learning_rate": 4 / (high - low) ** 2, "shuffle": False},
+        "server": {"kind": "momentum" if heard else "sgd", "learning_rate": 8.0, "decay": "linear", "average": "tail"},
+        "privacy": {
+            "rounds": 60,
+            "clip": {"kind": "fixed", "clip_norm": 0.05 if heard else 0.02},
+            **_who(facts),
+        },
+    }
+
+
 def network(facts: Outline) -> Tables:
     """How a network is trained: two passes in ten batches at home, long steps of the server."""
     rounds = 12 if facts.signal < 1000 else 30
@@ -358,10 +379,11 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     data = federated_data(config, given)
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
-    if facts.classes is None and "learning_rate" not in settings.get("server", {}):
+    ranged = facts.label_range is not None and recipe.name == "tables" and not own_model
+    if facts.classes is None and not ranged and "learning_rate" not in settings.get("server", {}):
         remedy = (
-            "labels are numbers, of a scale that no recipe knows: state server.learning_rate, too, or leave it out; if "
-            'they are yes and no, local.loss = "logistic"'
+            "labels are numbers, of a scale that no recipe knows: state data.label_range and take tables, or state "
+            'server.learning_rate, too; if they are yes and no, local.loss = "logistic"'
         )
         raise ConfigError(field="recipe", value=name, remedy=remedy)
     return completed(settings, recipe, facts)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationErro
 from incrowd.settings.explained import explained
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+Range = Annotated[tuple[float, float], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
 Every = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Every, ...], Field(strict=False)]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from incrowd import Budget, Clients
-from incrowd.errors import ConfigError
+from incrowd import Budget, Clients, Federation
+from incrowd.errors import ConfigError, DataError
 from incrowd.runs.recipes import (
     MANY,
     RECIPES,
@@ -125,6 +125,34 @@ def test_wherever_clients_have_label_shares_it_is_asked_how_frequent_classes_are
 def test_labels_that_are_numbers_have_no_classes_to_ask_for() -> None:
     made = completed(PROMISE, named("general"), facts(classes=None))
     assert "class_shares" not in made["local"]
+
+
+def numbers(folder: Path, rows: int = 4000, **data: Any) -> dict[str, Any]:
+    """Settings for a public table of 200 people, whose label is a line in two columns from 900 to 1,100."""
+    draw = np.random.default_rng(0)
+    for name, owners in (("train", 200), ("test", 100)):
+        columns = draw.random((rows, 2))
+        label = 1000 + 100 * (columns[:, 0] - columns[:, 1])
+        told = enumerate(np.column_stack([columns, label]))
+        lines = [f"{name}{row % owners},{a:.4f},{b:.4f},{c:.3f}" for row, (a, b, c) in told]
+        (folder / f"{name}.csv").write_text("\n".join(["who,a,b,label", *lines]))
+    known = {"name": "table", "file": "train.csv", "test_file": "test.csv", "folder": str(folder), "public": True}
+    meaning = {"client": "who", "label": "label", "columns": {one: {"range": [0, 1]} for one in ("a", "b")}}
+    return {"data": known | meaning | data, "privacy": {"epsilon": 8.0, "delta": 1e-3}, "run": {"plot": False}}
+
+
+def test_labels_in_a_stated_range_are_learned_in_their_own_units(tmp_path: Path) -> None:
+    settings = numbers(tmp_path, label_range=[900, 1100])
+    federation = Federation.from_tables({"recipe": "tables", **settings})
+    metrics = federation.train(tmp_path / "run", progress=False).summary["metrics"]
+    assert metrics["r2"] > 0.8
+    with pytest.raises(ConfigError, match=r"state data\.label_range and take tables"):
+        Federation.from_tables({"recipe": "tables", **numbers(tmp_path)})
+    for wrong in ([1100, 900], [900, 900]):
+        with pytest.raises(ConfigError, match=r"data\.label_range"):
+            settings_of(numbers(tmp_path, label_range=wrong))
+    with pytest.raises(DataError, match="outside of the stated range of labels, 990 to 1010"):
+        Federation.from_tables({"recipe": "tables", **numbers(tmp_path, label_range=[990, 1010])})
 
 
 def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
