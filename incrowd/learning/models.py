@@ -140,11 +140,11 @@ class Stretched(nn.Module):
 
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
-        self.middle, self.half = (low + high) / 2, (high - low) / 2
+        self.middle, self.reach = (low + high) / 2, (high - low) / 2
 
     def forward(self, outputs: Tensor) -> Tensor:
         """Stretch and move them."""
-        return outputs * self.half + self.middle
+        return outputs * self.reach + self.middle
 
 
 def linear(features: int, outputs: int, *, bias: bool = True, label_range: tuple[float, float] | None = None) -> Model:
