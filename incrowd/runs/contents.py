@@ -105,8 +105,8 @@ KEPT_BACK = {
 SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
              "features", "federation", "function", "holdout_clients", "identity", "label", "label_range",
-             "missing_texts", "name", "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma", "test_clients",
-             "thousands", "type", "validation"),
+             "missing_texts", "name", "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma",
+             "test_clients", "thousands", "type", "validation"),
     "features": ("bins", "buckets", "centred", "constant", "dimensions", "longest", "mirrored", "moved",
                  "name", "octave", "padding", "pixels", "raw", "reads", "stride", "whitening"),
     "local": ("batch_size", "batches", "class_shares", "engine", "epochs", "label_shares", "learning_rate", "loss",
