@@ -39,6 +39,7 @@ from incrowd.learning import (
     SQUARED,
     Loss,
     Model,
+    linear,
     mlp,
     small_cnn,
 )
