@@ -39,7 +39,7 @@ def _tensor(outputs: Any) -> Tensor:
 def _functional(own: Written, x: Tensor) -> Tensor:
     x = functional.max_pool2d(functional.relu(own.first(x.unsqueeze(1))), 2)
     x = torch.max_pool2d(torch.relu(own.second(x)), 2, 2)
-    return _tensor(own.output(torch.tanh(own.hidden(torch.flatten(x, 1)))))
+    return _tensor(own.output(functional.gelu(own.hidden(torch.flatten(x, 1)), approximate="tanh")))
 
 
 def _methods(own: Written, x: Tensor) -> Tensor:

@@ -82,3 +82,10 @@ def test_the_models_parts_are_its_layers() -> None:
         expected = np.stack([np.linalg.norm(rows[:, :cut], axis=1), np.linalg.norm(rows[:, cut:], axis=1)], axis=1)
         assert np.allclose(chunk.norms(model.parts), expected, rtol=2**-15)
         assert len(chunk) == len(rows)
+
+
+def test_flat_contributions_outlive_the_next_training_as_they_are() -> None:
+    rows = dense(3, 0)
+    moved = chunk_of(rows).moved()
+    assert moved.clients == (0, 1, 2)
+    assert np.array_equal(moved.rows(), rows)

@@ -12,8 +12,9 @@ from incrowd.errors import DataError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss, Model, linear, mlp, small_cnn
 from incrowd.learning.gradients.ghost import Ghost
 from incrowd.learning.gradients.one_by_one import OneByOne
-from incrowd.learning.gradients.pictures import Pictured
+from incrowd.learning.gradients.pictures import Pictured, parts_of
 from incrowd.learning.gradients.side_by_side import SideBySide
+from incrowd.learning.paths.fast.layers import layers_of
 from incrowd.learning.program import compile_program
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
@@ -390,3 +391,13 @@ def test_both_ways_measure_alike() -> None:
         totals.append(ghost.total.clone())
     torch.testing.assert_close(totals[1], 2 * totals[0])
     assert torch.equal(totals[2], totals[0])
+
+
+def test_above_convolutions_only_simple_layers_have_gradients_of_their_own() -> None:
+    data = rows(4, shape=(1, 6, 6))
+    for between, simple in ((nn.Tanh(), True), (nn.LayerNorm(7), False)):
+        stack = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 7), between, nn.Linear(7, 4))
+        found, canonical = layers_of(stack, CROSS_ENTROPY, data), CROSS_ENTROPY.canonical
+        assert found is not None
+        assert canonical is not None
+        assert (parts_of(found, canonical) is not None) is simple
