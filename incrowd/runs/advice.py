@@ -84,16 +84,7 @@ def _noise_of_clients(work: ClientWork) -> tuple[float, str]:
     if not isinstance(plan, Plan):
         return 0.0, ""
     ratio = over_all_rounds(plan, weights=work.model.size)
-    if work.config.privacy.allocation == "weighted":
-        ratio = _over_weighted_rounds(plan, weights=work.model.size)
     return ratio, "Raise privacy.epsilon or privacy.cohort, find more clients"
-
-
-def _over_weighted_rounds(plan: Plan, *, weights: int) -> float:
-    """The same of that mean over all rounds whose noise is least: the louder a round is the less it counts for."""
-    config = plan.config
-    parts = ((step, config.sampler(step).expected_cohort) for step in config.schedule.steps)
-    return math.sqrt(weights / sum(step.rounds * (cohort / step.noise_multiplier) ** 2 for step, cohort in parts))
 
 
 def _noise_of_silos(work: SiloWork) -> tuple[float, str]:

@@ -20,7 +20,7 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded, weighted
+from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (
@@ -45,9 +45,6 @@ from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.spent_so_far import SpentSoFar
 from incrowd.runs.stopping import check_watched
-
-_LEVELS = 8
-"""What a sampled round costs is found for each level of noise apart, which takes its time."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -361,10 +358,6 @@ def _schedule(config: Config, cohort: float) -> Schedule:
 
 def _training_schedule(config: Config, cohort: float, *, rounds: int) -> Schedule:
     wanted = config.privacy
-    if wanted.allocation == "weighted":
-        _validate.count(rounds=rounds)
-        steps = None if wanted.sampling == "everyone" else _LEVELS
-        return weighted(weights=config.server.influence(rounds).tolist(), cohort=cohort, steps=steps)
     if wanted.grow_from is None:
         return constant(rounds=rounds, cohort=cohort)
     return growing(rounds=rounds, first_cohort=wanted.grow_from, last_cohort=cohort)

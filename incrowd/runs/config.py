@@ -186,9 +186,7 @@ class Private(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
-    there (Geyer, Klein and Nabi 2017). With `allocation` "weighted" a round whose release counts for more in the
-    published weights has less noise, at the same epsilon. With `place` "local" everyone adds noise of its own, and the
-    server none.
+    there (Geyer, Klein and Nabi 2017). With `place` "local" everyone adds noise of its own, and the server none.
 
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, by their names
     (enrolled parties by their places on the roster), and each round's noise takes back a part of the earlier rounds'.
@@ -208,7 +206,6 @@ class Private(Section):
     rounds: int = 20
     cohort: float | None = None
     grow_from: float | None = None
-    allocation: Literal["even", "weighted"] = "even"
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
     place: NoisePlace = "central"
     clip: AnyClip = NormalisedSection()
@@ -225,18 +222,12 @@ class Private(Section):
         """Refuse what only the other kind of noise takes."""
         if self.noise == "correlated" and self.groups is None:
             raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
-        correlated, sampled = (
-            ("groups", "buffers"),
-            ("cohort", "grow_from", "allocation", "sampling", "place", "accountant"),
-        )
+        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "place", "accountant")
         for name in sampled if self.noise == "correlated" else correlated:
             if getattr(self, name) != type(self).model_fields[name].default:
                 other = "independent" if self.noise == "correlated" else "correlated"
                 remedy = f'it goes with noise = "{other}": leave it out'
                 raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
-        if self.allocation == "weighted" and self.grow_from is not None:
-            remedy = "a growing cohort finds its own noise: leave out one of the two"
-            raise ConfigError(field="privacy.allocation", value=self.allocation, remedy=remedy)
 
 
 class BasicRunOptions(Section):

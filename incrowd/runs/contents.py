@@ -112,7 +112,7 @@ SHOWN = {
     "local": ("batch_size", "batches", "class_shares", "engine", "epochs", "label_shares", "learning_rate", "loss",
               "momentum", "optimizer", "physical_batch", "proximal", "shuffle", "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
-    "privacy": ("accountant", "allocation", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta",
+    "privacy": ("accountant", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta",
                 "epsilon", "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace",
                 "place", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),

@@ -74,11 +74,6 @@ SHARES_OF_FEW = 1.0
 MANY_CLASSES = 20
 """From more classes than these on, a sequence's label is taken for the token that follows, elsewhere for its kind."""
 
-SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
-"""At home, of pictures: what is told well after the first step has no part in the rest of an update of length 1. Under
-less noise the server's own steps come to the same; under more it is all noise.
-"""
-
 RAW_OF_SEVERAL = 0.2
 """The share of a picture's pixels where it has several labels, which features of pictures may not tell apart."""
 
@@ -190,8 +185,6 @@ def images(facts: Outline) -> Tables:
         count = min(features["dimensions"], GreyPictures().count(facts.shape))
         features |= {"dimensions": count, "whitening": lift(count)}
     how = mechanism(facts)
-    if facts.classes not in (None, 2) and 150 <= facts.signal < CLEAR:
-        how["local"] |= SEVERAL_STEPS
     if facts.signal >= STRONG:
         how["privacy"]["rounds"] = 60
     if math.prod(facts.shape) > FINE:
@@ -300,7 +293,7 @@ def mechanism(facts: Outline) -> Tables:
     server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < WEAK else 12.0}
     if facts.signal >= CLEAR:
         server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
-    privacy: dict[str, Any] = {"rounds": rounds, "allocation": "weighted", **_who(facts)}
+    privacy: dict[str, Any] = {"rounds": rounds, **_who(facts)}
     if two:
         privacy["clip"] = {"kind": "fixed", "clip_norm": BOUND_OF_TWO}
         server["learning_rate"] /= BOUND_OF_TWO
@@ -320,7 +313,6 @@ def clipped(facts: Outline) -> Tables:
         "server": {**server, "decay": "linear", "average": "tail"},
         "privacy": {
             "rounds": rounds,
-            "allocation": "weighted",
             "clip": {"kind": "fixed", "clip_norm": bounds[facts.signal >= HEARD]},
             **_who(facts),
         },
@@ -353,7 +345,7 @@ def network(facts: Outline) -> Tables:
     return {
         "local": local,
         "server": {"learning_rate": 4.0, "decay": "linear", "average": "tail"},
-        "privacy": {"rounds": rounds, "allocation": "weighted", **_who(facts)},
+        "privacy": {"rounds": rounds, **_who(facts)},
     }
 
 
@@ -417,7 +409,7 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
         if key in settings.get(name, {}):
             advised.pop(name, None)
     privacy = settings.get("privacy", {})
-    clash = {"noise": ("sampling", "cohort", "allocation"), "grow_from": ("allocation",), "sampling": ("cohort",)}
+    clash = {"noise": ("sampling", "cohort"), "sampling": ("cohort",)}
     if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound
         advised["server"]["learning_rate"] *= advised["privacy"]["clip"]["clip_norm"]
     if {"batch_size", "batches"} & settings.get("local", {}).keys():  # one of the two

@@ -7,7 +7,6 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.errors import ConfigError
 from incrowd.settings.section import Section
 
 OptimizerState = Mapping[str, Floats]
@@ -48,26 +47,6 @@ class ServerOptimizer(Section):
     def counts(self, round: int, rounds: int) -> bool:
         """Whether the weights after this round belong to the average that is published."""
         return self.average == "tail" and round >= rounds // 2
-
-    def influence(self, rounds: int) -> Floats:
-        """What the released mean of each round counts for in the weights that are published after so many rounds.
-
-        Edge cases: what Adam makes of a mean depends on the means before it: refused.
-        """
-        if self.kind == "adam":
-            remedy = "what a round counts for depends on what was released before it: use sgd or momentum"
-            raise ConfigError(field="server.kind", value=self.kind, remedy=remedy)
-        remembered = self.momentum if self.kind == "momentum" else 0.0
-        counted = np.array([self.counts(number, rounds) for number in range(rounds)], dtype=np.float64)
-        if not counted.any():
-            counted[-1] = 1.0  # the last weights alone are published
-        kept = np.cumsum(counted[::-1])[::-1] / counted.sum()  # the share of what is published that a step moves
-        influence = np.zeros(rounds)
-        later = 0.0
-        for number in reversed(range(rounds)):
-            later = kept[number] * self.rate(number, rounds) + remembered * later
-            influence[number] = later
-        return influence
 
     def start(self, size: int) -> OptimizerState:
         """What the step remembers before the first round."""

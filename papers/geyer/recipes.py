@@ -75,7 +75,7 @@ def best(case: Case) -> Setup:
     if case.signal < 120:
         strokes = compose(MomentNormalisation(), OrientedEnergies())
         few = GlyphMetric(base=strokes, shape=case.side, dimensions=128)
-        return Setup(features=few, dimensions=32, rounds=5, server=_decaying(32.0), allocation="weighted")
+        return Setup(features=few, dimensions=32, rounds=5, server=_decaying(32.0))
     rich = compose(MomentNormalisation(), SecondOrderEnergies())
     many = GlyphMetric(base=rich, shape=case.side, dimensions=512)
     if case.signal < 1000:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from harness import checks
 from harness.arrays import Matrix
@@ -24,7 +23,6 @@ from incrowd.data import Examples, Split
 from incrowd.learning import Model, linear
 from incrowd.learning.features import FeatureMap, UnitNorm, transform
 from incrowd.privacy.mechanism import Clip
-from incrowd.privacy.plan import weighted
 
 STEEPEST = Local(learning_rate=100.0, shuffle=False)
 """One step along the gradient of all examples. Its length is normalised away; a long one keeps more digits."""
@@ -41,7 +39,6 @@ class Setup:
 
     The model sees the first `dimensions` of the `features`, or the examples as they are where there are none. Everyone
     takes part in every round, or a Poisson `share` of the clients. The first weights are fresh ones times `init_scale`.
-    With `allocation` "weighted" a round that counts for more in the published weights has less noise.
     """
 
     rounds: int
@@ -53,7 +50,6 @@ class Setup:
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     share: float = 1.0
     init_scale: float = 0.0
-    allocation: Literal["even", "weighted"] = "even"
 
     def __post_init__(self) -> None:
         checks.count(rounds=self.rounds)
@@ -63,11 +59,9 @@ class Setup:
     def plan(self, clients: int) -> PlanConfig:
         """Who takes part, and how contributions are bounded; the noise is still to be calibrated."""
         cohort = self.share * clients
-        even = constant(rounds=self.rounds, cohort=cohort)
-        counted = self.server.influence(self.rounds).tolist() if self.allocation == "weighted" else []
         return PlanConfig(
             clients=clients,
-            schedule=weighted(weights=counted, cohort=cohort) if counted else even,
+            schedule=constant(rounds=self.rounds, cohort=cohort),
             sampling=Everyone if self.share == 1 else Poisson,
             clip=self.clip,
         )

@@ -14,7 +14,6 @@ import incrowd
 from incrowd.data import Examples, load_digits
 from incrowd.federated.metrics import metrics
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config, PictureFeatures
@@ -196,19 +195,6 @@ def test_noise_of_silos_is_said_as_their_steps_have_it() -> None:
 
 def test_one_silo_is_told_that_it_learns_alone() -> None:
     assert advice(of_silos(data={"clients": 1}))[0].startswith("data.clients = 1: one silo learns alone")
-
-
-def test_noise_of_weighted_rounds_is_said_as_the_best_mean_of_them_has_it() -> None:
-    found = work(privacy={"epsilon": 0.1, "allocation": "weighted"})
-    (said,) = advice(found)
-    plan, size = found.plan, found.model.size
-    assert isinstance(plan, Plan)
-    steps = plan.config.schedule.steps
-    noise = np.concatenate([np.full(one.rounds, one.noise_multiplier / 100) for one in steps])
-    shares = noise**-2 / np.sum(noise**-2)
-    assert noise.std() > 0
-    ratio = np.sqrt(size) * np.linalg.norm(shares * noise)
-    assert said.startswith(f"noise is {ratio:.3g} times what 20 rounds of {size:,} weights can move")
 
 
 def seen_as_pictures(images: np.ndarray[Any, Any], **features: object) -> list[str]:

@@ -133,7 +133,6 @@ def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
         ("privacy.cohort=13", "privacy.cohort"),
         ("privacy.sampling=fixed", "privacy.cohort"),
         ("privacy.rounds=0", "privacy.rounds"),
-        ("privacy={epsilon=8, delta=1e-3, rounds=0, allocation='weighted'}", "privacy.rounds"),
         ("privacy.clip={kind='per-layer', clip_norms=[1, 2]}", "privacy.clip.clip_norms"),
         ("local.learning_rate=0", "local.learning_rate"),
         ("local.batches=3", "local.batches"),

@@ -51,7 +51,7 @@ def test_what_settings_state_stays(name: str) -> None:
         **PROMISE,
         "local": {"learning_rate": 0.7},
         "server": {"kind": "adam", "adaptivity": 0.1},
-        "privacy": {"epsilon": 2.0, "delta": 1e-3, "rounds": 3, "allocation": "even"},
+        "privacy": {"epsilon": 2.0, "delta": 1e-3, "rounds": 3},
     }
     made = completed(stated, named(name), facts(name))
     for section, values in stated.items():

@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from incrowd._random import Floats
-from incrowd.errors import ConfigError
 from incrowd.federated.fedavg import State
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.plan.promise import Carry
@@ -46,23 +45,13 @@ def test_adam_is_the_formula_number_by_number() -> None:
         assert found == pytest.approx(weight)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum"])
 @pytest.mark.parametrize("decay", ["none", "linear"])
-@pytest.mark.parametrize("average", ["none", "tail"])
-@pytest.mark.parametrize("rounds", [1, 2, 7])
-def test_influence_is_what_a_mean_adds_to_the_published_weights(
-    kind: str, decay: str, average: str, rounds: int
-) -> None:
-    step = ServerOptimizer.model_validate(
-        {"kind": kind, "decay": decay, "average": average, "learning_rate": 0.7, "momentum": 0.6}
-    )
-    means = np.eye(rounds)  # each round moves a weight of its own, so what is published is the influence
-    state = State.first(np.zeros(rounds), server=step, carry=Carry(clip=NormalisedClip()))
-    for mean in means:
-        state = state.moved(mean, server=step, rounds=rounds, carry=state.carry)
-    assert step.influence(rounds) == pytest.approx(state.published)
-
-
-def test_of_adam_no_influence_can_be_told_beforehand() -> None:
-    with pytest.raises(ConfigError, match=r"server\.kind"):
-        ServerOptimizer(kind="adam").influence(3)
+def test_the_published_weights_are_the_mean_over_the_last_half_of_the_rounds(decay: str) -> None:
+    step = ServerOptimizer.model_validate({"decay": decay, "average": "tail", "learning_rate": 0.7})
+    state = State.first(np.zeros(4), server=step, carry=Carry(clip=NormalisedClip()))
+    weights, late = np.zeros(4), []
+    for number, mean in enumerate(MEANS):
+        state = state.moved(mean, server=step, rounds=7, carry=state.carry)
+        weights = weights + 0.7 * (1 - number / 7 if decay == "linear" else 1) * mean
+        late += [weights] if number >= 3 else []
+    assert state.published == pytest.approx(np.mean(late, axis=0))

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from incrowd.privacy.plan.planner import Question, signal
     from incrowd.privacy.plan.promise import NoisePlace
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, weighted
+    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
     from incrowd.privacy.plan.silo_plan import SiloPlan
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "growing",
     "listed",
     "signal",
-    "weighted",
 ]
 
 __getattr__ = lazily(
@@ -50,7 +49,6 @@ __getattr__ = lazily(
             "constant",
             "growing",
             "listed",
-            "weighted",
         ),
         "incrowd.privacy.plan.silo_plan": ("SiloPlan",),
     },

@@ -97,29 +97,6 @@ def growing(*, rounds: int, first_cohort: float, last_cohort: float, steps: int 
     )
 
 
-def weighted(*, weights: Sequence[float], cohort: float, steps: int | None = None) -> Schedule:
-    """The same cohort in every round, and the least noise in a weighted sum of the releases for what they cost.
-
-    The sum of weight_t^2 z_t^2 is least at a given sum of 1 / z_t^2, which is what Gaussian noise costs where nobody is
-    sampled (Dong, Roth, Su 2022, corollary 2), for z_t proportional to weight_t^(-1/2) (Cauchy and Schwarz). Where
-    clients are sampled a round costs about as much in proportion, so this is near the least. With `steps` there are no
-    more levels than that, each of rounds side by side.
-
-    Edge cases: a weight has to be above 0; with fewer rounds than steps each round is a step.
-    """
-    levels = np.asarray(weights, dtype=np.float64)
-    for number, weight in enumerate(levels):
-        _validate.positive(**{f"weights[{number}]": float(weight)})
-    parts = [levels] if levels.size == 0 else np.array_split(levels, min(levels.size, steps or levels.size))
-    return Schedule(
-        tuple(
-            Step(rounds=len(part), cohort=cohort, noise_multiplier=math.sqrt(levels[-1] / part.mean()))
-            for part in parts
-            if len(part)
-        )
-    )
-
-
 def preceded(schedule: Schedule, *, share: float) -> Schedule:
     """The schedule after a round of its own, with the first cohort, that gets such a share of the sum of 1 / z_t^2 over
     all rounds: of what everyone says, where nobody is sampled.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, preceded, weighted
+from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, preceded
 
 
 def test_constant_is_one_step() -> None:
@@ -46,31 +46,6 @@ def test_at_finds_the_step_of_every_round(rows: list[tuple[int, int, int]]) -> N
             schedule.at(outside)
 
 
-def noise_in_the_sum(weights: list[float], noise: list[float]) -> float:
-    return sum((weight * z) ** 2 for weight, z in zip(weights, noise, strict=True))
-
-
-@given(
-    weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=12),
-    others=st.lists(st.floats(0.1, 10), min_size=12, max_size=12),
-)
-def test_no_other_noise_of_the_same_cost_leaves_less_in_the_weighted_sum(
-    weights: list[float], others: list[float]
-) -> None:
-    schedule = weighted(weights=weights, cohort=3)
-    found = [schedule.at(number).noise_multiplier for number in range(len(weights))]
-    cost, other = sum(z**-2 for z in found), others[: len(weights)]
-    factor = math.sqrt(sum(z**-2 for z in other) / cost)  # the other noise, brought to the same cost
-    assert noise_in_the_sum(weights, found) <= noise_in_the_sum(weights, [factor * z for z in other]) * (1 + 1e-9)
-
-
-def test_weights_share_levels_where_there_are_many() -> None:
-    schedule = weighted(weights=[9, 7, 2, 2, 1], cohort=5, steps=2)
-    assert [(step.rounds, step.cohort) for step in schedule.steps] == [(3, 5), (2, 5)]
-    assert [step.noise_multiplier for step in schedule.steps] == pytest.approx([(1 / 6) ** 0.5, (1 / 1.5) ** 0.5])
-    assert weighted(weights=[4, 4, 4], cohort=2) == constant(rounds=3, cohort=2)
-
-
 def test_scaling_changes_noise_alone() -> None:
     schedule = listed(cohorts=[1, 2], noise=[3, 4]).scaled(0.5)
     assert [(s.cohort, s.noise_multiplier) for s in schedule.steps] == [(1, 1.5), (2, 2)]
@@ -84,8 +59,6 @@ def test_impossible_schedules_are_refused() -> None:
         (lambda: Step(rounds=1, cohort=1, noise_multiplier=0), "noise_multiplier"),
         (lambda: listed(cohorts=[1, 2], noise=[1]), "noise"),
         (lambda: listed(cohorts=[]), "steps"),
-        (lambda: weighted(weights=[], cohort=1), "steps"),
-        (lambda: weighted(weights=[1, 0], cohort=1), "weights[1]"),
         (lambda: growing(rounds=3, first_cohort=0, last_cohort=2), "first_cohort"),
         (lambda: growing(rounds=3, first_cohort=1, last_cohort=2, steps=0), "steps"),
     ):
@@ -97,11 +70,7 @@ def test_impossible_schedules_are_refused() -> None:
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
 @pytest.mark.parametrize(
     "schedule",
-    [
-        constant(rounds=7, cohort=20),
-        growing(rounds=9, first_cohort=5, last_cohort=50),
-        weighted(weights=[3, 2, 1], cohort=4),
-    ],
+    [constant(rounds=7, cohort=20), growing(rounds=9, first_cohort=5, last_cohort=50)],
 )
 def test_a_round_before_all_others_has_its_share_of_what_is_said(schedule: Schedule, share: float) -> None:
     found = preceded(schedule, share=share)
