@@ -18,6 +18,7 @@ from incrowd.audit.finding import Check
 from incrowd.errors import ConfigError
 from incrowd.federated.fedavg import FedAvg, State
 from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.contributions import Contributions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip
@@ -102,7 +103,8 @@ def slow_sum(
 ) -> Floats:
     """The sum of the cohort's contributions, each clipped by itself."""
     if isinstance(clip, MedianClip):
-        lengths = [chunk.norms()[:, 0] for chunk in trainer.cohort(cohort, round=number).chunks()]
+        chunks = trainer.cohort(cohort, round=number).chunks()
+        lengths = [chunk.norms()[:, 0] for chunk in chunks if isinstance(chunk, Contributions)]
         clip = clip.fit(np.concatenate(lengths))
     total = np.zeros(work.model.size)
     for chunk in trainer.cohort(cohort, round=number).chunks():
@@ -187,17 +189,18 @@ def _moved(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
 
 
 def _independent(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
-    """What a client contributes, alone and among others, bit for bit: to class shares, and when it learns."""
+    """What a client contributes, alone and among others, bit for bit: to a query, and when it learns."""
     engine, randomness = work.engine, SeededRandomness(seed=seed)
     clients = engine.present(np.arange(min(work.data.present, 4 * _ALONE))).tolist()
-    training = 0 if engine.class_shares is None else 1  # the first round that trains clients
+    training = 0 if engine.label_query is None else 1  # the first round that trains clients
     changed = set[int]()
     for state in [one.state for one in looked[: training + 1]]:
         among: dict[int, Floats] = {}
-        for chunk in engine.train(state.weights, clients, randomness=randomness, round=state.round):
+        trainer = EngineTrainer(engine, state.weights, randomness=randomness)
+        for chunk in trainer.cohort(clients, round=state.round).chunks():
             among.update(zip(chunk.clients, chunk.rows(), strict=True))
         for client in clients[:_ALONE]:
-            for chunk in engine.train(state.weights, [client], randomness=randomness, round=state.round):
+            for chunk in trainer.cohort([client], round=state.round).chunks():
                 if not np.array_equal(chunk.rows()[0], among[client], equal_nan=True):
                     changed.add(client)
     return Check(

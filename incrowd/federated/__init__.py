@@ -1,6 +1,5 @@
 """Rounds: what a server and its clients do together, and what it reports."""
 
-from incrowd.federated.class_sums import class_sums, nearest_mean
 from incrowd.federated.diagnostics import Diagnostics, Watch
 from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
@@ -25,9 +24,7 @@ __all__ = [
     "Standing",
     "State",
     "Watch",
-    "class_sums",
     "evaluate",
-    "nearest_mean",
     "record_engine",
     "score",
 ]

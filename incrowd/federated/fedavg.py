@@ -17,10 +17,11 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
-from incrowd.learning.class_shares import LONG, ClassShares
 from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.label_shares import ClassPrior
+from incrowd.learning.mean_query import MeanQuery
 from incrowd.privacy.mechanism.clipped_sum import Observed
-from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release, Trainer
@@ -28,11 +29,35 @@ from incrowd.settings.server import ServerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class LabelQuery:
+    """The query of the first round, and how its answer adjusts the weights that are published."""
+
+    query: MeanQuery
+    prior: ClassPrior
+
+    @classmethod
+    def of(cls, engine: CohortEngine, private: PrivateRun) -> "LabelQuery | None":
+        """That of an engine's settings. Edge cases: plans and models that it does not fit are refused."""
+        query = engine.label_query
+        if query is None:
+            return None
+        query.check(engine.data, private)
+        if private.plan.rounds < 2:
+            remedy = "plan at least 2: the first is for local.label_distribution"
+            raise ConfigError(field="rounds", value=private.plan.rounds, remedy=remedy)
+        return cls(query=query, prior=ClassPrior.of(engine.model, engine.data, engine.local, query, engine.constant))
+
+    def adjustment(self, release: Release) -> Floats:
+        """What is added to the flat weights when they are published."""
+        return self.prior.shift(self.query.answer(release))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
 
-    Clients start a round with `weights`. With `class_shares` these come after the weights of the model in the same
-    vector, and the first round asks for them: the server's rates and averages count from the next.
+    Clients start a round with `weights`. With a `query` the first round asks for the label distribution: the server's
+    rates and averages count from the next, and `adjustment` is added to the weights that are published.
 
     All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
     the server alone and only until the last round is over.
@@ -46,7 +71,8 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
-    class_shares: ClassShares | None = None
+    query: LabelQuery | None = None
+    adjustment: Floats | None = None
 
     @property
     def secret(self) -> NoiseState | None:
@@ -57,7 +83,7 @@ class State:
     def published(self) -> Floats:
         """The weights to publish: the tail's mean where one is kept, otherwise the latest."""
         found = self.tail / self.tail_rounds if self.tail_rounds else self.weights.copy()
-        return found if self.class_shares is None else found[: self.class_shares.weights]
+        return found if self.adjustment is None else found + self.adjustment
 
     @classmethod
     def first(
@@ -66,34 +92,31 @@ class State:
         *,
         server: ServerOptimizer,
         carry: Carry,
-        class_shares: ClassShares | None = None,
+        query: "LabelQuery | None" = None,
     ) -> "State":
         """The state before the first round, from these weights."""
-        start = weights if class_shares is None else class_shares.start(weights)
         return cls(
             round=0,
-            weights=start,
+            weights=weights,
             memory=server.start(weights.size),
-            tail=np.zeros_like(start),
+            tail=np.zeros_like(weights),
             tail_rounds=0,
             carry=carry,
-            class_shares=class_shares,
+            query=query,
+            adjustment=None if query is None else np.zeros_like(weights),
         )
 
     def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, that released this."""
-        if self.class_shares is None or self.round > 0:
+        if self.query is None or self.round > 0:
             return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
-        mean, noise_std = release.mean / release.clip_norm, release.noise_std / release.cohort / release.clip_norm
-        start = self.class_shares.learnt(self.weights, mean, noise_std)
-        return replace(self, round=self.round + 1, weights=start, carry=carry)
+        return replace(self, round=self.round + 1, adjustment=self.query.adjustment(release), carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
-        number, of = server_round(self.round, rounds, class_shares=self.class_shares)
+        number, of = server_round(self.round, rounds, asks=self.query is not None)
         direction, memory = server.direction(mean, self.memory)
-        weights = self.weights.copy()
-        weights[: direction.size] += server.rate(number, of) * direction
+        weights = self.weights + server.rate(number, of) * direction
         counts = server.counts(number, of)
         return replace(
             self,
@@ -117,6 +140,8 @@ class State:
             "tail_rounds": np.array([self.tail_rounds]),
         }
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
+        if self.adjustment is not None:
+            arrays["adjustment"] = self.adjustment
         if isinstance(self.carry.clip, QuantileClip):
             arrays["clip_norm"] = np.array([self.carry.clip.clip_norm])
         return arrays
@@ -149,6 +174,7 @@ class State:
             memory={name: _floats(arrays, f"memory.{name}") for name in self.memory},
             tail=_floats(arrays, "tail"),
             tail_rounds=int(arrays["tail_rounds"][0]),
+            adjustment=None if self.adjustment is None else _floats(arrays, "adjustment"),
             carry=Carry(clip=clip, noise=noise),
         )
 
@@ -225,8 +251,7 @@ class FedAvg:
             raise ConfigError(field="diagnose", value=True, remedy=remedy)
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
-        if engine.class_shares is not None:
-            _check_class_shares(private)
+        self._query = LabelQuery.of(engine, private)
         private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
         private.third_party = engine.third_party
         self.engine = engine
@@ -241,8 +266,7 @@ class FedAvg:
         """The state before the first round, from the model's `initial` weights."""
         first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        asked = self.engine.class_shares
-        return State.first(weights, server=self.server, carry=self.private.start(), class_shares=asked)
+        return State.first(weights, server=self.server, carry=self.private.start(), query=self._query)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
@@ -254,7 +278,7 @@ class FedAvg:
         release = open_round.release()
         rounds = self.private.plan.rounds
         after = state.after(release, server=self.server, rounds=rounds, carry=open_round.after)
-        number, of = server_round(state.round, rounds, class_shares=state.class_shares)
+        number, of = server_round(state.round, rounds, asks=state.query is not None)
         simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
@@ -288,24 +312,9 @@ class FedAvg:
         return self.engine.present(cohort[stays])
 
 
-def server_round(round: int, rounds: int, *, class_shares: ClassShares | None) -> tuple[int, int]:
-    """A round and how many there are as the server counts them: the round that asks for class shares is number -1."""
-    asked = int(class_shares is not None)
-    return round - asked, rounds - asked
-
-
-def _check_class_shares(private: PrivateRun) -> None:
-    """Refuse plans in which a mean would not come out as it went in, or no round would be left to learn."""
-    clip = private.start().clip
-    remedies = {
-        "clip": (not isinstance(clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
-        "clip_norm": (isinstance(clip, FixedClip) and clip.clip_norm > LONG, f"give {LONG:.0f} at most"),
-        "noise": (private.start().noise is not None, "take independent noise"),
-        "rounds": (private.plan.rounds < 2, "plan at least 2, of which one is for it"),
-    }
-    for field, (refused, remedy) in remedies.items():
-        if refused:
-            raise ConfigError(field="local.class_shares", value=field, remedy=f"{remedy}, or leave it out")
+def server_round(round: int, rounds: int, *, asks: bool) -> tuple[int, int]:
+    """A round and how many there are as the server counts them: a round that asks a query first is number -1."""
+    return round - asks, rounds - asks
 
 
 def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:

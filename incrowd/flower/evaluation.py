@@ -126,7 +126,7 @@ def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
         "name": evaluation.label,
     }
     # A published model has no class shares after its weights.
-    settings = {name: value for name, value in trained.settings.items() if name != "beside"} | {"evaluate": measured}
+    settings = {**trained.settings, "evaluate": measured}
     offer = replace(trained, plan=plan, size=scoring.size, settings=settings)
     RoundTask.stated(offer, 0, plan.start(offer.size).clip)
     return offer

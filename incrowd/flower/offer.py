@@ -26,8 +26,7 @@ class Offer:
     """A plan with the size of a contribution, the columns that are learnt from, and the settings of model and training.
 
     A contribution has a number for each weight. Where the settings have a section `evaluate`, it is a score: then the
-    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). `beside` is how many
-    numbers a request has after the weights: the class shares that the first round asked for. Real `parties` are named
+    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). Real `parties` are named
     in the order of their numbers as clients; simulated ones have no names.
 
     Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.
@@ -62,18 +61,11 @@ class Offer:
 
     @property
     def weights(self) -> int:
-        """How many numbers a request has: weights, and class shares after them."""
+        """How many numbers a request has."""
         if self.scoring is None:
-            return self.size + self._beside
+            return self.size
         found: int = self.settings["evaluate"].get("weights")
         _validate.count(weights=found)
-        return found
-
-    @property
-    def _beside(self) -> int:
-        """How many class shares come after the weights."""
-        found: int = self.settings.get("beside", 0)
-        _validate.natural(beside=found)
         return found
 
     @property

@@ -55,12 +55,11 @@ def offer_of(work: ClientWork) -> Offer:
         raise ConfigError(field="plan", value=type(plan).__name__, remedy="give a Plan or a CorrelatedPlan")
     of_parties = isinstance(data, Parties)
     settings = settings_of(work, sections=("model", "local", *(("data", "features") if of_parties else ())))
-    asked = work.engine.class_shares
     offer = Offer(
         plan=plan,
         size=work.model.size,
         columns=tuple(work.data.columns),
-        settings=settings if asked is None else {**settings, "beside": asked.classes},
+        settings=settings,
         parties=enrolled(data) if isinstance(data, Parties) else (),
     )
     RoundTask.stated(offer, 0, offer.clip)

@@ -151,8 +151,6 @@ class Party:
         self.policy.check(offer)
         engine, clip = self._engine(offer), offer.clip
         size, parts = engine.model.size, engine.model.parts
-        if offer.scoring is None and size == offer.size:
-            size = engine.start_size
         if size != offer.weights:
             raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         if isinstance(clip, PerLayerClip) and clip.parts != parts:
@@ -163,7 +161,7 @@ class Party:
             if isinstance(task.clip, ScalingClip):
                 part_norms(np.zeros((1, offer.size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
-            engine.rehearse(np.zeros(engine.start_size, np.float32))
+            engine.rehearse(np.zeros(size, np.float32))
             trainer_of(offer, engine, np.zeros(size, np.float32), randomness=self._randomness)
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error

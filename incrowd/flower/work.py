@@ -10,7 +10,8 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.wire import Expected, PartyAnswer, Place, Request, SentWeights
 from incrowd.learning import CohortEngine
 from incrowd.learning.cohort import EngineTrainer
-from incrowd.learning.scoring import Scorer, ScoringTrainer
+from incrowd.learning.mean_query import VectorTrainer
+from incrowd.learning.scoring import Scorer
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
@@ -114,7 +115,7 @@ def part(
 
 def trainer_of(
     offer: Offer, engine: CohortEngine, weights: SentWeights, *, randomness: Randomness
-) -> EngineTrainer | ScoringTrainer:
+) -> EngineTrainer | VectorTrainer:
     """What the clients of an engine do for an offer: train from these weights, or score them.
 
     Edge cases: what is measured does not fit their labels: `ConfigError`.

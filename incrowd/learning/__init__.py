@@ -8,6 +8,7 @@ from incrowd.learning.engine import CohortEngine
 from incrowd.learning.execution import Execution
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
+from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records, StepNoise, poisson_batches
@@ -24,7 +25,9 @@ __all__ = [
     "LOSSES",
     "POISSON",
     "SQUARED",
+    "Answer",
     "BatchedRecords",
+    "ClientExamples",
     "ClientTensors",
     "CohortEngine",
     "Contributions",
@@ -34,6 +37,7 @@ __all__ = [
     "FastNoise",
     "GridNoise",
     "Loss",
+    "MeanQuery",
     "Model",
     "Records",
     "StepNoise",

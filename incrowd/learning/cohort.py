@@ -10,12 +10,14 @@ from torch import Tensor
 from incrowd._random import Floats, Randomness
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.engine import CohortEngine
+from incrowd.learning.mean_query import VectorCohort
 from incrowd.learning.total import ShortenedSum, Shortening, summed
 
 
 @dataclass(frozen=True, eq=False)
 class EngineTrainer:
-    """The engine of this machine as who trains: see `incrowd.privacy.release.Trainer`.
+    """The engine of this machine as who trains: see `incrowd.privacy.release.Trainer`. With a label query the first
+    round asks clients for their label distribution instead.
 
     `see` is shown every chunk on its way, which a simulation may.
     """
@@ -25,9 +27,11 @@ class EngineTrainer:
     randomness: Randomness = field(kw_only=True)
     see: Callable[[Contributions], object] | None = field(kw_only=True, default=None)
 
-    def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "EngineCohort":
+    def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "EngineCohort | VectorCohort":
         """What these clients contribute to a round that starts with the weights."""
-        its = [int(client) for client in clients]
+        its, query = [int(client) for client in clients], self.engine.label_query
+        if query is not None and round == 0:
+            return query.trainer(self.engine.data, width=self.engine.model.size).cohort(its, round=round)
         return EngineCohort(
             engine=self.engine,
             weights=self.weights,

@@ -13,11 +13,10 @@ from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
-from incrowd.learning.class_shares import ClassShares
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
-from incrowd.learning.label_shares import check_label_shares
+from incrowd.learning.label_shares import check_label_shares, label_query
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.own_code import OwnCode
@@ -45,7 +44,8 @@ class _CohortStart:
 
 
 class CohortEngine:
-    """Trains clients of one data set with one model. The loss is the one that is given, or that `local` names.
+    """Trains clients of one data set with one model. The loss is the one that is given, or that `local` names. Where a
+    linear model has no biases, `constant` is the last feature of every example.
 
     Guarantee: what a client contributes is, bit for bit, a function of its own examples, the weights, the settings and
     the stream of its round and number. Other clients, the chunk, the threads and the order change nothing: every client
@@ -68,6 +68,7 @@ class CohortEngine:
         *,
         loss: Loss | None = None,
         paths: Sequence[MakePath] = PATHS,
+        constant: float = 0.0,
     ) -> None:
         paths = paths if local.optimizer == "sgd" else BY_AUTOGRAD
         self.model = model
@@ -85,11 +86,10 @@ class CohortEngine:
         )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
-        self._makes = paths
         self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
-        self.class_shares = ClassShares.of(model, local, labels=self._data.labels, loss=self.loss, outputs=outputs)
-        self._part: tuple[bytes, CohortEngine] | None = None
+        self.constant = constant
+        self.label_query = label_query(local, self._data.labels, self.loss, outputs)
 
     @property
     def paths(self) -> Sequence[TrainingPath]:
@@ -116,11 +116,6 @@ class CohortEngine:
         return clients[clients < self._data.present]
 
     @property
-    def start_size(self) -> int:
-        """How many numbers a round starts with: the weights, and the class shares if they are asked for."""
-        return self.model.size if self.class_shares is None else self.class_shares.size
-
-    @property
     def chunk(self) -> int:
         """Of how many clients the contributions are in memory at once, at most."""
         return self._ways.at_once
@@ -132,9 +127,8 @@ class CohortEngine:
         """
         execution = replace(self.execution, threads=1, compile="never")
         made_up = CohortEngine(self.model, self._data.made_up(_MADE_UP), self.local, execution, loss=self.loss)
-        for number in range(1 if self.class_shares is None else 2):
-            for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=number):
-                pass
+        for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=0):
+            pass
 
     def train(
         self, weights: ArrayLike | Tensor, clients: ClientNumbers, *, randomness: Randomness, round: int
@@ -142,13 +136,8 @@ class CohortEngine:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
         Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
-        thread. With class shares these come after the weights in one vector (`ClassShares.start`), and the first round
-        asks for them and trains no client.
+        thread.
         """
-        if self.class_shares is not None:
-            engine, own = self._of_round(self.class_shares, weights, round)
-            yield from engine.train(own, clients, randomness=randomness, round=round)
-            return
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), self._workers() as pool:
             if pool is None:
@@ -171,27 +160,12 @@ class CohortEngine:
 
         Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
-        if self.class_shares is not None:
-            engine, own = self._of_round(self.class_shares, weights, round)
-            return engine.train_and_sum(own, clients, shortening, randomness=randomness, round=round)
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
             if pool is None:
                 chunks = (chunk for group in groups for chunk in self._train_group(start, group))
                 return summed(chunks, shortening, size=self.model.size)
             return pool.summed(start, groups, shortening, here=self._train_group)
-
-    def _of_round(self, asked: ClassShares, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
-        """The engine of a round that starts so, and its weights. It is kept for rounds that start alike."""
-        weights, found = asked.divided(torch.as_tensor(start).to(torch.float32))
-        key = bytes([round > 0]) + found.numpy(force=True).tobytes()
-        if self._part is None or self._part[0] != key:
-            self._part = None  # before the next one takes its memory
-            data = self._data if round == 0 else replace(self._data, above_equal=found.to(self._data.device))
-            paths = (asked.path,) if round == 0 else self._makes
-            local = self.local.replaced(class_shares=None)
-            self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
-        return self._part[1], weights
 
     def _start_with(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _CohortStart:
         # A copy, because sending a tensor moves its memory, and the caller may have other views of it.

@@ -1,13 +1,14 @@
 """How good weights are on clients' own examples, as contributions of bounded length. Private until released."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from incrowd import _validate
@@ -18,14 +19,11 @@ from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.inputs import calling, chosen, meant, zeros
 from incrowd.learning.losses import Loss
+from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.models import Model
 from incrowd.learning.modules import known, remembering_nothing
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
-from incrowd.learning.total import ShortenedSum
-from incrowd.privacy.mechanism import grid
-from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
-from incrowd.privacy.mechanism.clipping import part_norms
 
 _ROWS = 1000  # examples that a module takes at a time
 _ROUNDED_UP = 1 + 2.0**-20  # so that the longest contribution there can be is not shortened
@@ -161,9 +159,9 @@ class Scorer:
             remedy = f"it cannot be compared with labels of the shape {tuple(labels.shape[1:])}: {error}"
             raise ConfigError(field="module", value=type(module).__name__, remedy=remedy) from error
 
-    def trainer(self, weights: ArrayLike | Tensor) -> "ScoringTrainer":
+    def trainer(self, weights: ArrayLike | Tensor) -> VectorTrainer:
         """Who answers for clients that score these weights: see `incrowd.privacy.release.Trainer`."""
-        return ScoringTrainer(self, weights)
+        return VectorTrainer(partial(self.rows, weights))
 
     def rows(self, weights: ArrayLike | Tensor, clients: Sequence[int]) -> Floats:
         """What these clients contribute, a row each. Private."""
@@ -189,54 +187,6 @@ class Scorer:
             outputs = call(meant(chosen(data.features, rows), scale=data.scale, offset=data.offset))
             shares += self.scoring.shares(outputs.cpu(), data.labels.index_select(0, rows).cpu(), self.loss)
         return self.scoring.contribution(shares, examples=len(own))
-
-
-@dataclass(frozen=True, eq=False)
-class ScoringTrainer:
-    """A scorer with weights as who answers in a round: see `incrowd.privacy.release.Trainer`."""
-
-    scorer: Scorer
-    weights: ArrayLike | Tensor = field(repr=False)
-
-    def cohort(self, clients: ClientNumbers, *, round: int) -> "ScoredCohort":
-        """What these clients contribute."""
-        return ScoredCohort(self, [int(client) for client in clients])
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredCohort:
-    """Clients who score weights as soon as their contributions are asked for:
-    see `incrowd.privacy.mechanism.clipped_sum.CohortContributions`.
-    """
-
-    trainer: ScoringTrainer
-    clients: Sequence[int]
-
-    def chunks(self) -> Iterator["ScoredRows"]:
-        """All of them at once: they are a few numbers each."""
-        yield ScoredRows(self.clients, self.trainer.scorer.rows(self.trainer.weights, self.clients))
-
-    def summed(
-        self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]
-    ) -> ShortenedSum:
-        """Their sum, each times the factors that its norms ask for, in whole steps of `grid.coarse_step(bound)`."""
-        rows = self.trainer.scorer.rows(self.trainer.weights, self.clients)
-        norms = part_norms(rows, parts)
-        shortened = rows * np.repeat(factors(norms), (rows.shape[1],) if parts is None else parts, axis=1)
-        step = grid.coarse_step(bound)
-        return ShortenedSum(norms=norms, total=np.trunc(shortened / step).sum(axis=0) * step)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredRows:
-    """Contributions and whose they are: see `incrowd.privacy.mechanism.clipped_sum.ContributionRows`."""
-
-    clients: Sequence[int]
-    contributions: Floats = field(repr=False)
-
-    def rows(self) -> NDArray[np.float64]:
-        """See `ContributionRows.rows`."""
-        return self.contributions
 
 
 def _right(outputs: Tensor, labels: Tensor) -> Tensor:

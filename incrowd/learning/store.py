@@ -24,8 +24,7 @@ class ClientTensors:
 
     Features keep the type they are stored in; what they mean is ``features * scale + offset``, as
     `incrowd.data.Examples` has it: one tensor, or several inputs. ``declared`` is the public number of clients, where
-    it is another one than those that are there, ``above_equal`` by how much everyone's shares of the classes are known
-    to be above equal ones (`incrowd.learning.class_shares`).
+    it is another one than those that are there.
     """
 
     features: Inputs = field(repr=False)
@@ -35,7 +34,6 @@ class ClientTensors:
     scale: float = 1.0
     offset: float = 0.0
     declared: int | None = None
-    above_equal: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_inputs(self.features)
@@ -102,7 +100,6 @@ class ClientTensors:
             indices=np.arange(examples),
             scale=self.scale,
             offset=self.offset,
-            above_equal=self.above_equal,
         )
 
     def to(self, device: torch.device) -> "ClientTensors":
@@ -115,7 +112,6 @@ class ClientTensors:
             scale=self.scale,
             offset=self.offset,
             declared=self.declared,
-            above_equal=self.above_equal,
         )
 
 

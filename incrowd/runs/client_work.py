@@ -37,7 +37,7 @@ from incrowd.runs.build import (
     section,
 )
 from incrowd.runs.clip_config import clip_of
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, LinearSection
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
@@ -280,8 +280,15 @@ def assemble(
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
     execution = _execution(config, chunk, plan)
-    engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss)
+    constant = _constant(config)
+    engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss, constant=constant)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
+
+
+def _constant(config: Config) -> float:
+    """The last feature of every example, by which a linear model learns its biases; 0 where it has biases."""
+    linear = isinstance(config.model, LinearSection) and not config.model.bias
+    return float(getattr(config.features, "constant", 0.0)) if linear else 0.0
 
 
 def _execution(config: Config, chunk: int | None, plan: Promise) -> Execution:
@@ -347,12 +354,13 @@ def _cohort(config: Config, clients: int) -> float:
 
 
 def _schedule(config: Config, cohort: float) -> Schedule:
-    """The schedule of training, after the round that asks for class shares, if there is one."""
-    share, rounds = config.local.class_shares, config.privacy.rounds
+    """The schedule of training, after the round that asks for the label distribution, if there is one."""
+    share, rounds = config.local.label_distribution, config.privacy.rounds
     if share is None:
         return _training_schedule(config, cohort, rounds=rounds)
     if rounds < 2:
-        raise ConfigError(field="rounds", value=rounds, remedy="plan at least 2: the first for local.class_shares")
+        remedy = "plan at least 2: the first is for local.label_distribution"
+        raise ConfigError(field="rounds", value=rounds, remedy=remedy)
     return preceded(_training_schedule(config, cohort, rounds=rounds - 1), share=share)
 
 

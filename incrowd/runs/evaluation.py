@@ -15,7 +15,8 @@ from incrowd import _files
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.learning import Model
-from incrowd.learning.scoring import Scorer, Scoring, ScoringTrainer
+from incrowd.learning.mean_query import VectorTrainer
+from incrowd.learning.scoring import Scorer, Scoring
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import runs_to_json
@@ -143,7 +144,7 @@ class Evaluation:
             )
 
     @property
-    def here(self) -> ScoringTrainer:
+    def here(self) -> VectorTrainer:
         """The clients of this machine, who answer for themselves."""
         work = self.work
         return Scorer(model=work.model, data=work.engine.data, scoring=self.scoring, loss=work.loss).trainer(

@@ -13,7 +13,7 @@ what it chooses costs nothing. What settings state themselves stays as they stat
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ from incrowd.learning.features.table_rows import bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
-from incrowd.runs.build import NOTHING, Given, federated_data, section
+from incrowd.runs.build import NOTHING, Given, federated_data, loss_of, model_of, section
 from incrowd.runs.config import Config, LinearSection
 from incrowd.runs.settings import settings_of
 from incrowd.runs.silo_config import SiloConfig
@@ -51,11 +51,8 @@ CONSTANT = 0.1
 SHARES, SHARES_OF_TWO = 0.03, 0.3
 """What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
 
-ERROR_OF_SHARES = 0.03
-"""The noise of the share of a class among all labels; if that is not too dear."""
-
-LEAST_OF_SHARES, MOST_OF_SHARES = 0.001, 0.03
-"""The share of the sum of 1 / noise^2 over all rounds that those shares are worth."""
+QUERY = 0.02
+"""The share of the sum of 1 / noise^2 over all rounds that the query for everyone's label distribution gets."""
 
 SHARES_OF_TEXTS = 0.3
 """The same of texts, whose labels are rarely as uneven as shards are."""
@@ -111,7 +108,8 @@ class Outline:
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `row` whether it is a row of a
     table, `bare` how many of its numbers have no stated range, `wordy` whether a column that is learned from is a text
     and `texts` whether each is, `several` whether an example has more labels than one, `places` whether each of those
-    is a class, `label_range` is that of labels that are numbers, and `own_model` says whether somebody brings a model.
+    is a class, `label_range` is that of labels that are numbers, `own_model` says whether the user brings a model, and
+    `biased` whether its last parameter is a bias.
     """
 
     clients: int
@@ -127,6 +125,7 @@ class Outline:
     places: bool = False
     label_range: tuple[float, float] | None = None
     own_model: bool = False
+    biased: bool = True
 
     @classmethod
     def of(cls, data: Clients, budget: Budget, *, own_model: bool, loss: str | None = None) -> "Outline":
@@ -371,6 +370,10 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     data = federated_data(config, given)
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
+    if own_model:
+        with section("model"):
+            model = model_of(config, data.examples, loss_of(config.local.loss, data.examples, given), given)
+        facts = replace(facts, biased=model.layout.names[-1].endswith("bias"))
     ranged = facts.label_range is not None and recipe.name == "tables" and not own_model
     if facts.classes is None and not ranged and "learning_rate" not in settings.get("server", {}):
         remedy = (
@@ -404,7 +407,7 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     if not facts.own_model:
         _check_fits(recipe.name, facts, features="name" in settings.get("features", {}))
     advised = recipe.settings(facts)
-    _ask_class_shares(advised, settings, facts)
+    _ask_label_distribution(advised, settings, facts)
     for name, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(name, {}):
             advised.pop(name, None)
@@ -440,17 +443,12 @@ def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
         raise ConfigError(field="recipe", value=name, remedy=remedy)
 
 
-def _ask_class_shares(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:
-    """Begin with a round that asks how frequent classes are (`incrowd.learning.class_shares`), where settings fit.
-
-    The *signal* says how far the sum over all clients stands above the noise of a single release
-    (`incrowd.privacy.plan.signal`): under more noise the question needs a larger share to be answered.
-    """
+def _ask_label_distribution(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:
+    """Begin with the query for everyone's label distribution, where settings and the model let it."""
     local, privacy = settings.get("local", {}), settings.get("privacy", {})
     clip = privacy.get("clip", {}).get("kind", "normalised")
     usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
-    asks = local.get("class_shares", ...) is not None and local.get("label_shares", ...) is not None
-    if "label_shares" in advised["local"] and usual and asks and privacy.get("rounds", math.inf) > 1:
-        share = min(MOST_OF_SHARES, max(LEAST_OF_SHARES, (ERROR_OF_SHARES * facts.signal) ** -2))
-        advised["local"]["class_shares"] = float(f"{share:.2g}")
+    asks = local.get("label_distribution", ...) is not None and local.get("label_shares", ...) is not None
+    if facts.biased and "label_shares" in advised["local"] and usual and asks and privacy.get("rounds", math.inf) > 1:
+        advised["local"]["label_distribution"] = QUERY
         advised["privacy"]["rounds"] += 1

@@ -36,10 +36,9 @@ class Local(Descent):
     label_shares) to its logits, which is the right likelihood where clients' labels differ; the published model goes
     without.
 
-    With `class_shares` the first round trains no client: it asks each for the shares of the classes among its labels.
-    That round gets this share of the sum of 1 / noise^2 over all rounds. From then on a client's `label_shares` are
-    compared with everyone's, so that the published model knows which classes are frequent (see
-    `incrowd.learning.class_shares`).
+    With `label_distribution` the first round trains no client: it asks each for its label distribution, and gets this
+    share of the sum of 1 / noise^2 over all rounds. The published model adds the logarithm of the mean to its logits,
+    so that it knows which classes are frequent (`incrowd.learning.label_shares`).
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused, and
@@ -54,7 +53,7 @@ class Local(Descent):
     loss: LossName | None = None
     shuffle: bool = True
     label_shares: float | None = None
-    class_shares: float | None = None
+    label_distribution: float | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers that make no sense."""
@@ -66,8 +65,8 @@ class Local(Descent):
             raise ConfigError(field="local.momentum", value=self.momentum, remedy="Adam has its own: leave it out")
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
-        if self.class_shares is not None:
-            _validate.fraction(**self.named("local", "class_shares"))
+        if self.label_distribution is not None:
+            _validate.fraction(**self.named("local", "label_distribution"))
         if self.batches is not None and self.batch_size is not None:
             raise ConfigError(field="local.batches", value=self.batches, remedy="give batch_size or batches, not both")
 

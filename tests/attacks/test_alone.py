@@ -13,16 +13,14 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd._random import Floats
-from incrowd.data import Clients, from_arrays
-from incrowd.data.partition import Partition
 from incrowd.errors import ConfigError
-from incrowd.federated.class_sums import class_means
 from incrowd.learning import (
     ClientTensors,
     CohortEngine,
     Contributions,
     EngineCohort,
     Execution,
+    MeanQuery,
     Model,
     linear,
     mlp,
@@ -298,13 +296,12 @@ def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
         summed(engine, [ONE])
 
 
-def test_a_client_s_class_means_have_the_same_bits_in_every_company() -> None:
+def test_a_client_s_answer_to_a_query_has_the_same_bits_in_every_company() -> None:
+    query = MeanQuery(name="columns", size=FEATURES, vector=lambda own: own.features.mean(0))
     found = []
     for seed, sizes in enumerate(((1, 30, 1), (64, 30, 5), (2, 30, 90))):
         data = made_up(sizes, features=FEATURES, classes=CLASSES, seeds=(seed, 0))
-        examples = from_arrays(data.features.numpy(), data.labels.numpy(), classes=CLASSES)
-        partition = Partition(offsets=data.offsets.astype(np.int64), indices=data.indices.astype(np.int32))
-        found.append(class_means(Clients(examples=examples, partition=partition), 1))
+        found.append(query.row(data, 1))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
 

@@ -19,9 +19,7 @@ from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
-from incrowd.federated import class_sums
-from incrowd.federated.class_sums import size_of
-from incrowd.learning import ClientTensors, CohortEngine, linear
+from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.declared import check_declared, fewest
@@ -43,6 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 Tables = dict[str, Any]
 RUN = {"randomness": "seeded", "seed": 7, "plot": False}
+QUERY = MeanQuery(name="label", size=1, vector=lambda own: own.labels.float().mean()[None])
 
 
 def table(folder: Path, clients: int, each: int) -> Tables:
@@ -285,12 +284,11 @@ def test_those_who_are_declared_and_not_there_add_nothing(data: Clients) -> None
     config = PlanConfig(clients=20, schedule=constant(rounds=1, cohort=20), sampling=Everyone)
     plan = config.calibrate(Budget(epsilon=1e6, delta=1e-5))
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    private = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=size_of(few))
-    sums, _ = class_sums(few, private)
-    assert sums.shape == (CLASSES, FEATURES + 1)
+    private = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=QUERY.width)
+    assert QUERY.ask(few, private).mean.shape == (1,)
     smaller = PlanConfig(clients=18, schedule=constant(rounds=1, cohort=18), sampling=Everyone).calibrate(plan.budget)
-    counted = PrivateRun(smaller, ledger=ledger, randomness=SeededRandomness(1), size=size_of(few), label="counted")
+    counted = PrivateRun(smaller, ledger=ledger, randomness=SeededRandomness(1), size=QUERY.width, label="counted")
     with pytest.raises(ConfigError, match="clients = 18: that is what the plan is for"):
-        class_sums(few, counted)
+        QUERY.ask(few, counted)
     engine = CohortEngine(linear(FEATURES, CLASSES), ClientTensors.of(few), Local(learning_rate=1.0))
     assert engine.present(np.arange(20)).tolist() == list(range(18))

@@ -10,9 +10,8 @@ from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, SiloFedAvg, class_sums
-from incrowd.federated.class_sums import size_of
-from incrowd.learning import ClientTensors, CohortEngine, linear
+from incrowd.federated import FedAvg, SiloFedAvg
+from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
@@ -28,6 +27,7 @@ pytestmark = pytest.mark.watched
 BUDGET = Budget(epsilon=4.0, delta=1e-4)
 SEEDED = SeededRandomness(seed=5)
 THERE = 20
+QUERY = MeanQuery(name="label", size=1, vector=lambda own: own.labels.float().mean()[None])
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: Clients) -> None:
         with pytest.raises(ConfigError, match=f"clients = {clients}: that is what the plan is for, .* has 20: plan"):
             averaged(planned(clients), twenty)
         with pytest.raises(ConfigError, match=f"clients = {clients}"):
-            class_sums(twenty, run_of(planned(clients), size=size_of(twenty)))
+            QUERY.ask(twenty, run_of(planned(clients), size=QUERY.width))
     whole = averaged(planned(THERE), twenty)
     assert whole.apply(whole.init())[0].round == 1
     control = _Unasked(whole.engine, run_of(planned(10), size=whole.engine.model.size))

@@ -13,10 +13,10 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream, SystemStream
-from incrowd.learning.class_shares import OwnShares
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.engine import CohortEngine
+from incrowd.learning.mean_query import VectorCohort, VectorRows
 from incrowd.learning.total import Total
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger import ledger as ledgers
@@ -184,17 +184,17 @@ def training_in_company() -> Any:
     return changed(CohortEngine, "train", make)
 
 
-def shares_in_company() -> Any:
-    """The answer of a client to class shares depends on how many are asked with it."""
+def query_in_company() -> Any:
+    """The answer of a client to a query depends on how many are asked with it."""
 
-    def make(real: Callable[..., list[Contributions]]) -> Callable[..., list[Contributions]]:
-        def train(self: OwnShares, weights: Any, clients: Any) -> list[Contributions]:
-            found = real(self, weights, clients)
-            return [Contributions(one.clients, FlatDelta(torch.from_numpy(one.rows() + len(clients)))) for one in found]
+    def make(real: Callable[..., Iterator[VectorRows]]) -> Callable[..., Iterator[VectorRows]]:
+        def chunks(self: VectorCohort) -> Iterator[VectorRows]:
+            for chunk in real(self):
+                yield VectorRows(chunk.clients, chunk.contributions + len(chunk.clients))
 
-        return train
+        return chunks
 
-    return changed(OwnShares, "train", make)
+    return changed(VectorCohort, "chunks", make)
 
 
 def engine_adds_twice() -> Any:

@@ -16,7 +16,7 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.runs.build import NOTHING
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.settings import load
-from tests.audit.broken import engine_adds_twice, longer_later, shares_in_company, training_in_company
+from tests.audit.broken import engine_adds_twice, longer_later, query_in_company, training_in_company
 
 SMALL = ["data.clients=20", "privacy.rounds=3", "privacy.epsilon=4"]
 EFFORT = Effort(repeats=4)
@@ -67,10 +67,12 @@ def test_a_clip_that_is_wrong_in_late_rounds_alone_is_caught() -> None:
 
 
 @pytest.mark.slow
-def test_broken_class_shares_are_caught_before_anybody_is_trained() -> None:
-    work = assemble(load(overrides=[*SMALL, "local={label_shares=0.1, class_shares=0.2}"]), given=NOTHING)
+def test_a_broken_query_is_caught_before_anybody_is_trained() -> None:
+    work = assemble(
+        load(overrides=[*SMALL, "local={label_shares=0.1, label_distribution=0.2}", "model.bias=true"]), given=NOTHING
+    )
     assert audit_work(work, effort=EFFORT).violations == ()
-    with shares_in_company():
+    with query_in_company():
         found = audit_work(work, effort=EFFORT)
     assert any("what a client learns among others" in violation for violation in found.violations), found.violations
 

@@ -11,7 +11,6 @@ from incrowd.data import Clients, Examples, Partition
 from incrowd.data.inputs import each
 from incrowd.errors import ConfigError, DataError, RehearsalFailed
 from incrowd.federated import FedAvg, SiloFedAvg, score
-from incrowd.federated.class_sums import size_of
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo import Answer, Silo
@@ -135,10 +134,6 @@ def test_what_is_for_one_array_says_so() -> None:
         transform(UnitNorm(), pairs)
     with pytest.raises(DataError, match="features are int64: such feature maps are for numbers, give float32"):
         transform(UnitNorm(), tokens)
-    with pytest.raises(DataError, match="several inputs"):
-        size_of(clients_of(CASES["inputs in order"]))
-    with pytest.raises(DataError, match="those of sequences"):
-        size_of(clients_of(CASES["labels of a sequence"]))
     with pytest.raises(DataError, match="several labels each"):
         Counter(model=CASES["labels of a sequence"].model(), records=CASES["labels of a sequence"].records(3))
 

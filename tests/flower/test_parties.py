@@ -23,7 +23,7 @@ KINDS = {
     "quantile": ("privacy.clip={kind='quantile',clip_norm=0.1,bit_noise=4}", "privacy.epsilon=50"),
     "local": ("privacy.place=local", "privacy.sampling=everyone"),
     "correlated": ("privacy.noise=correlated", "privacy.groups=3"),
-    "class shares": ("local.label_shares=0.1", "local.class_shares=0.2", "privacy.epsilon=50"),
+    "label distribution": ("local.label_shares=0.1", "local.label_distribution=0.2", "privacy.epsilon=50"),
 }
 
 

@@ -105,14 +105,14 @@ def test_a_schedule_may_grow() -> None:
     assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
 
 
-def test_the_round_for_class_shares_has_its_share_of_what_all_rounds_are_told() -> None:
-    found = _schedule(seeded("privacy.rounds=9", "local.class_shares=0.05"), 12)
+def test_the_round_for_label_distribution_has_its_share_of_what_all_rounds_are_told() -> None:
+    found = _schedule(seeded("privacy.rounds=9", "local.label_distribution=0.05"), 12)
     said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
     assert found.rounds == 9
     assert said[0] / sum(said) == pytest.approx(0.05)
     assert len(set(said[1:])) == 1
-    with pytest.raises(ConfigError, match=r"plan at least 2: the first for local\.class_shares"):
-        _schedule(seeded("privacy.rounds=1", "local.class_shares=0.1"), 12)
+    with pytest.raises(ConfigError, match=r"plan at least 2: the first is for local\.label_distribution"):
+        _schedule(seeded("privacy.rounds=1", "local.label_distribution=0.1"), 12)
 
 
 @pytest.mark.slow

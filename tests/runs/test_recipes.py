@@ -1,5 +1,6 @@
 """Recipes: what they may know, and what of the settings they leave alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,10 @@ def test_pictures_of_many_pixels_and_of_several_labels_have_more_of_their_own_pi
 SHARED: dict[str, tuple[dict[str, Any], bool]] = {
     "nothing": ({}, True),
     "label shares of its own": ({"local": {"label_shares": 0.5}}, True),
-    "a share of its own": ({"local": {"class_shares": 0.2}}, True),
+    "a share of its own": ({"local": {"label_distribution": 0.2}}, True),
     "features of its own": ({"features": {"name": "none"}}, True),
     "no label shares": ({"local": {"label_shares": None}}, False),
-    "none": ({"local": {"class_shares": None}}, False),
+    "none": ({"local": {"label_distribution": None}}, False),
     "an adaptive clip": ({"privacy": {**PROMISE["privacy"], "clip": {"kind": "quantile"}}}, False),
     "correlated noise": ({"privacy": {**PROMISE["privacy"], "noise": "correlated"}}, False),
     "a round": ({"privacy": {**PROMISE["privacy"], "rounds": 1}}, False),
@@ -111,20 +112,20 @@ SHARED: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("recipe", ["general", "images", "tables"])
 @pytest.mark.parametrize("name", SHARED)
-def test_wherever_clients_have_label_shares_it_is_asked_how_frequent_classes_are(name: str, recipe: str) -> None:
+def test_wherever_clients_have_label_shares_the_label_distribution_is_asked(name: str, recipe: str) -> None:
     stated, asked = SHARED[name]
     made = completed({**PROMISE, **stated}, named(recipe), facts(shape=(28, 28)))
-    assert (made["local"].get("class_shares") is not None) == asked
+    assert (made["local"].get("label_distribution") is not None) == asked
     assert made["privacy"]["rounds"] == stated.get("privacy", {}).get("rounds", 30 + asked)
     if name == "nothing":
         settings_of(made)
-        usual = completed(PROMISE, named(recipe), facts(shape=(28, 28), budget=USUAL))["local"]["class_shares"]
-        assert usual == pytest.approx((0.03 * facts(budget=USUAL).signal) ** -2, rel=0.03)
+        unbiased = completed(PROMISE, named(recipe), replace(facts(shape=(28, 28)), biased=False))
+        assert "label_distribution" not in unbiased["local"]
 
 
 def test_labels_that_are_numbers_have_no_classes_to_ask_for() -> None:
     made = completed(PROMISE, named("general"), facts(classes=None))
-    assert "class_shares" not in made["local"]
+    assert "label_distribution" not in made["local"]
 
 
 def numbers(folder: Path, rows: int = 4000, **data: Any) -> dict[str, Any]:

@@ -180,7 +180,6 @@ def _table_of(data: ClientTensors, rows: int, shape: tuple[int, ...]) -> ClientT
         offsets=data.offsets,
         indices=np.full(len(data.indices), _NOBODY),
         declared=data.declared,
-        above_equal=data.above_equal,
     )
 
 

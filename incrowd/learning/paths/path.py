@@ -59,8 +59,7 @@ class TrainingTask:
         return None if self.local.label_shares is None else self._offset_of(label, self.local.label_shares)
 
     def _offset_of(self, labels: Tensor, smoothing: float) -> Tensor:
-        everyones = self.data.above_equal
-        return logit_offset(labels, smoothing, loss=self.loss, outputs=self.outputs, above_equal=everyones)
+        return logit_offset(labels, smoothing, loss=self.loss, outputs=self.outputs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

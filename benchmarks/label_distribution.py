@@ -1,13 +1,13 @@
 """What it is worth to ask how frequent classes are: made-up rows, most of one class.
 
-    python benchmarks/class_shares.py                       100 clients, epsilon 8, three seeds
-    python benchmarks/class_shares.py --numbers 400 --noise 4 9999 --epsilon 1
-    python benchmarks/class_shares.py --clients 1000 --epsilon 2 --json
+    python benchmarks/label_distribution.py                       100 clients, epsilon 8, three seeds
+    python benchmarks/label_distribution.py --numbers 400 --noise 4 9999 --epsilon 1
+    python benchmarks/label_distribution.py --clients 1000 --epsilon 2 --json
 
 Rows of twelve numbers are classed by a noisy sum of them: the `noise` is in units of what they say. They are dealt at
 random, or `sorted`, so that clients have rows of one class, nearly. The recipe `general` learns as it advises, without
-asking how frequent classes are (`local.class_shares`), and without label shares; beside them is the accuracy of a model
-that always says the most frequent class.
+asking for the label distribution, and without label shares; beside them is the accuracy of a model that always says
+the most frequent class.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from incrowd.data import Examples, Partition
 SHARES = {"5/90/5": (0.05, 0.9, 0.05), "90/10": (0.9, 0.1), "80/10/10": (0.8, 0.1, 0.1), "equal": (0.25,) * 4}
 LOCALS = {
     "asked": None,
-    "not asked": Local(class_shares=None),
+    "not asked": Local(label_distribution=None),
     "no label shares": Local(label_shares=None),
 }
 
