@@ -45,7 +45,6 @@ PACKAGES = (
     "incrowd.runs.search",
     "incrowd.runs.space",
     "incrowd.runs.sweep",
-    "incrowd.learning.opacus_engine",
 )
 
 

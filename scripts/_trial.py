@@ -26,7 +26,7 @@ Outcome = Literal["killed", "SURVIVED", "hung", "broken", "passed"]
 
 DEPENDENCIES = (
     *("dp_accounting.pld.privacy_loss_distribution", "dp_accounting.rdp", "scipy.optimize", "scipy.stats"),
-    *("numba", "opacus", "pydantic", "safetensors.numpy", "sklearn.linear_model", "torch", "typer"),
+    *("numba", "pydantic", "safetensors.numpy", "sklearn.linear_model", "torch", "typer"),
     *("anyio", "hypothesis.extra.numpy", "pytest", "pytest_cov", "pytest_timeout", "xdist"),
 )
 

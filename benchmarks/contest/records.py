@@ -259,7 +259,7 @@ class RecordContest:
     @property
     def skipped(self) -> dict[str, str]:
         """Who cannot take part here, and why."""
-        return {name: "not installed: pip install 'incrowd[train]'" for name in self.against if not _installed(name)}
+        return {name: "not installed: pip install opacus" for name in self.against if not _installed(name)}
 
     def run(self, say: Callable[[str], object] = lambda _: None) -> RecordReport:
         """Measure; `say` hears of the progress."""

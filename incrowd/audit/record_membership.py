@@ -18,13 +18,13 @@ from torch import nn
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
-from incrowd.federated.record_engines import record_engine
 from incrowd.federated.rehearsal import difference
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_fedavg import Ask, SiloFedAvg
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import chosen
-from incrowd.learning.records import Records
 from incrowd.learning.threads import with_threads
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.declared import fewest
@@ -107,8 +107,7 @@ class RecordTargets:
         records = tuple(_kept(held, coin) for held, coin in zip(federation.records, coins, strict=True))
         config = federation.config
         engines = tuple(
-            record_engine(
-                config.local.engine,
+            BatchedRecords(
                 federation.model,
                 some,
                 config.local,

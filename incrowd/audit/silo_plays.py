@@ -20,11 +20,11 @@ from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.audit.checks import Steps
 from incrowd.audit.plays import log_mixed
 from incrowd.federated.counter import Counter
-from incrowd.federated.record_engines import EngineName, record_engine
 from incrowd.federated.silo import Silo
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.learning.losses import SQUARED
 from incrowd.learning.models import Model, linear
-from incrowd.learning.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.privacy.permit import Account
@@ -64,10 +64,9 @@ class SiloPlay:
 
 @dataclass(frozen=True, kw_only=True)
 class SiloGame:
-    """The game against one silo's plan, with the engine of this name."""
+    """The game against one silo's plan."""
 
     plan: SiloPlan
-    engine: EngineName = "own"
     rounds: int | None = None
 
     @cached_property
@@ -126,14 +125,14 @@ class SiloGame:
     def _of_one(self, feature: float, label: float) -> RecordEngine:
         features = torch.tensor([[feature, 1.0]], dtype=torch.float32)
         records = Records(features=features, labels=torch.tensor([label], dtype=torch.float32))
-        return record_engine(self.engine, linear(2, 1, bias=False), records, Descent(learning_rate=1e-9), loss=SQUARED)
+        return BatchedRecords(linear(2, 1, bias=False), records, Descent(learning_rate=1e-9), loss=SQUARED)
 
     def _engine(self, inside: NDArray[np.bool_]) -> RecordEngine:
         """A linear model without bias, whose squared loss has the gradient (w x - y) x: along the canary's direction,
         as long as its label says. Who is outside, and everybody else, is a record of zeros, which has no gradient.
         """
         still = Descent(learning_rate=self._rate)
-        return record_engine(self.engine, self._model, self._records(inside), still, loss=SQUARED)
+        return BatchedRecords(self._model, self._records(inside), still, loss=SQUARED)
 
     def _records(self, inside: NDArray[np.bool_]) -> Records:
         features = np.zeros((self.plan.records, self.canaries), np.float32)

@@ -181,7 +181,7 @@ def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Fin
     alike = [plan for plan in federation.plans if plans[replace(plan, name="")] is plan]
     findings, checks = [], []
     for plan in alike:
-        game = SiloGame(plan=plan, engine=config.local.engine)
+        game = SiloGame(plan=plan)
         its_findings, its_checks = audit_silo(game, trials=trials, seed=seed)
         findings += its_findings
         checks += its_checks

@@ -114,7 +114,6 @@ def _records(config: SiloConfig, *, effort: Effort) -> Audited:
         checks=tuple(checks),
         settings={
             "unit": "record",
-            "engine": config.local.engine,
             "rounds": config.privacy.rounds,
             "seed": effort.seed,
         },

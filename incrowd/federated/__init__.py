@@ -3,7 +3,6 @@
 from incrowd.federated.diagnostics import Diagnostics, Watch
 from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
-from incrowd.federated.record_engines import EngineName, record_engine
 from incrowd.federated.silo import Answer, Silo
 from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
 from incrowd.privacy.permit import Account
@@ -13,7 +12,6 @@ __all__ = [
     "Account",
     "Answer",
     "Diagnostics",
-    "EngineName",
     "FedAvg",
     "RoundReport",
     "Score",
@@ -25,6 +23,5 @@ __all__ = [
     "State",
     "Watch",
     "evaluate",
-    "record_engine",
     "score",
 ]

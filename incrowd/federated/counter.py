@@ -8,9 +8,9 @@ import torch
 from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.learning import Model
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.inputs import calling
 from incrowd.learning.modules import known
-from incrowd.learning.records import Reader, Records
 from incrowd.learning.threads import one_thread
 
 _TOGETHER = 1  # records in a call of the model: several would be rounded by how many they are
@@ -52,12 +52,12 @@ class Counter:
         depends on how many there are, and on the place among them.
         """
         records = self.records
-        module, reader = self.model.with_weights(weights), Reader(records, _TOGETHER)
+        module = self.model.with_weights(weights)
         forgets = all(map(known, module.modules()))
         said = torch.zeros(len(records), dtype=torch.int64)
         with one_thread(), torch.no_grad():
             for rows in torch.split(torch.arange(len(records), device=records.device), _TOGETHER):
-                outputs = calling(module, records.features)(reader.take(rows)[0])
+                outputs = calling(module, records.features)(records.take(rows)[0])
                 said[rows] = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
                 module = module if forgets else self.model.with_weights(weights)
         return said

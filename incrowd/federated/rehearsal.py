@@ -8,8 +8,8 @@ import torch
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.errors import RehearsalFailed
 from incrowd.federated.counter import Counter
-from incrowd.learning.records import RecordEngine
-from incrowd.learning.step_noise import on_tensors
+from incrowd.learning.dpsgd.noise import on_tensors
+from incrowd.learning.dpsgd.records import RecordEngine
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.privacy.plan.silo_plan import SiloPlan
 

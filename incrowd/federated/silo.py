@@ -10,8 +10,8 @@ from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.federated.counter import Counter
 from incrowd.federated.rehearsal import difference, rehearse
-from incrowd.learning.records import RecordEngine
-from incrowd.learning.step_noise import on_tensors
+from incrowd.learning.dpsgd.noise import on_tensors
+from incrowd.learning.dpsgd.records import RecordEngine
 from incrowd.learning.threads import with_threads
 from incrowd.privacy.permit import Account, Permit, reported
 from incrowd.privacy.plan.silo_plan import SiloPlan

@@ -14,7 +14,6 @@ from incrowd.data.agreement import agreed
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.federated.counter import Counter
-from incrowd.federated.record_engines import record_engine
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import OfferedRecords, OfferedSections, columns_of, module_of, sections_of
 from incrowd.flower.party import alone
@@ -22,9 +21,10 @@ from incrowd.flower.party_file import PartyFile
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.features import transform, transform_federated
 from incrowd.learning.losses import LOSSES
-from incrowd.learning.records import Records
 from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.runs.build import feature_map_for, loss_of, model_of, section
@@ -82,17 +82,8 @@ class OwnExamples:
         sections = sections_of(offer, OfferedRecords)
         built = self._built(sections, offer, loss=sections.local.loss)
         records = Records.of(built.tensors, 0)
-        try:
-            engine = record_engine(
-                sections.local.engine,
-                built.model,
-                records,
-                sections.local,
-                loss=built.loss,
-                execution=Execution(contributions=plan.contributions),
-            )
-        except ImportError as error:
-            raise SpecificationRefused(f"the engine {sections.local.engine} is not installed here") from error
+        execution = Execution(contributions=plan.contributions)
+        engine = BatchedRecords(built.model, records, sections.local, loss=built.loss, execution=execution)
         asked = plan.count_std is not None or plan.report_std is not None
         counter = Counter(model=built.model, records=records) if asked else None
         threads = self.file.threads

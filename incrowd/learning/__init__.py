@@ -4,15 +4,15 @@ from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.cohort import EngineCohort
 from incrowd.learning.contributions import Contributions
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
+from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.execution import Execution
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model, linear, mlp, small_cnn
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records, StepNoise, poisson_batches
-from incrowd.learning.step_noise import FastNoise, GridNoise
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 from incrowd.settings.descent import Descent

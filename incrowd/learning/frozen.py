@@ -1,4 +1,4 @@
-"""The frozen layers that a model begins with: what they make of an example never changes."""
+"""The frozen layers that a model begins with: their output for an example never changes."""
 
 import copy
 

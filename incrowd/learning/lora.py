@@ -53,7 +53,7 @@ class Adapted(nn.Module):
         return self.base.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer gives, and what the adapter adds to it."""
+        """The outputs of the layer and its adapter."""
         outputs: Tensor = functional.linear(x, self.base.weight, self.base.bias) + self.factor * self.up(self.down(x))
         return outputs
 

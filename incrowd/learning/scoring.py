@@ -1,8 +1,8 @@
 """How good weights are on clients' own examples, as contributions of bounded length. Private until released."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,22 +32,22 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """What is measured of each client: public, and all of it shares between 0 and 1.
+    """The figures that an evaluation measures of each client: public, and all of them shares between 0 and 1.
 
-    | figure       | of a client                                                               | numbers     |
-    | ------------ | ------------------------------------------------------------------------- | ----------- |
-    | `accuracy`   | the share of its examples that the model gets right                       | 1           |
-    | `loss_bound` | its mean loss over the bound, where no example counts for more than that  | 1           |
-    | `classes`    | class by class, the shares of its examples that are right, and that are wrong | 2 a class |
+    | figure       | of a client                                                                  | numbers     |
+    | ------------ | ---------------------------------------------------------------------------- | ----------- |
+    | `accuracy`   | the share of its examples that the model gets right                          | 1           |
+    | `loss_bound` | its mean loss over the bound, where no example counts for more than that     | 1           |
+    | `classes`    | for each class the shares of its examples that are right, and that are wrong | 2 a class   |
 
-    A contribution holds the first two less one half, which halves the noise: who contributes nothing counts as one
-    half there. An example with several labels is right by the share of those that are.
+    A contribution holds the first two less one half, which halves the noise. A client without examples counts as one
+    half there. The share of its labels that are right counts for an example with several.
 
     Guarantee: no contribution is longer than `bound` in the L2 norm, whatever model, labels and loss are. Outputs that
     are not finite are wrong, and a loss that is not, or fails, counts as the bound.
 
-    Edge cases: nothing to measure, and a bound or number of classes that is not positive, are a `ConfigError`; labels
-    that are none of the classes count in no class.
+    Edge cases: no figure, and a bound or number of classes that is not positive, are a `ConfigError`; other labels than
+    the classes count in no class.
     """
 
     accuracy: bool = True
@@ -64,7 +64,7 @@ class Scoring:
 
     @property
     def halved(self) -> int:
-        """How many of the numbers come less one half: the first ones."""
+        """How many numbers, the first ones, are less one half."""
         return int(self.accuracy) + int(self.loss_bound is not None)
 
     @property
@@ -74,33 +74,32 @@ class Scoring:
 
     @property
     def bound(self) -> float:
-        """The L2 norm that no contribution exceeds: shares of one whole have a norm of at most 1."""
+        """The largest L2 norm of a contribution: shares of one whole have a norm of at most 1."""
         return math.sqrt(self.halved / 4 + (self.classes is not None)) * _ROUNDED_UP
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data."""
-        return {"accuracy": self.accuracy, "loss_bound": self.loss_bound, "classes": self.classes}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Scoring":
-        """What `to_json` wrote. Edge cases: what says something else is a `ConfigError`."""
+        """Read the result of `to_json`. Edge cases: anything else is a `ConfigError`."""
         accuracy, bound, classes = (form.get(name) for name in ("accuracy", "loss_bound", "classes"))
         if not isinstance(accuracy, bool):
             raise ConfigError(field="accuracy", value=accuracy, remedy="say true or false")
         return cls(accuracy=accuracy, loss_bound=bound, classes=classes)
 
     def shares(self, outputs: Tensor, labels: Tensor, loss: Loss) -> Floats:
-        """The sum of what examples count, [size], of outputs and labels."""
+        """The sums of these examples' figures, [size], before they are halved."""
         right = _right(outputs, labels)
-        found = [np.array([float(right.sum())])] if self.accuracy else []
+        sums = [float(right.sum())] if self.accuracy else []
         if self.loss_bound is not None:
-            found.append(np.array([math.fsum(_losses(outputs, labels, loss=loss, bound=self.loss_bound))]))
-        if self.classes is not None:
-            found.append(_by_class(right, labels, self.classes))
-        return np.concatenate(found)
+            sums.append(math.fsum(_losses(outputs, labels, loss=loss, bound=self.loss_bound)))
+        by_class = [] if self.classes is None else _by_class(right, labels, self.classes)
+        return np.array([*sums, *by_class])
 
     def contribution(self, shares: Floats, *, examples: int) -> Floats:
-        """What a client with so many examples contributes; of one without any, nothing."""
+        """The contribution of a client with so many examples; zeros without any."""
         if not examples:
             return np.zeros(self.size)
         mean = shares / examples
@@ -108,25 +107,24 @@ class Scoring:
         return mean
 
     def figures(self, mean: Floats, *, std: float) -> dict[str, Any]:
-        """The figures of a released mean over the clients, in each number of which noise has this deviation.
+        """The figures of a released mean over the clients, with noise of this deviation in each number.
 
-        Edge cases: noise may take a share below 0 or above 1, and is left as it is; the recall of a class whose shares
-        add up to nothing is None.
+        Edge cases: noise may take a share below 0 or above 1; a class without positive shares has the recall None.
         """
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         halved = iter(mean[: self.halved].tolist())
         if self.accuracy:
-            found |= {"accuracy": next(halved) + 0.5, "accuracy_std": std}
+            figures |= {"accuracy": next(halved) + 0.5, "accuracy_std": std}
         if self.loss_bound is not None:
             bound = self.loss_bound
-            found |= {"loss": bound * (next(halved) + 0.5), "loss_std": bound * std, "loss_bound": bound}
+            figures |= {"loss": bound * (next(halved) + 0.5), "loss_std": bound * std, "loss_bound": bound}
         if self.classes is not None:
             table = mean[self.halved :].reshape(self.classes, 2)
             rows = [_class(number, right, wrong) for number, (right, wrong) in enumerate(table.tolist())]
-            known = [row["recall"] for row in rows if row["recall"] is not None]
-            balanced = sum(known) / len(known) if known else None
-            found |= {"balanced_accuracy": balanced, "by_class": rows, "share_std": std}
-        return found
+            recalls = [row["recall"] for row in rows if row["recall"] is not None]
+            balanced = sum(recalls) / len(recalls) if recalls else None
+            figures |= {"balanced_accuracy": balanced, "by_class": rows, "share_std": std}
+        return figures
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,8 +133,8 @@ class Scorer:
 
     Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights and the scoring.
 
-    Edge cases: a model that cannot be scored like that, on made-up examples, is a `ConfigError`, and so are classes of
-    labels that are none. Modules that are not torch's or ours get a fresh copy for every client.
+    Edge cases: a model that cannot be scored on made-up examples is a `ConfigError`, and so are classes of labels that
+    are none. Modules that are not torch's or ours get a fresh copy for every client.
     """
 
     model: Model
@@ -160,11 +158,11 @@ class Scorer:
             raise ConfigError(field="module", value=type(module).__name__, remedy=remedy) from error
 
     def trainer(self, weights: ArrayLike | Tensor) -> VectorTrainer:
-        """Who answers for clients that score these weights: see `incrowd.privacy.release.Trainer`."""
+        """Clients that score these weights, for a round: see `incrowd.privacy.release.Trainer`."""
         return VectorTrainer(partial(self.rows, weights))
 
     def rows(self, weights: ArrayLike | Tensor, clients: Sequence[int]) -> Floats:
-        """What these clients contribute, a row each. Private."""
+        """The contributions of these clients, a row each. Private."""
         rows = np.zeros((len(clients), self.scoring.size))
         with one_thread(), ieee(str(self.data.device)), torch.no_grad():
             module = self._module(weights)
@@ -190,7 +188,7 @@ class Scorer:
 
 
 def _right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """How right each example is, [N] in 0 .. 1: of several labels, or places that count, the share."""
+    """How right each example is, [N] in 0 .. 1: with several labels, or places that count, the share."""
     finite = outputs.isfinite()
     if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1:
         right = (outputs.argmax(-1) == labels) & finite.all(-1)
@@ -202,28 +200,25 @@ def _right(outputs: Tensor, labels: Tensor) -> Tensor:
     return (right.flatten(1) & counted).sum(1).double() / counted.sum(1).clamp(min=1)
 
 
-def _losses(outputs: Tensor, labels: Tensor, *, loss: Loss, bound: float) -> list[float]:
+def _losses(outputs: Tensor, labels: Tensor, *, loss: Loss, bound: float) -> Iterator[float]:
     """The loss of each example over the bound, at most 1."""
-    found = []
-    for number in range(len(labels)):
-        one = slice(number, number + 1)
+    for one in torch.split(torch.arange(len(labels)), 1):
         try:
             value = float(loss.value(outputs[one], labels[one]))
-        except _FAILURES:  # as some have it for outputs that are not finite; made-up examples have been tried
+        except _FAILURES:  # some losses raise for outputs that are not finite; made-up examples have been tried
             value = math.nan
-        found.append(min(max(value, 0.0), bound) / bound if math.isfinite(value) else 1.0)
-    return found
+        yield min(max(value, 0.0), bound) / bound if math.isfinite(value) else 1.0
 
 
-def _by_class(right: Tensor, labels: Tensor, classes: int) -> Floats:
+def _by_class(right: Tensor, labels: Tensor, classes: int) -> list[float]:
     """How many examples of each class are right, and how many are wrong, one after the other."""
     among = (labels >= 0) & (labels < classes)
     places = 2 * labels[among].long() + (right[among] < 0.5).long()
-    return np.asarray(torch.bincount(places, minlength=2 * classes).double().numpy(), np.float64)
+    return torch.bincount(places, minlength=2 * classes).tolist()
 
 
 def _class(number: int, right: float, wrong: float) -> dict[str, Any]:
-    """A class's share of the examples, and of these the share that is right; what noise has made negative is 0."""
+    """A class's share of the examples, and the share of these that is right; noise below 0 counts as 0."""
     hits, misses = max(right, 0.0), max(wrong, 0.0)
     recall = hits / (hits + misses) if hits + misses > 0 else None
     return {"class": number, "share": right + wrong, "recall": recall}

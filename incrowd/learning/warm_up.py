@@ -13,10 +13,10 @@ from torch import Tensor
 
 from incrowd._machine_code import WORTH
 from incrowd._random import SeededRandomness
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.models import Model, mlp, small_cnn
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
 from incrowd.learning.store import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger

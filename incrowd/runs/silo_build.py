@@ -10,10 +10,10 @@ from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.counter import Counter
-from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo_fedavg import Ask
 from incrowd.learning import ClientTensors, Execution, Loss, Model
-from incrowd.learning.records import RecordEngine, Records
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import RecordEngine, Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, named
 from incrowd.privacy.ledger.ledger import Ledger
@@ -124,9 +124,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
             compile=config.run.compile,
             contributions=sum(plan.contributions for plan in plans),
         )
-    engines = tuple(
-        record_engine(wanted.engine, model, records, wanted, loss=loss, execution=execution) for records in held
-    )
+    engines = tuple(BatchedRecords(model, records, wanted, loss=loss, execution=execution) for records in held)
     return SiloFederation(
         config=config,
         data=data,

@@ -25,7 +25,6 @@ class LocalRecords(Descent):
     epochs: float = 1.0
     batch_size: float | None = None
     physical_batch: int = 256
-    engine: Literal["own", "opacus"] = "own"
     loss: LossName | None = None
 
 

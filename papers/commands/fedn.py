@@ -1,6 +1,5 @@
 """`incrowd reproduce fedn-...`: the FEDn example of DP-SGD in silos, and the levels of privacy it discusses."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +12,6 @@ from papers.commands.options import DRAWN, FEATURES, Cache, Data, Out, Seeds
 app = typer.Typer()
 
 
-class EngineName(StrEnum):
-    """Who computes the gradients of single records."""
-
-    OWN = "own"
-    OPACUS = "opacus"
-
-
 @app.command("fedn-silos")
 def fedn_silos(
     data: Data,
@@ -30,7 +22,6 @@ def fedn_silos(
     pace: Annotated[
         str, typer.Option(help="constant-noise, constant-epsilon or square-root, each made to end at the budget.")
     ] = "constant-noise",
-    engine: Annotated[EngineName, typer.Option(help="Who computes the gradients.")] = EngineName.OWN,
     seeds: Seeds = 1,
     cache: Cache = FEATURES,
     out: Out = DRAWN,
@@ -55,7 +46,6 @@ def fedn_silos(
         networks=words(network),
         rounds=rounds,
         pace=PACES[pace],
-        engine=engine.value,
         seeds=seeds,
         cache=cache,
         say=say,

@@ -9,15 +9,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
 
 from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
 from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, Relation, SeededRandomness, ServerOptimizer
 from incrowd.data import Clients, Examples, Split, iid
-from incrowd.federated import Account, EngineName, Silo, SiloFedAvg, SiloPlan, SiloReport, record_engine, score
-from incrowd.learning import ClientTensors, Descent, Model, Records, linear, mlp
+from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan, SiloReport, score
+from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
     SecondOrderEnergies,
@@ -104,7 +103,7 @@ NETWORKS = {
 class Silos:
     """What to measure, and on which data.
 
-    Edge cases: unknown networks and engines, numbers of silos, epsilons or seeds that are not positive, and data
+    Edge cases: unknown networks, numbers of silos, epsilons or seeds that are not positive, and data
     without test examples: refused before anything is computed.
     """
 
@@ -114,7 +113,6 @@ class Silos:
     networks: Sequence[str] = tuple(NETWORKS)
     rounds: int = ROUNDS
     pace: Pace = CONSTANT_NOISE
-    engine: EngineName = "own"
     seeds: int = 1
     cache: Path | None = None
     say: Say = field(default=silent, repr=False)
@@ -130,7 +128,6 @@ class Silos:
             checks.positive(epsilon=epsilon)
         for name in self.networks:
             checks.known(NETWORKS, network=name)
-        checks.known(get_args(EngineName), engine=self.engine)
         if self.split.test is None or self.split.train.classes is None:
             raise DataError("accuracies are asked for: give test examples, and labels that are classes")
 
@@ -179,7 +176,6 @@ class Silos:
             "noise_by_round": [report.silos[0].noise_multiplier for report in first.reports],
             "stopped": sorted({name for report in first.reports for name in report.stopped}),
             "pace": self.pace.name,
-            "engine": self.engine,
             "seeds": self.seeds,
             "batch": plan.batch_size,
             "steps": plan.steps,
@@ -232,7 +228,7 @@ class Silos:
                 physical_batch=1024,
             )
             ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
-            engine = record_engine(self.engine, model, records, network.descent(budget.epsilon))
+            engine = BatchedRecords(model, records, network.descent(budget.epsilon))
             parties.append(Silo(plan, Account(ledger=ledger, randomness=randomness, place=place), engine=engine))
         return parties
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
 from incrowd.learning.deltas import halved_squares
-from incrowd.learning.gradients.ghost import Ghost
-from incrowd.learning.gradients.replayed import Replayed
-from incrowd.learning.gradients.side_by_side import SideBySide
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.step_noise import FastNoise
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.ghost import GhostClipping
+from incrowd.learning.dpsgd.gradients import RecordGradients
+from incrowd.learning.dpsgd.noise import FastNoise
+from incrowd.learning.dpsgd.vectorized import VectorizedGradients
 from incrowd.privacy.mechanism import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.attacks.test_alone import (
@@ -35,9 +35,8 @@ from tests.attacks.test_alone import (
     summed,
 )
 from tests.learning.cohorts import RANDOMNESS, assert_close, clients, trained
+from tests.learning.dpsgd.cases import KINDS, nothing, start, training
 from tests.learning.own_models import CASES as OWN
-from tests.learning.test_record_engine import KINDS, nothing, start
-from tests.learning.test_records import training
 from tests.test_federation import SEEDED, federation
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
@@ -167,10 +166,8 @@ def test_frozen_layers_are_computed_once_there_too() -> None:
     )
 
 
-def noted(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> Replayed:
-    found = engine._ways.gradients(weights.to(DEVICE), settings)
-    assert isinstance(found, Replayed)
-    return found
+def gradients_there(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> RecordGradients:
+    return engine._whole.gradients(weights.to(DEVICE), settings)
 
 
 def test_fast_noise_is_drawn_there_from_its_seed() -> None:
@@ -190,10 +187,10 @@ def test_fast_noise_is_drawn_there_from_its_seed() -> None:
 
 @pytest.mark.parametrize("kind", ["perceptron", "normalised", "convolutions"])
 def test_a_record_has_the_same_bits_in_every_company(kind: str) -> None:
-    build, _, records = KINDS[kind]
+    build, _, records, _ = KINDS[kind]
     model, settings = build(), training(expected_batch=4.0, physical_batch=8)
     there = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=Execution(device=DEVICE))
-    way, seen = noted(there, start(model), settings), set[tuple[float, bytes]]()
+    way, seen = gradients_there(there, start(model), settings), set[tuple[float, bytes]]()
     features, labels = there.records.features.float(), there.records.labels
     for others in ([], [1, 2], [4, 5, 3, 6, 7], [1] * 7):
         for place in {0, len(others)}:
@@ -214,11 +211,13 @@ def test_a_record_has_the_same_bits_in_every_company(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "perceptron", "images", "normalised", "convolutions", "shared path"])
 def test_records_take_the_steps_that_they_take_on_a_processor(kind: str) -> None:
-    build, _, records = KINDS[kind]
+    build, _, records, _ = KINDS[kind]
     model, settings = build(), training(steps=3, clip_norm=0.5, physical_batch=7)
     there = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=Execution(device=DEVICE))
-    expected = {"linear": Ghost, "perceptron": Ghost, "images": Ghost}.get(kind, SideBySide)
-    assert type(noted(there, start(model), settings)._block) is expected
+    expected = {"linear": GhostClipping, "perceptron": GhostClipping, "images": GhostClipping}.get(
+        kind, VectorizedGradients
+    )
+    assert type(gradients_there(there, start(model), settings)) is expected
     found: list[Any] = []
     for execution in (Execution(), Execution(device="cuda")):
         engine = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=execution)

@@ -1,6 +1,5 @@
 """A server that offers what ends a party's process, or fills its disk."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from incrowd.flower.given import MEMORY
 from incrowd.flower.node import Answers, _answer
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.table_rows import TableRows
-from tests.attacks.test_lost_and_changed import OF_RECORDS, of_clients, of_records, offered
+from tests.attacks.test_lost_and_changed import of_clients, offered
 from tests.flower.members import ALLOW, ROWS, Hospitals, MemberLine, settings_text
 
 
@@ -31,20 +30,6 @@ class Kept:
 @pytest.fixture
 def hospitals(tmp_path: Path) -> Hospitals:
     return Hospitals(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_engine_that_is_not_installed_is_refused(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "incrowd.learning.opacus_engine", None)  # as where Opacus is missing
-    hospitals.state("amber", more=OF_RECORDS)
-    offer = of_records(hospitals)
-    for engine in ("own", "opacus"):
-        settings = {**offer.settings, "local": {**offer.settings["local"], "engine": engine}}
-        if engine == "own":  # the control
-            assert offered(hospitals, replace(offer, settings=settings))
-        else:
-            with pytest.raises(SpecificationRefused, match="opacus is not installed here"):
-                offered(hospitals, replace(offer, settings=settings))
 
 
 @pytest.mark.parametrize("failure", [ImportError, ValueError])

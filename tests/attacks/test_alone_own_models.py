@@ -7,14 +7,13 @@ import torch
 from incrowd import Local
 from incrowd._random import Floats
 from incrowd.learning import CohortEngine, Execution
-from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.total import Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, trained
+from tests.learning.dpsgd.cases import one_of, training
 from tests.learning.own_models import CASES
-from tests.learning.records import one_of
-from tests.learning.test_records import training
 
 ONE, SIZE = 2, 13
 COMPANIES = ((0, 0, SIZE, 0, 0), (1, 30, SIZE, 4, 8), (SIZE, SIZE, SIZE, SIZE, SIZE), (64, 1, SIZE, 1, 2))
@@ -56,7 +55,7 @@ def test_processes_change_no_bit_of_a_sum(name: str) -> None:
 def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
     case = CASES[name]
     model, records = case.model(), case.records(20)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)._ways
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)._whole
     found = []
     for batch in ([0], [3, 0], [0, 1, 2, 3], list(range(19, -1, -1))):
         gradients = ways.gradients(model.weights, training(physical_batch=20))

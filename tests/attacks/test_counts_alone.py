@@ -15,8 +15,8 @@ from incrowd._random import Floats
 from incrowd.federated.counter import Counter
 from incrowd.federated.silo import Silo
 from incrowd.learning import Model
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.plan.silo_plan import COUNTED
 from incrowd.settings.descent import Descent
 from tests.federated.silos import account, plan

@@ -14,7 +14,6 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from incrowd import Local, ServerOptimizer, _files
 from incrowd._random import Floats, SystemRandomness
@@ -22,11 +21,9 @@ from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
 from incrowd.federated import FedAvg, Silo
 from incrowd.federated.counter import Counter
-from incrowd.federated.record_engines import record_engine
 from incrowd.learning import ClientTensors, CohortEngine, Model, linear
-from incrowd.learning.opacus_engine import OpacusRecords
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records, StepNoise, Trained
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
@@ -71,44 +68,6 @@ def own(module: nn.Module) -> BatchedRecords:
     return BatchedRecords(Model(module), HELD, DESCENT)
 
 
-class Watched(Dataset[Any]):
-    """Somebody's records, and whether they were looked at."""
-
-    def __init__(self) -> None:
-        self.touched = 0
-
-    def __len__(self) -> int:
-        return RECORDS
-
-    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
-        self.touched += 1
-        return HELD.features[row], HELD.labels[row]
-
-
-def opacus(module: nn.Module, data: Dataset[Any] | None = None, **options: Any) -> OpacusRecords:
-    optimizer = options.pop("optimizer", torch.optim.SGD)(module.parameters(), lr=0.1)
-    loader = DataLoader(Watched() if data is None else data, **options)
-    made_up = (torch.zeros(FEATURES), torch.tensor(0))
-    return OpacusRecords(module, optimizer, loader, criterion=nn.CrossEntropyLoss(), made_up=made_up)
-
-
-class Failing(torch.optim.SGD):
-    """An optimizer of somebody's own, with an error in its second step."""
-
-    taken = 0
-
-    def step(self, closure: Any = None) -> Any:
-        """A step, or the error."""
-        self.taken += 1
-        if self.taken > 1:
-            raise AttributeError("no such state")
-        return None
-
-
-def _broken_collate(_items: list[Any]) -> Any:
-    raise TypeError("records of this kind cannot be put together")
-
-
 @dataclass
 class Odd:
     """An engine that does not keep to what an engine is for."""
@@ -133,11 +92,6 @@ class Odd:
 ENGINES: dict[str, Callable[[], Any]] = {
     "own, training": lambda: own(Wrong("in training")),
     "own, one record": lambda: own(Wrong("of one record")),
-    "opacus, training": lambda: opacus(Wrong("in training")),
-    "opacus, one record": lambda: opacus(Wrong("of one record")),
-    "opacus, optimizer": lambda: opacus(nn.Linear(FEATURES, CLASSES), optimizer=Failing),
-    "opacus, collate": lambda: opacus(nn.Linear(FEATURES, CLASSES), collate_fn=_broken_collate),
-    "opacus, shape": lambda: opacus(nn.Linear(FEATURES + 1, CLASSES)),
     "other weights": lambda: Odd(shape=MODEL.size + 1),
     "a step too few": lambda: Odd(calls=1),
     "a step too many": lambda: Odd(calls=3),
@@ -171,29 +125,14 @@ def test_a_programming_error_costs_nothing(name: str) -> None:
     assert its.account.paid() == {}
 
 
-@pytest.mark.parametrize("name", ["own, training", "opacus, optimizer", "opacus, shape", "a step too many"])
+@pytest.mark.parametrize("name", ["own, training", "a step too many"])
 def test_without_a_rehearsal_the_same_error_costs_a_round(name: str) -> None:
     engine = ENGINES[name]()
     its = silo_of(engine)
     twin = Unrehearsed(its.plan, its.account, engine=engine)
-    with pytest.raises((KeyError, AttributeError, RuntimeError, BudgetExceeded)):
+    with pytest.raises((KeyError, BudgetExceeded)):
         twin.answer(0, start_of(engine))
     assert twin.epsilon > 0.4 * its.plan.budget.epsilon
-
-
-def test_a_rehearsal_touches_no_record_no_stream_and_no_ledger() -> None:
-    data, module = Watched(), nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.5))
-    engine = opacus(module, data)
-    its = silo_of(engine)
-    before = [parameter.clone() for parameter in module.parameters()], torch.get_rng_state()
-    its.rehearse(start_of(engine))
-    assert data.touched == 0
-    assert its.epsilon == 0
-    for parameter, was in zip(module.parameters(), before[0], strict=True):
-        assert torch.equal(parameter, was)
-    assert torch.equal(torch.get_rng_state(), before[1])
-    assert its.answer(0, start_of(engine)).absence is None
-    assert data.touched > 0  # the control: a round does
 
 
 def test_what_a_rehearsal_says_is_the_same_for_all_records() -> None:
@@ -210,9 +149,10 @@ def test_what_a_rehearsal_says_is_the_same_for_all_records() -> None:
     assert HELD.made_up(2).features.abs().sum() == 0
 
 
-@pytest.mark.parametrize("name", ["own", "opacus"])
-def test_both_engines_are_rehearsed_once_in_a_process(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = record_engine(name, MODEL, HELD, DESCENT)
+def test_a_rehearsal_happens_once_and_touches_no_record_or_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = BatchedRecords(MODEL, HELD, DESCENT)
     asked: list[int] = []
     real = type(engine).rehearsal
 
@@ -222,8 +162,22 @@ def test_both_engines_are_rehearsed_once_in_a_process(name: Any, monkeypatch: py
 
     monkeypatch.setattr(type(engine), "rehearsal", counted)
     its = silo_of(engine, physical_batch=7)
+    drawn = torch.get_rng_state()
+    touched, take = list[bool](), Records.take
+
+    def watched(self: Records, rows: Tensor) -> Any:
+        touched.append(self is engine.records)
+        return take(self, rows)
+
+    monkeypatch.setattr(Records, "take", watched)
+    its.rehearse(start_of(engine))
+    assert touched
+    assert not any(touched)
+    assert its.epsilon == 0
+    assert torch.equal(torch.get_rng_state(), drawn)
     for number in range(3):
         assert its.answer(number, zeros()).absence is None
+    assert any(touched)  # the control: a round does
     assert asked == [0, 1, 8]
 
 

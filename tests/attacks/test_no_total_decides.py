@@ -19,11 +19,11 @@ from incrowd._random import Floats, SeededRandomness
 from incrowd.data.inputs import each
 from incrowd.learning import SQUARED, ClientTensors, CohortEngine, Execution, Model, as_loss, small_cnn, threads
 from incrowd.learning.compiling.worth import compiler_there
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.paths import PATHS, WHOLE, ahead, autograd, fast
 from incrowd.learning.paths.path import MakePath, TrainingPath, TrainingTask
 from incrowd.learning.paths.together import training as together
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
 from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS, RecordTraining
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.learning import CROSS_ENTROPY, Model, as_loss, linear, mlp, threads
-from incrowd.learning.gradients import ghost
-from incrowd.learning.gradients.ghost import Ghost
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.ghost import GhostClipping
+from incrowd.learning.dpsgd.records import Records
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS
-from tests.learning.records import one_of
-from tests.learning.test_records import training
+from tests.learning.dpsgd.cases import one_of, training
 
 CLASSES = 4
 
@@ -45,7 +43,7 @@ def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str)
     features = torch.from_numpy(generator.standard_normal((70, inputs)).astype(np.float32))
     labels = torch.from_numpy(generator.integers(0, outputs, 70))
     records = Records(features=features, labels=labels)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0))._ways
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0))._whole
     for rows in (5, 64):
         found = []
         for others in ([], [1], [*range(1, 4)], [*range(1, 40)], [*range(1, 64)]):
@@ -129,7 +127,7 @@ def test_what_made_up_records_do_not_show_changes_no_bit_either(name: str, block
     labels = torch.rand(70, generator=generator) if kind == "shares" else labels
     records = Records(features=features, labels=labels)
     weights = model.initial(RANDOMNESS) + 0.7 * torch.randn(model.size, generator=generator)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=loss)._ways
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=loss)._whole
     gradients = ways.gradients(weights, training(physical_batch=block, expected_batch=64.0))
     for one in range(12):
         others = [other for other in range(40) if other != one]
@@ -148,12 +146,12 @@ def test_however_many_threads_there_are_no_row_is_computed_in_two_ways(bend: typ
     records = Records(features=torch.zeros(1, 9), labels=torch.zeros(1, dtype=torch.int64))
     engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
     with threads.with_threads(3):
-        gradients = engine._ways.gradients(model.initial(RANDOMNESS) * 4, training(physical_batch=512))
-        assert isinstance(gradients, Ghost)
+        gradients = engine._whole.gradients(model.initial(RANDOMNESS) * 4, training(physical_batch=512))
+        assert isinstance(gradients, GhostClipping)
         for _ in range(20):
             gradients.begin(512)
             same = torch.randn(1, 9, generator=generator).expand(512, -1)
-            assert len(np.unique(gradients.norms(same, torch.zeros(512, dtype=torch.int64)))) == 1
+            assert len(np.unique(gradients.norms(same, torch.zeros(512, dtype=torch.int64)).numpy())) == 1
 
 
 def _ends(model: Model) -> tuple[int, int]:
@@ -165,10 +163,14 @@ def _ends(model: Model) -> tuple[int, int]:
 def test_where_a_processor_adds_up_by_place_records_go_another_way(
     one_of_so_many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = mlp((7, 33, 3))
     records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
-    engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
-    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is Ghost
+
+    def selected() -> object:
+        model = mlp((7, 33, 3))
+        engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
+        return type(engine._whole.gradients(model.weights, training(physical_batch=64)))
+
+    assert selected() is GhostClipping
     moody = torch.mm
 
     def by_place(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
@@ -177,7 +179,5 @@ def test_where_a_processor_adds_up_by_place_records_go_another_way(
             out[1::2] *= 1 + 2.0**-23  # the control: a product whose odd rows are rounded in another way
         return out
 
-    ghost.rows_are_alike.cache_clear()
     monkeypatch.setattr(torch, "mm", by_place)
-    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is not Ghost
-    ghost.rows_are_alike.cache_clear()
+    assert selected() is not GhostClipping

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream
-from incrowd.learning import record_engine, records
-from incrowd.learning.gradients import sums
-from incrowd.learning.gradients.sums import NoisedSums
+from incrowd.learning.dpsgd import engine, records
+from incrowd.learning.dpsgd.engine import ClippedSums
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import whole_laplace
 from incrowd.privacy.mechanism.clipping import FixedClip
@@ -60,14 +59,14 @@ def clip_off() -> AbstractContextManager[None]:
 def clip_of_the_batch() -> AbstractContextManager[None]:
     """A batch's gradients are scaled by their mean norm, in place of each by its own."""
 
-    def add(self: NoisedSums, rows: torch.Tensor, clip: FixedClip) -> None:
-        norms = self.gradients.norms(*self.read(rows))
+    def add(self: ClippedSums, rows: torch.Tensor, clip: FixedClip) -> None:
+        norms = self.gradients.norms(*self.take(rows)).numpy()
         finite = np.isfinite(norms)
         mean = float(np.where(finite, norms, 0.0).mean())
         factors = np.full(len(norms), min(1.0, clip.clip_norm / max(mean, 1e-9))) * finite
         self.gradients.add(torch.from_numpy(factors))
 
-    return changed(NoisedSums, "_add", lambda real: add)
+    return changed(ClippedSums, "_add", lambda real: add)
 
 
 def divided_by_the_batch() -> AbstractContextManager[None]:
@@ -90,7 +89,7 @@ def divided_by_the_batch() -> AbstractContextManager[None]:
 
     @contextmanager
     def both() -> Iterator[None]:
-        with changed(records, "_poisson", draw), changed(record_engine._Walk, "step", move):
+        with changed(records, "_poisson", draw), changed(engine._Walk, "step", move):
             yield
 
     return both()
@@ -106,7 +105,7 @@ def batches_of_a_shuffle() -> AbstractContextManager[None]:
 
         return shuffled
 
-    return changed(sums, "poisson_batches", make)
+    return changed(engine, "poisson_batches", make)
 
 
 def spends_from_nothing_each_round() -> AbstractContextManager[None]:

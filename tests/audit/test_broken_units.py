@@ -7,7 +7,6 @@ from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Check, Finding
 from incrowd.audit.silo_plays import SiloGame
 from incrowd.audit.silos import audit_silo
-from incrowd.federated.record_engines import EngineName
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.silo_plan import SiloPlan
 from tests.audit.broken_units import DEVICES, RECORDS
@@ -21,7 +20,7 @@ SPECIFICATIONS: dict[str, dict[str, object]] = {
 }
 
 
-def silo(engine: EngineName = "own") -> list[Finding | Check]:
+def silo() -> list[Finding | Check]:
     plan = SiloPlan(
         name="ward",
         budget=Budget(epsilon=2.0, delta=1e-4),
@@ -32,7 +31,7 @@ def silo(engine: EngineName = "own") -> list[Finding | Check]:
         clip_norm=0.7,
         count_std=20.0,
     )
-    game = SiloGame(plan=plan, engine=engine)
+    game = SiloGame(plan=plan)
     findings, checks = audit_silo(game, trials=1_500, seed=3)
     return [*findings, *checks]
 
@@ -48,9 +47,8 @@ def broken(found: list[Finding | Check]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["own", "opacus"])
-def test_a_right_silo_passes(engine: EngineName) -> None:
-    assert broken(silo(engine)) == []
+def test_a_right_silo_passes() -> None:
+    assert broken(silo()) == []
 
 
 @pytest.mark.slow

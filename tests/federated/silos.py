@@ -10,8 +10,8 @@ from incrowd._random import Floats, Randomness, SeededRandomness, Stream
 from incrowd.federated.counter import Counter
 from incrowd.federated.silo import Silo
 from incrowd.learning import linear
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import RecordEngine, Records, StepNoise, Trained
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.steps import RecordTraining

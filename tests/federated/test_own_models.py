@@ -12,12 +12,11 @@ from incrowd.data.inputs import each
 from incrowd.errors import ConfigError, DataError, RehearsalFailed
 from incrowd.federated import FedAvg, SiloFedAvg, score
 from incrowd.federated.counter import Counter
-from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo import Answer, Silo
 from incrowd.learning import ClientTensors, CohortEngine, Model
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.features import UnitNorm, transform
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
@@ -136,33 +135,6 @@ def test_what_is_for_one_array_says_so() -> None:
         transform(UnitNorm(), tokens)
     with pytest.raises(DataError, match="several labels each"):
         Counter(model=CASES["labels of a sequence"].model(), records=CASES["labels of a sequence"].records(3))
-
-
-def test_opacus_takes_one_input_of_a_module_that_is_trained_as_a_whole() -> None:
-    for name, message in (
-        ("inputs in order", "given one input"),
-        ("frozen body", "of which all is trained"),
-        ("adapters", "of which all is trained"),
-    ):
-        case = CASES[name]
-        with pytest.raises(ConfigError, match=message):
-            record_engine("opacus", case.model(), case.records(5), Descent(learning_rate=0.1), loss=case.loss)
-    still = Model(nn.Sequential(nn.Linear(WIDTH, CLASSES), nn.Dropout(0.5)).eval())
-    with pytest.raises(ConfigError, match="in evaluation mode; take the engine own"):
-        record_engine("opacus", still, CASES["tied"].records(5), Descent(learning_rate=0.1))
-
-
-def test_opacus_and_our_engine_agree_on_several_labels() -> None:
-    case = CASES["several labels"]
-    records = case.records(12)
-    found = [
-        Silo(
-            plan(count_std=None, records=12, batch_size=12), account(),
-            engine=record_engine(name, case.model(), records, Descent(learning_rate=0.5), loss=case.loss),
-        ).answer(0, case.model().weights.double().numpy()).update
-        for name in ("own", "opacus")
-    ]  # fmt: skip
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]  # both have answered
 
 
 def test_a_model_with_one_output_says_class_one_above_zero() -> None:

@@ -25,8 +25,8 @@ from incrowd.flower.silo_server import SiloServer
 from incrowd.flower.silo_work import ServedSilos
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed, unsealed
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.step_noise import FastNoise
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.noise import FastNoise
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 from incrowd.privacy.statement import Statement

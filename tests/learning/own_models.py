@@ -22,7 +22,7 @@ from incrowd.learning import (
     as_loss,
     lora,
 )
-from incrowd.learning.records import Records
+from incrowd.learning.dpsgd.records import Records
 
 WORDS, LENGTH, WIDTH, CLASSES = 11, 6, 8, 3
 

@@ -12,10 +12,10 @@ from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, as_loss
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dropout import OwnDropout, with_own_dropout
 from incrowd.learning.modules import working_copy
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.steps import RecordTraining

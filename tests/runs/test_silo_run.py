@@ -276,7 +276,6 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
         ("privacy.delta=1.0", "privacy.delta = 1.0"),
         ("data.clients=0", "data.clients = 0"),
         ("local.learning_rate=0", "local.learning_rate = 0"),
-        ("local.engine=torch", "local.engine = 'torch': choose from 'own' or 'opacus'"),
         (
             "privacy={unit='record', epsilon=8, delta=1e-5, pace='square-root', noise_multiplier=1.0}",
             "leave out privacy.pace",
@@ -318,13 +317,12 @@ def test_a_silo_that_can_pay_for_nothing_keeps_none_of_the_others_from_it(folder
     assert 0.999 * 8 < summary["epsilon"] <= 8
 
 
-def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
+def test_counts_weights_and_pace_of_a_file_reach_the_silos() -> None:
     config = small(
         "privacy.count_std=9.0",
         "privacy.weigh='by records'",
         "privacy.pace='square-root'",
         "privacy.clip_norm=0.5",
-        "local.engine=opacus",
         "local.batch_size=100",
         "local.physical_batch=17",
     )
@@ -332,6 +330,5 @@ def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
     first = federation.plans[0]
     assert (first.count_std, first.clip_norm, first.batch_size, first.physical_batch) == (9.0, 0.5, 100, 17)
     assert getattr(first.noise, "name", None) == "square-root"
-    assert type(federation.engines[0]).__name__ == "OpacusRecords"
     algorithm = federation.algorithm((lambda *_: None,) * 2, None, label="")  # type: ignore[arg-type]  # never asked
     assert algorithm.weights == [float(plan.records) for plan in federation.plans]

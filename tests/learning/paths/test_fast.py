@@ -284,7 +284,7 @@ def traced(folder: Path, before: str = "pass") -> list[str]:
     """How often a fresh process, with its compiled code in a folder, finds there what `before` leaves of it."""
     code = (
         f"{before}; import numpy as np; from incrowd.learning.paths.fast.rows import compiled; "
-        "from incrowd.learning.gradients import loops; squares = np.ones(1); "
+        "from incrowd.learning.dpsgd import loops; squares = np.ones(1); "
         "loops.add_squares(np.full((1, 1), 2, np.float32), squares); "
         "print(squares[0], sum(loops.add_squares.stats.cache_hits.values()))"
     )

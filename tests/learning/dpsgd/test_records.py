@@ -10,17 +10,13 @@ from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.records import Reader, Records, poisson_batches
-from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS, RecordTraining
+from incrowd.learning.dpsgd.records import Records, poisson_batches
+from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import clients
+from tests.learning.dpsgd.cases import training
 
 STREAM = SeededRandomness(seed=5)
-
-
-def training(**changes: float) -> RecordTraining:
-    settings = {"steps": 3, "sampling_prob": 0.25, "expected_batch": 8.0, "clip_norm": 1.0, "noise_multiplier": 1.5}
-    return RecordTraining(**{**settings, **changes})  # type: ignore[arg-type]  # whole numbers and others in one place
 
 
 class Listed:
@@ -85,18 +81,10 @@ def test_a_silo_holds_the_examples_of_one_client(real: bool) -> None:
     records = Records.of(data, 2)
     rows = torch.as_tensor(data.examples(2).astype(np.int64))
     assert (len(records), records.shape) == (30, (24,))
-    features, labels = Reader(records, 2).take(torch.tensor([3, 0]))
-    torch.testing.assert_close(features, data.features[rows[[3, 0]]].float() * data.scale + data.offset)
-    assert labels.tolist() == data.labels[rows[[3, 0]]].tolist()
-
-
-def test_a_reader_takes_any_number_up_to_its_own() -> None:
-    records = Records.of(clients(real=True), 2)
-    reader = Reader(records, 3)
-    for rows in ([2, 1, 0], [5], [], [7, 7]):
-        features, labels = reader.take(torch.tensor(rows, dtype=torch.int64))
-        assert torch.equal(features, records.features[rows])
-        assert torch.equal(labels, records.labels[rows])
+    for chosen in ([3, 0], [5], [], [7, 7]):
+        features, labels = records.take(torch.tensor(chosen, dtype=torch.int64))
+        torch.testing.assert_close(features, data.features[rows[chosen]].float() * data.scale + data.offset)
+        assert labels.tolist() == data.labels[rows[chosen]].tolist()
 
 
 def test_records_that_are_not_a_table_are_refused() -> None:

@@ -7,10 +7,10 @@ from scipy import stats
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.records import StepNoise
-from incrowd.learning.step_noise import FastNoise, GridNoise
+from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
+from incrowd.learning.dpsgd.records import StepNoise
 from incrowd.privacy.mechanism.steps import RecordTraining
-from tests.learning.test_records import training
+from tests.learning.dpsgd.cases import training
 from tests.privacy.receipts import roomy
 
 SETTINGS = training(noise_multiplier=1.5, clip_norm=2.0, most_records=100)

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness, Stream
 from incrowd.learning import CROSS_ENTROPY, Execution, Model
-from incrowd.learning.gradients import ahead
-from incrowd.learning.gradients.ahead import MadeAhead
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
+from incrowd.learning.dpsgd import engine as engines
+from incrowd.learning.dpsgd.engine import BatchedRecords, FrozenCache
+from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.settings.descent import Descent
+from tests.learning.dpsgd.cases import start, tilted
 from tests.learning.paths.test_ahead import CLASSES, TOKENS, WORDS, adapted, frozen, headed, thawed
-from tests.learning.test_record_engine import start, tilted
 from tests.reference import one_record
 
 COUNT = 30
@@ -61,13 +60,13 @@ def without_dropout(module: nn.Module) -> nn.Module:
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The records that go through frozen layers."""
     rows: list[int] = []
-    through = MadeAhead._through
+    through = FrozenCache._through
 
-    def counted(self: MadeAhead, some: Tensor) -> Tensor:
-        rows.extend(some.tolist())
-        return through(self, some)
+    def counted(self: FrozenCache, row: int) -> Tensor:
+        rows.append(row)
+        return through(self, row)
 
-    monkeypatch.setattr(MadeAhead, "_through", counted)
+    monkeypatch.setattr(FrozenCache, "_through", counted)
     return rows
 
 
@@ -91,8 +90,8 @@ def test_what_is_kept_has_the_same_bits_whoever_is_beside_it() -> None:
     torch.manual_seed(0)
     features, others, labels = torch.randn(COUNT, 300), torch.randn(7, 300), torch.zeros(COUNT, dtype=torch.int64)
     model = Model(nn.Sequential(*frozen(nn.Linear(300, 65)), nn.Tanh(), nn.Linear(65, CLASSES)))
-    one = MadeAhead.of(model, Records(features=features, labels=labels))
-    beside = MadeAhead.of(model, Records(features=torch.cat([others, features[7:]]), labels=labels))
+    one = FrozenCache.of(model, Records(features=features, labels=labels))
+    beside = FrozenCache.of(model, Records(features=torch.cat([others, features[7:]]), labels=labels))
     assert one is not None
     assert beside is not None
     alone = one.take(torch.tensor([7]))[0]
@@ -106,10 +105,10 @@ def test_what_memory_does_not_hold_is_made_again_with_the_same_bits(
     data, settings = records(), replace(often(), expected_batch=5.0)  # of 10 records, by what is public
     kept = trained(BatchedRecords(Model(headed()), data, DESCENT), settings)
     passed.clear()
-    monkeypatch.setattr(ahead, "_MEMORY", 4 * 8 * TOKENS * 10)
+    monkeypatch.setattr(engines, "_MEMORY", 4 * 8 * TOKENS * 10)
     again = trained(BatchedRecords(Model(headed()), data, DESCENT), settings)
     assert torch.equal(again, kept)
-    assert [row for row in sorted(passed) if row < 10] == list(range(10))
+    assert sum(passed.count(row) == 1 for row in range(COUNT)) >= 10
     assert len(passed) > 3 * COUNT
 
 
@@ -117,7 +116,7 @@ def test_what_memory_does_not_hold_is_made_again_with_the_same_bits(
 def test_whether_records_are_kept_follows_from_public_settings(
     room: int, kept: bool, monkeypatch: pytest.MonkeyPatch, passed: list[int]
 ) -> None:
-    monkeypatch.setattr(ahead, "_MEMORY", 4 * 9 * room)
+    monkeypatch.setattr(engines, "_MEMORY", 4 * 9 * room)
     whole = records(tokens=False)
     few = Records(features=torch.as_tensor(whole.features)[:3], labels=whole.labels[:3])
     trained(BatchedRecords(Model(thawed()), few, DESCENT), often())
@@ -153,20 +152,20 @@ def test_a_record_that_is_not_finite_is_dropped_and_reaches_nobody() -> None:
 
 @pytest.mark.parametrize("first", [[], [nn.Flatten()]], ids=["nothing", "nothing that could be frozen"])
 def test_without_frozen_layers_nothing_is_kept(first: list[nn.Module]) -> None:
-    assert MadeAhead.of(Model(nn.Sequential(*first, nn.Linear(TOKENS, CLASSES))), records(tokens=False)) is None
+    assert FrozenCache.of(Model(nn.Sequential(*first, nn.Linear(TOKENS, CLASSES))), records(tokens=False)) is None
 
 
 def test_layers_that_look_along_the_batch_are_not_kept() -> None:
     along = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=False)
     module = nn.Sequential(*frozen(nn.Embedding(WORDS, 8), along), nn.Flatten(), nn.Linear(8 * TOKENS, CLASSES))
-    assert MadeAhead.of(Model(module), records()) is None
+    assert FrozenCache.of(Model(module), records()) is None
 
 
 def test_layers_that_cannot_take_made_up_records_are_not_kept() -> None:
     module = nn.Sequential(*frozen(nn.Linear(TOKENS + 1, 9)), nn.Linear(9, CLASSES))
-    assert MadeAhead.of(Model(module), records(tokens=False)) is None
+    assert FrozenCache.of(Model(module), records(tokens=False)) is None
 
 
 def test_several_inputs_go_the_other_ways() -> None:
     features = {"one": torch.zeros(COUNT, 3), "two": torch.zeros(COUNT, 3)}
-    assert MadeAhead.of(Model(headed()), Records(features=features, labels=torch.zeros(COUNT))) is None
+    assert FrozenCache.of(Model(headed()), Records(features=features, labels=torch.zeros(COUNT))) is None

@@ -9,17 +9,15 @@ from torch import Tensor
 
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError
-from incrowd.learning.records import StepNoise
+from incrowd.learning.dpsgd.records import StepNoise
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.steps import RecordTraining
 
-_BLOCK = 2**15  # numbers that are drawn at a time, so that they stay in the cache
-
 
 def on_tensors(noised: Callable[[Floats], Floats]) -> StepNoise:
-    """What hides a flat float64 array, for an engine's tensors."""
+    """A function that adds noise to a flat float64 array, for an engine's tensors."""
 
     def hide(total: Tensor) -> Tensor:
         return torch.from_numpy(noised(total.double().cpu().numpy())).to(total.device)
@@ -62,38 +60,24 @@ class FastNoise:
     Guarantee: the same seed and indices give the same noise, on one kind of device; torch's global generator is neither
     read nor changed.
 
-    Edge cases: randomness that is not simulated is refused: this noise hides nothing from who studies its low bits.
-    What a call gives is overwritten by the next.
+    Edge cases: randomness that is not simulated is refused, because the low bits of this noise tell the sum.
     """
 
-    def __init__(self, training: RecordTraining, generator: torch.Generator) -> None:
+    def __init__(self, training: RecordTraining, seed: int) -> None:
         self.std = training.noise_multiplier * training.sensitivity
-        self.generator = generator
-        self._noised, self._noise = torch.empty(0), torch.empty(_BLOCK)
-        self._generator_there: torch.Generator | None = None
+        self._seed = seed
+        self._generator: torch.Generator | None = None
 
     @classmethod
     def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
         """The noise of a round (and silo, say)."""
         if not randomness.simulated:
             raise ConfigError(field="randomness", value=type(randomness).__name__, remedy="simulate, or use GridNoise")
-        seed = int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1))
-        return cls(training, torch.Generator().manual_seed(seed))
+        return cls(training, int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1)))
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
-        if total.device.type != "cpu":
-            return self._there(total)
-        blocks = zip(torch.split(self._noised.resize_(total.shape), _BLOCK), torch.split(total, _BLOCK), strict=True)
-        for noised, exact in blocks:
-            noise = self._noise[: len(noised)].normal_(generator=self.generator)
-            noised.copy_(exact).add_(noise, alpha=self.std)
-        return self._noised
-
-    def _there(self, total: Tensor) -> Tensor:
-        """The same where the sum is on an accelerator, by a generator of its own: drawn here it would be waited for."""
-        if self._generator_there is None:
-            seed = self.generator.initial_seed()
-            self._generator_there = torch.Generator(total.device).manual_seed(seed)
-        noise = torch.empty_like(total, dtype=torch.float32).normal_(generator=self._generator_there)
+        if self._generator is None:
+            self._generator = torch.Generator(total.device).manual_seed(self._seed)
+        noise = torch.empty_like(total, dtype=torch.float32).normal_(generator=self._generator)
         return noise.mul_(self.std).add_(total)

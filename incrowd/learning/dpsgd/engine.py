@@ -1,0 +1,216 @@
+"""Our engine for DP-SGD: the noisy steps of a round over the records of a silo."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from incrowd._random import Stream
+from incrowd.data.inputs import Inputs, is_single
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.dpsgd.gradients import RecordGradients
+from incrowd.learning.dpsgd.records import Records, StepNoise, Trained, poisson_batches
+from incrowd.learning.dpsgd.selection import GradientSelection
+from incrowd.learning.dropout import refuse_dropout
+from incrowd.learning.execution import Execution
+from incrowd.learning.frozen import divided, made_of_one
+from incrowd.learning.inputs import chosen, meant
+from incrowd.learning.losses import CROSS_ENTROPY, Loss
+from incrowd.learning.models import Model
+from incrowd.learning.modules import remembering_nothing
+from incrowd.learning.own_code import OwnCode
+from incrowd.learning.trial import tried, tried_with_tokens
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.settings.descent import Descent
+
+EXECUTION = Execution()
+"""On the CPU."""
+
+_MEMORY = 2**30  # bytes of frozen layers' outputs that are kept at most
+_USES = 4  # how often a record has to take part, on average, for keeping them to pay
+
+
+class BatchedRecords:
+    """Trains a model on the records of a silo, a physical batch at a time.
+
+    Guarantee: as `RecordEngine`, and those of `incrowd.learning.dpsgd`. The module of the model is never written to.
+
+    Edge cases: records that the model cannot take, and labels that the loss does not fit: refused at once. Without
+    records every step is noise alone.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        records: Records,
+        descent: Descent,
+        *,
+        loss: Loss = CROSS_ENTROPY,
+        execution: Execution = EXECUTION,
+    ) -> None:
+        self.model, self.descent, self.loss, self.execution = model, descent, loss, execution
+        self.records = records.to(torch.device(execution.device))
+        refuse_dropout(model.module, whose="record")
+        tried(model, records.features, records.labels, loss, each_alone=True, what="records")
+        tried_with_tokens(model, records.features, what="records")
+        self._own = OwnCode(model.module, loss)
+        self._whole = GradientSelection(model, loss, records, execution)
+        self._cache = FrozenCache.of(model, self.records)
+        head = self._cache
+        self._head = None if head is None else GradientSelection(head.model, loss, head.like, execution)
+
+    @property
+    def size(self) -> int:
+        """See `RecordEngine.size`."""
+        return self.model.size
+
+    @property
+    def held(self) -> int:
+        """See `RecordEngine.held`."""
+        return len(self.records)
+
+    def rehearsal(self, records: int) -> "BatchedRecords":
+        """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
+        engine = copy.copy(self)
+        engine.records = self.records.made_up(records)
+        engine._cache = None if self._cache is None else self._cache.of_others(engine.records)
+        return engine
+
+    def train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
+        """See `RecordEngine.train`."""
+        device = self.records.device
+        with ieee(device.type), self._own.unchanged():
+            now = self.model.flat(weights).to(device, copy=True)
+            sums, walk = self._sums(now, training), _Walk(self.descent, now)
+            module = sums.gradients.module or nn.Identity()
+            with remembering_nothing(module, device, whose="record"):
+                for noised in sums.steps(training, noise=noise, batches=batches):
+                    walk.step(noised, training.expected_batch)
+            return Trained(weights=now.cpu(), dropped=sums.dropped)
+
+    def _sums(self, weights: Tensor, training: RecordTraining) -> "ClippedSums":
+        if self._cache is not None and self._head is not None and self._cache.pays(training, self.execution):
+            return ClippedSums(self._head.gradients(weights, training), self._cache.take, records=self.held)
+        return ClippedSums(self._whole.gradients(weights, training), self.records.take, records=self.held)
+
+
+class ClippedSums:
+    """The noised clipped sums of a round's steps. `take` gives records' features and labels by their numbers.
+
+    Guarantee: every gradient that enters a sum has a norm of at most `clip_norm`. One that is not finite does not
+    enter, and is counted in `dropped`. Only the result of `noise` leaves, which is called once a step.
+
+    Edge cases: a step without records is noise alone.
+    """
+
+    def __init__(
+        self, gradients: RecordGradients, take: Callable[[Tensor], tuple[Inputs, Tensor]], *, records: int
+    ) -> None:
+        self.gradients, self.take, self.records = gradients, take, records
+        self.dropped = 0
+
+    def steps(self, training: RecordTraining, *, noise: StepNoise, batches: Stream) -> Iterator[Tensor]:
+        """The noised sum of each step; move the weights before you take the next."""
+        gradients, clip = self.gradients, FixedClip(clip_norm=training.clip_norm)
+        for batch in poisson_batches(self.records, training, batches=batches):
+            gradients.begin(len(batch))
+            for begin in range(0, len(batch), gradients.rows):
+                self._add(torch.from_numpy(batch[begin : begin + gradients.rows]), clip)
+            yield noise(gradients.total)
+
+    def _add(self, rows: Tensor, clip: FixedClip) -> None:
+        norms = self.gradients.norms(*self.take(rows))
+        lengths = norms.cpu().numpy()
+        finite = np.isfinite(lengths)
+        factors = clip.factors(np.where(finite, lengths, 0.0)) * finite
+        self.gradients.add(torch.from_numpy(factors).to(norms.device))
+        self.dropped += len(lengths) - int(finite.sum())
+
+
+class _Walk:
+    """Steps of stochastic gradient descent, in place."""
+
+    def __init__(self, descent: Descent, weights: Tensor) -> None:
+        self.descent = descent
+        self.weights = weights
+        self.velocity = torch.zeros_like(weights) if descent.momentum else None
+
+    def step(self, noised: Tensor, expected_batch: float) -> None:
+        """One step along the noised sum of gradients, divided by the public expected batch."""
+        descent, gradient = self.descent, noised.to(self.weights.dtype)
+        if self.velocity is None:
+            if descent.weight_decay:
+                self.weights.mul_(1 - descent.learning_rate * descent.weight_decay)
+            self.weights.add_(gradient, alpha=-descent.learning_rate / expected_batch)
+            return
+        self.velocity.mul_(descent.momentum).add_(gradient, alpha=1 / expected_batch)
+        self.velocity.add_(self.weights, alpha=descent.weight_decay)
+        self.weights.add_(self.velocity, alpha=-descent.learning_rate)
+
+
+class FrozenCache:
+    """The outputs of a model's first, frozen layers: each record goes through them once, by itself.
+
+    Guarantee: a record's outputs have the same bits, kept or computed again, whatever the other records are.
+    """
+
+    def __init__(self, records: Records, frozen: nn.Module, rest: nn.Module, shape: tuple[int, ...]) -> None:
+        self.model = Model(rest)
+        self._records, self._frozen, self._shape = records, frozen, shape
+        self._most = _MEMORY // (4 * math.prod(shape))
+        self._made: dict[int, Tensor] = {}
+
+    @classmethod
+    def of(cls, model: Model, records: Records) -> "FrozenCache | None":
+        """None where the model does not begin with frozen layers, or where these mix the examples of a batch."""
+        if records.device.type != "cpu" or not is_single(records.features):
+            return None
+        frozen, rest = divided(model.module)
+        if frozen is None:
+            return None
+        shape = made_of_one(frozen, records.features, scale=records.scale, offset=records.offset)
+        return None if shape is None else cls(records, frozen, rest, shape)
+
+    def of_others(self, records: Records) -> "FrozenCache":
+        """An empty cache of other records."""
+        return FrozenCache(records, self._frozen, self.model.module, self._shape)
+
+    def pays(self, training: RecordTraining, execution: Execution) -> bool:
+        """Whether records take part often enough, and as many as are expected fit: by public settings alone."""
+        steps = max(execution.contributions / training.expected_batch, training.steps)
+        expected = training.expected_batch / training.sampling_prob
+        return steps * training.sampling_prob >= _USES and expected <= self._most
+
+    @property
+    def like(self) -> Records:
+        """One record of zeros, as it leaves the frozen layers."""
+        return replace(self._records.made_up(1), features=torch.zeros(1, *self._shape), scale=1.0, offset=0.0)
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Some records as they leave the frozen layers, and their labels."""
+        device = self._records.device
+        with torch.no_grad(), remembering_nothing(self._frozen, device, whose="record"):
+            made = [self._of(row) for row in rows.tolist()]
+        features = torch.cat(made) if made else torch.empty(0, *self._shape)
+        return features, self._records.labels.index_select(0, rows)
+
+    def _of(self, row: int) -> Tensor:
+        found = self._made.get(row)
+        if found is None:
+            found = self._through(row)
+            if len(self._made) < self._most:
+                self._made[row] = found
+        return found
+
+    def _through(self, row: int) -> Tensor:
+        stored = chosen(self._records.features, torch.tensor([row]))
+        outputs: Tensor = self._frozen(meant(stored, scale=self._records.scale, offset=self._records.offset))
+        return outputs

@@ -1,0 +1,190 @@
+"""Ghost clipping (Goodfellow 2015): clipped sums of stacks of Linear layers, without the gradients of single records.
+
+A record's gradient of a Linear layer is the outer product of d, the gradient of the layer's outputs, and a, its inputs
+(and 1, for the bias). Its norm is ``|d|`` times the root of ``|a|^2 + 1``. The clipped sum is one matrix product in
+which every d is scaled by its record's factor. Norms are computed in float64 from these d and a.
+
+A processor might add up a row of a product by its place, or by the number of rows. So rows begin at a line of the
+cache, and their number is a multiple of sixteen; `incrowd.learning.dpsgd.selection` tries out whether that is enough.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from incrowd.data.inputs import Inputs, single
+from incrowd.learning.dpsgd.gradients import LEAST, Total, squares_of
+from incrowd.learning.losses import Canonical
+
+SIXTEEN = 16  # float32 numbers in a line of the cache; rows, because some processors add up fewer in another order
+_RUN = 2**15 - 1  # numbers that torch takes in one run; with more, threads begin within a row
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of one number, in place, and its derivative written in terms of its value."""
+
+    apply: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], object]  # gradient (changed in place), value
+
+
+ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(torch.relu_, lambda d, y: torch.ops.aten.threshold_backward.grad_input(d, y, 0, grad_input=d)),
+    nn.Tanh: Activation(torch.tanh_, lambda d, y: torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=d)),
+    nn.Sigmoid: Activation(torch.sigmoid_, lambda d, y: torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=d)),
+}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A Linear layer and the activation of its outputs."""
+
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: Activation | None = None
+
+
+class GhostClipping:
+    """The clipped sum for a table of Linear layers. See `RecordGradients`."""
+
+    module: nn.Module | None = None
+
+    def __init__(self, layers: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int) -> None:
+        left, device = iter(weights), weights[0].device
+        self.rows = rows
+        self._loss = loss
+        self._layers = [_Layer(dense, left, rows) for dense in layers]
+        self._inputs = _Rows(rows, layers[0].inputs, device)
+        self._total = Total([weight.shape for weight in weights], device)
+
+    @property
+    def total(self) -> Tensor:
+        """See `RecordGradients.total`."""
+        return self._total.vector
+
+    def begin(self, records: int) -> None:
+        """See `RecordGradients.begin`."""
+        self._total.begin(records)
+
+    def norms(self, features: Inputs, labels: Tensor) -> Tensor:
+        """See `RecordGradients.norms`."""
+        self._inputs.several = len(labels)
+        self._inputs.values[:] = single(features).flatten(1)
+        inputs = self._inputs
+        for layer in self._layers:
+            inputs = layer.forward(inputs)
+        last = self._layers[-1]
+        means = self._loss.mean(last.outputs.values, out=last.outputs.values)
+        torch.sub(means, self._loss.target(labels, last.dense.outputs), out=last.d.values)
+        for after, before in pairwise(reversed(self._layers)):
+            after.backward(before.d)
+            before.bend()
+        return sum((layer.squares() for layer in self._layers[1:]), self._layers[0].squares()).sqrt_()
+
+    def below(self) -> Tensor:
+        """The gradients of the features of the records just measured."""
+        below = _Rows(self.rows, self._layers[0].dense.inputs, self._total.vector.device)
+        below.several = self._inputs.several
+        self._layers[0].backward(below)
+        return below.values
+
+    def add(self, factors: Tensor) -> None:
+        """See `RecordGradients.add`."""
+        kept = factors.nonzero().view(-1)  # zero times infinity is not zero
+        places = iter(self._total.places)
+        for layer in self._layers:
+            layer.add(factors, kept, places)
+
+
+class _Rows:
+    """Memory for rows of numbers, each at the beginning of a line of the cache; what fills up is zero at first."""
+
+    def __init__(self, rows: int, columns: int, device: torch.device) -> None:
+        self._whole = torch.zeros(_filled_up(rows), _filled_up(columns), device=device)
+        self._columns = columns
+        self.several = rows
+
+    @property
+    def values(self) -> Tensor:
+        """The rows in use."""
+        return self._whole[: self.several, : self._columns]
+
+    @property
+    def filled(self) -> Tensor:
+        """These, and the rows that fill up."""
+        return self._whole[: _filled_up(self.several), : self._columns]
+
+    def squares(self) -> Tensor:
+        """The squared norm of each row."""
+        return squares_of(self._whole[: self.several])
+
+
+class _Layer:
+    """A layer at work. Memory is used again and again: fresh memory would cost more than the work on it."""
+
+    def __init__(self, dense: Dense, weights: Iterator[Tensor], rows: int) -> None:
+        self.dense = dense
+        self.weight = next(weights)
+        self.bias = next(weights) if dense.bias else None
+        self.outputs = _Rows(rows, dense.outputs, self.weight.device)
+        self.d = _Rows(rows, dense.outputs, self.weight.device)
+        self.inputs = self.outputs
+
+    def forward(self, inputs: _Rows) -> _Rows:
+        """The outputs of the layer and its activation."""
+        self.inputs = inputs
+        self.outputs.several = self.d.several = inputs.several
+        out = self.outputs.filled
+        if self.bias is None:
+            torch.mm(inputs.filled, self.weight.t(), out=out)
+        else:
+            torch.addmm(self.bias, inputs.filled, self.weight.t(), out=out)
+        if self.dense.activation is not None:
+            _in_runs(self.dense.activation.apply, out)
+        return self.outputs
+
+    def backward(self, before: _Rows) -> None:
+        """Write the gradients of the inputs."""
+        torch.mm(self.d.filled, self.weight, out=before.filled)
+
+    def bend(self) -> None:
+        """Take the gradients of the activation's outputs to those of its inputs."""
+        if self.dense.activation is not None:
+            _in_runs(self.dense.activation.backward, self.d.values, self.outputs.values)
+
+    def squares(self) -> Tensor:
+        """The squared norm of each record's gradient, in float64."""
+        return self.d.squares() * (self.inputs.squares() + self.dense.bias)
+
+    def add(self, factors: Tensor, kept: Tensor, places: Iterator[Tensor]) -> None:
+        """Add the gradients of the records that are kept, times their factors."""
+        d, inputs = self.d.values, self.inputs.values
+        if len(kept) < len(d):
+            d, inputs, factors = d[kept], inputs[kept], factors[kept]
+        weight_sum, d = next(places), d.double().mul_(factors[:, None])
+        if weight_sum.dtype == torch.float32:
+            # Numbers too small for all digits of a float32 become 0, so that rounding lengthens no gradient.
+            d = torch.nn.functional.hardshrink(d.float(), LEAST)
+        else:
+            inputs = inputs.double()
+        weight_sum.addmm_(d.t(), inputs)
+        if self.bias is not None:
+            next(places).addmv_(d.t(), d.new_ones(len(d)))
+
+
+def _in_runs(function: Callable[..., object], *matrices: Tensor) -> None:
+    """Change the first matrix by a function of single numbers, so many rows at a time that each is computed alike:
+    torch computes the end of a run in another way.
+    """
+    width = matrices[0].shape[1]
+    rows = _RUN // width // SIXTEEN * SIXTEEN or 1 if matrices[0].is_cpu else len(matrices[0])
+    for parts in zip(*(torch.split(one, rows) for one in matrices), strict=True):
+        function(*parts)
+
+
+def _filled_up(count: int) -> int:
+    return -(-count // SIXTEEN) * SIXTEEN

@@ -1,0 +1,165 @@
+"""Clipped sums of records' gradients: the interface, and the reference that takes one record at a time."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from incrowd.data.inputs import Inputs, each
+from incrowd.learning.deltas import halved_squares
+from incrowd.learning.inputs import calling
+from incrowd.learning.losses import Loss
+from incrowd.learning.modules import trainable
+from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
+
+NUMBERS = 2**22  # gradients' numbers in memory at once; measured, more leave the caches and are slower
+LEAST = 2.0**-126  # float32 holds smaller numbers with fewer digits
+
+
+class RecordGradients(Protocol):
+    """The clipped sum of records' gradients, at weights that change from step to step.
+
+    Guarantee: a record's norm, and the part that it adds to the sum, do not depend on the other records but for the
+    rounding of the sum.
+    """
+
+    @property
+    def rows(self) -> int:
+        """The most records at a time."""
+        ...
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module that is called, if one is; it may not change meanwhile."""
+        ...
+
+    @property
+    def total(self) -> Tensor:
+        """The sum so far, a vector. Private."""
+        ...
+
+    def begin(self, records: int) -> None:
+        """Begin the sum of so many records' gradients at the current weights."""
+        ...
+
+    def norms(self, features: Inputs, labels: Tensor) -> Tensor:
+        """The L2 norms of these records' gradients, in float64; not finite where a gradient is not."""
+        ...
+
+    def add(self, factors: Tensor) -> None:
+        """Add the gradients just measured, times their factors. A factor of 0 leaves out a record and all it holds."""
+        ...
+
+
+class Total:
+    """A sum of gradients as one vector, in float32 for few records and in float64 for more.
+
+    `RecordTraining.sensitivity` covers the rounding of either.
+    """
+
+    def __init__(self, shapes: Sequence[torch.Size], device: torch.device) -> None:
+        self._shapes, self._sizes = shapes, [shape.numel() for shape in shapes]
+        self._device = device
+        self._sums: dict[torch.dtype, Tensor] = {}
+        self.begin(0)
+
+    def begin(self, records: int) -> None:
+        """Begin the sum of so many records' gradients."""
+        self.dtype = torch.float32 if records <= FLOAT32_RECORDS else torch.float64
+        if self.dtype not in self._sums:
+            self._sums[self.dtype] = torch.empty(sum(self._sizes), dtype=self.dtype, device=self._device)
+        self.vector = self._sums[self.dtype].zero_()
+        places = self.vector.split_with_sizes(self._sizes)
+        self.places = [place.view(shape) for place, shape in zip(places, self._shapes, strict=True)]
+
+
+class FormedGradients(ABC):
+    """The clipped sum of gradients that are formed. See `RecordGradients`."""
+
+    rows: int
+    module: nn.Module | None = None
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        self._total = Total([torch.Size([size]) for size in sizes], device)
+        self._gradients: Sequence[Tensor] = []
+
+    @property
+    def total(self) -> Tensor:
+        """See `RecordGradients.total`."""
+        return self._total.vector
+
+    def begin(self, records: int) -> None:
+        """See `RecordGradients.begin`."""
+        self._total.begin(records)
+
+    @abstractmethod
+    def formed(self, features: Inputs, labels: Tensor) -> Sequence[Tensor]:
+        """The gradients of these records, a matrix [records, size] for each parameter."""
+
+    def norms(self, features: Inputs, labels: Tensor) -> Tensor:
+        """See `RecordGradients.norms`."""
+        self._gradients = self.formed(features, labels)
+        return sum(map(squares_of, self._gradients[1:]), squares_of(self._gradients[0])).sqrt_()
+
+    def add(self, factors: Tensor) -> None:
+        """See `RecordGradients.add`."""
+        kept = factors.nonzero().view(-1)  # zero times infinity is not zero
+        few = self._total.dtype == torch.float32
+        factors = torch.nn.functional.hardshrink(factors, LEAST).float() if few else factors
+        for gradient, place in zip(self._gradients, self._total.places, strict=True):
+            if len(kept) < len(factors):
+                place.addmv_(gradient[kept].to(place.dtype).t(), factors[kept])
+            else:
+                place.addmv_(gradient.to(place.dtype).t(), factors)
+
+
+def squares_of(rows: Tensor) -> Tensor:
+    """The squared L2 norm of each row, in float64 and in one order."""
+    if not rows.is_cpu:  # pragma: no cover - where there is one
+        return halved_squares(rows)
+    from incrowd.learning.dpsgd import loops  # here, because numba takes a while to start
+
+    squares = torch.zeros(len(rows), dtype=torch.float64)
+    loops.add_squares(rows.numpy(), squares.numpy())
+    return squares
+
+
+class PerExampleGradients(FormedGradients):
+    """The reference: autograd, one record after the other."""
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, weights: Sequence[Tensor], loss: Loss, *, rows: int) -> None:
+        sizes = [weight.numel() for weight in weights]
+        super().__init__(sizes, weights[0].device)
+        self.module = module
+        self.rows = max(1, min(rows, NUMBERS // sum(sizes)))
+        self._parameters: list[Tensor] = [one for _, one in trainable(module)]
+        self._weights, self._loss = weights, loss
+        self._places = [torch.empty(self.rows, size, device=weights[0].device) for size in sizes]
+
+    def begin(self, records: int) -> None:
+        """See `RecordGradients.begin`."""
+        super().begin(records)
+        with torch.no_grad():
+            torch._foreach_copy_(self._parameters, list(self._weights))
+
+    def formed(self, features: Inputs, labels: Tensor) -> Sequence[Tensor]:
+        """See `FormedGradients.formed`."""
+        call = calling(self.module, features)
+        for row in range(len(labels)):
+            alone = each(partial(_alone, row=row), features)
+            with torch.enable_grad():
+                loss = self._loss.value(call(alone), labels[row : row + 1])
+                found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+            for gradient, place in zip(found, self._places, strict=True):
+                place[row] = gradient.reshape(-1)
+        return [place[: len(labels)] for place in self._places]
+
+
+def _alone(several: Tensor, *, row: int) -> Tensor:
+    """One row in memory of its own, aligned as every record's."""
+    return several[row : row + 1].clone()
