@@ -147,7 +147,7 @@ def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, 
     run, wanted = finished(tmp_path / "run"), EvaluationConfig(epsilon=1e4)
     network, parties = deployed(run, tmp_path, third=REFUSING[why])
     with Evaluation.begin(run.folder, run.work, wanted) as evaluation:
-        rows = evaluation.here.scorer.rows(evaluation.weights, range(2))
+        rows = evaluation.here.rows(range(2))
     found = evaluate(run, wanted, network)
     assert found["accuracy"] == pytest.approx(rows.sum() / 3 + 0.5, abs=7 * found["accuracy_std"])
     assert found["accuracy_std"] < 0.003

@@ -224,7 +224,7 @@ def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) ->
     work = clients_of(Run.open(folder / "run"))
     run_ = whole.run_in(folder / "run")
     with Evaluation.begin(run_.folder, run_.work, EvaluationConfig(epsilon=1e4)) as evaluation:
-        rows_ = evaluation.here.scorer.rows(evaluation.weights, range(9))
+        rows_ = evaluation.here.rows(range(9))
     assert (work.data.clients, work.data.present) == (10, 9)
     assert found["accuracy"] == pytest.approx(rows_.sum() / 10 + 0.5, abs=7 * found["accuracy_std"])
 
