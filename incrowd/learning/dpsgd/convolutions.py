@@ -45,7 +45,7 @@ class ConvolutionGradients(FormedGradients):
         from incrowd.learning.paths.fast import record  # here, because numba takes a while to start
 
         self._kernel, self._memory = record, Memory(below)
-        super().__init__([self._memory.size], torch.device("cpu"))
+        super().__init__([(self._memory.size,)], torch.device("cpu"))
         windows = sum(layer.places * math.prod(layer.inputs) for layer in below.layers)
         self.rows = max(1, min(rows, _TOGETHER, _WINDOWS // windows))
         count = sum(layer.weight + layer.bias for layer in below.layers)
@@ -53,12 +53,12 @@ class ConvolutionGradients(FormedGradients):
         self._above = GhostClipping(above, loss, weights[count:], rows=self.rows)
         self._spaces = self._memory.apart(self.rows)
         self._inputs = torch.zeros(self.rows, above[0].inputs)
-        self._places = torch.zeros(self.rows, self._memory.size)
+        self._matrix = torch.zeros(self.rows, self._memory.size)
 
     @property
     def total(self) -> Tensor:
         """See `RecordGradients.total`."""
-        convolved = torch.from_numpy(self._memory.flat(self._total.vector.numpy()))
+        convolved = torch.from_numpy(self._memory.flat(super().total.numpy()))
         return torch.cat([convolved, self._above.total])
 
     def begin(self, records: int) -> None:
@@ -79,7 +79,7 @@ class ConvolutionGradients(FormedGradients):
 
     def formed(self, features: Inputs, labels: Tensor) -> Sequence[Tensor]:
         """The gradients of the convolutions, from those of their outputs."""
-        gradients = self._places[: len(labels)]
+        gradients = self._matrix[: len(labels)]
         for row, below in enumerate(single(features).numpy()):
             self._kernel.gradients(self._spaces[row], below, gradients[row].numpy())
         return [gradients]

@@ -62,8 +62,8 @@ class BatchedRecords:
         self._own = OwnCode(model.module, loss)
         self._whole = GradientSelection(model, loss, records, execution)
         self._cache = FrozenCache.of(model, self.records)
-        head = self._cache
-        self._head = None if head is None else GradientSelection(head.model, loss, head.like, execution)
+        cache = self._cache
+        self._head = None if cache is None else GradientSelection(cache.model, loss, cache.like, execution)
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, single
-from incrowd.learning.dpsgd.gradients import LEAST, Total, squares_of
+from incrowd.learning.dpsgd.gradients import LEAST, RecordGradients, squares_of
 from incrowd.learning.losses import Canonical
 
 SIXTEEN = 16  # float32 numbers in a line of the cache; rows, because some processors add up fewer in another order
@@ -48,27 +48,16 @@ class Dense:
     activation: Activation | None = None
 
 
-class GhostClipping:
-    """The clipped sum for a table of Linear layers. See `RecordGradients`."""
-
-    module: nn.Module | None = None
+class GhostClipping(RecordGradients):
+    """The clipped sum for a table of Linear layers."""
 
     def __init__(self, layers: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int) -> None:
-        left, device = iter(weights), weights[0].device
+        super().__init__([weight.shape for weight in weights], weights[0].device)
+        left = iter(weights)
         self.rows = rows
         self._loss = loss
         self._layers = [_Layer(dense, left, rows) for dense in layers]
-        self._inputs = _Rows(rows, layers[0].inputs, device)
-        self._total = Total([weight.shape for weight in weights], device)
-
-    @property
-    def total(self) -> Tensor:
-        """See `RecordGradients.total`."""
-        return self._total.vector
-
-    def begin(self, records: int) -> None:
-        """See `RecordGradients.begin`."""
-        self._total.begin(records)
+        self._inputs = _Rows(rows, layers[0].inputs, self._device)
 
     def norms(self, features: Inputs, labels: Tensor) -> Tensor:
         """See `RecordGradients.norms`."""
@@ -87,7 +76,7 @@ class GhostClipping:
 
     def below(self) -> Tensor:
         """The gradients of the features of the records just measured."""
-        below = _Rows(self.rows, self._layers[0].dense.inputs, self._total.vector.device)
+        below = _Rows(self.rows, self._layers[0].dense.inputs, self._device)
         below.several = self._inputs.several
         self._layers[0].backward(below)
         return below.values
@@ -95,7 +84,7 @@ class GhostClipping:
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
         kept = factors.nonzero().view(-1)  # zero times infinity is not zero
-        places = iter(self._total.places)
+        places = iter(self._places)
         for layer in self._layers:
             layer.add(factors, kept, places)
 

@@ -1,9 +1,9 @@
 """Clipped sums of records' gradients: the interface, and the reference that takes one record at a time."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,81 +19,52 @@ NUMBERS = 2**22  # gradients' numbers in memory at once; measured, more leave th
 LEAST = 2.0**-126  # float32 holds smaller numbers with fewer digits
 
 
-class RecordGradients(Protocol):
-    """The clipped sum of records' gradients, at weights that change from step to step.
+class RecordGradients(ABC):
+    """The clipped sum of records' gradients, at weights that change from step to step. Private.
+
+    It is a vector, in float32 for few records and in float64 for more. `RecordTraining.sensitivity` covers rounding.
 
     Guarantee: a record's norm, and the part that it adds to the sum, do not depend on the other records but for the
     rounding of the sum.
     """
 
-    @property
-    def rows(self) -> int:
-        """The most records at a time."""
-        ...
+    rows: int
+    """The most records at a time."""
 
-    @property
-    def module(self) -> nn.Module | None:
-        """The module that is called, if one is; it may not change meanwhile."""
-        ...
+    module: nn.Module | None = None
+    """The module that is called, if one is; it may not change meanwhile."""
 
-    @property
-    def total(self) -> Tensor:
-        """The sum so far, a vector. Private."""
-        ...
+    def __init__(self, shapes: Sequence[Sequence[int]], device: torch.device) -> None:
+        self._shapes, self._device = shapes, device
+        self._sums: dict[torch.dtype, Tensor] = {}
 
     def begin(self, records: int) -> None:
         """Begin the sum of so many records' gradients at the current weights."""
-        ...
-
-    def norms(self, features: Inputs, labels: Tensor) -> Tensor:
-        """The L2 norms of these records' gradients, in float64; not finite where a gradient is not."""
-        ...
-
-    def add(self, factors: Tensor) -> None:
-        """Add the gradients just measured, times their factors. A factor of 0 leaves out a record and all it holds."""
-        ...
-
-
-class Total:
-    """A sum of gradients as one vector, in float32 for few records and in float64 for more.
-
-    `RecordTraining.sensitivity` covers the rounding of either.
-    """
-
-    def __init__(self, shapes: Sequence[torch.Size], device: torch.device) -> None:
-        self._shapes, self._sizes = shapes, [shape.numel() for shape in shapes]
-        self._device = device
-        self._sums: dict[torch.dtype, Tensor] = {}
-        self.begin(0)
-
-    def begin(self, records: int) -> None:
-        """Begin the sum of so many records' gradients."""
-        self.dtype = torch.float32 if records <= FLOAT32_RECORDS else torch.float64
-        if self.dtype not in self._sums:
-            self._sums[self.dtype] = torch.empty(sum(self._sizes), dtype=self.dtype, device=self._device)
-        self.vector = self._sums[self.dtype].zero_()
-        places = self.vector.split_with_sizes(self._sizes)
-        self.places = [place.view(shape) for place, shape in zip(places, self._shapes, strict=True)]
-
-
-class FormedGradients(ABC):
-    """The clipped sum of gradients that are formed. See `RecordGradients`."""
-
-    rows: int
-    module: nn.Module | None = None
-
-    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        self._total = Total([torch.Size([size]) for size in sizes], device)
-        self._gradients: Sequence[Tensor] = []
+        self._dtype = torch.float32 if records <= FLOAT32_RECORDS else torch.float64
+        sizes = [math.prod(shape) for shape in self._shapes]
+        if self._dtype not in self._sums:
+            self._sums[self._dtype] = torch.empty(sum(sizes), dtype=self._dtype, device=self._device)
+        places = self._sums[self._dtype].zero_().split_with_sizes(sizes)
+        self._places = [place.view(*shape) for place, shape in zip(places, self._shapes, strict=True)]
 
     @property
     def total(self) -> Tensor:
-        """See `RecordGradients.total`."""
-        return self._total.vector
+        """The sum so far."""
+        return self._sums[self._dtype]
 
-    def begin(self, records: int) -> None:
-        """See `RecordGradients.begin`."""
-        self._total.begin(records)
+    @abstractmethod
+    def norms(self, features: Inputs, labels: Tensor) -> Tensor:
+        """The L2 norms of these records' gradients, in float64; not finite where a gradient is not."""
+
+    @abstractmethod
+    def add(self, factors: Tensor) -> None:
+        """Add the gradients just measured, times their factors. A factor of 0 leaves out a record and all it holds."""
+
+
+class FormedGradients(RecordGradients):
+    """The clipped sum of gradients that are formed."""
+
+    _gradients: Sequence[Tensor]
 
     @abstractmethod
     def formed(self, features: Inputs, labels: Tensor) -> Sequence[Tensor]:
@@ -107,9 +78,9 @@ class FormedGradients(ABC):
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
         kept = factors.nonzero().view(-1)  # zero times infinity is not zero
-        few = self._total.dtype == torch.float32
+        few = self._dtype == torch.float32
         factors = torch.nn.functional.hardshrink(factors, LEAST).float() if few else factors
-        for gradient, place in zip(self._gradients, self._total.places, strict=True):
+        for gradient, place in zip(self._gradients, self._places, strict=True):
             if len(kept) < len(factors):
                 place.addmv_(gradient[kept].to(place.dtype).t(), factors[kept])
             else:
@@ -134,12 +105,12 @@ class PerExampleGradients(FormedGradients):
 
     def __init__(self, module: nn.Module, weights: Sequence[Tensor], loss: Loss, *, rows: int) -> None:
         sizes = [weight.numel() for weight in weights]
-        super().__init__(sizes, weights[0].device)
+        super().__init__([(size,) for size in sizes], weights[0].device)
         self.module = module
         self.rows = max(1, min(rows, NUMBERS // sum(sizes)))
         self._parameters: list[Tensor] = [one for _, one in trainable(module)]
         self._weights, self._loss = weights, loss
-        self._places = [torch.empty(self.rows, size, device=weights[0].device) for size in sizes]
+        self._matrices = [torch.empty(self.rows, size, device=weights[0].device) for size in sizes]
 
     def begin(self, records: int) -> None:
         """See `RecordGradients.begin`."""
@@ -155,9 +126,9 @@ class PerExampleGradients(FormedGradients):
             with torch.enable_grad():
                 loss = self._loss.value(call(alone), labels[row : row + 1])
                 found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-            for gradient, place in zip(found, self._places, strict=True):
-                place[row] = gradient.reshape(-1)
-        return [place[: len(labels)] for place in self._places]
+            for gradient, matrix in zip(found, self._matrices, strict=True):
+                matrix[row] = gradient.reshape(-1)
+        return [matrix[: len(labels)] for matrix in self._matrices]
 
 
 def _alone(several: Tensor, *, row: int) -> Tensor:

@@ -103,7 +103,7 @@ class GradientSelection:
         below, above = parts
         if not below.layers:
             return lambda weights: GhostClipping(above, loss, weights, rows=training.physical_batch)
-        if self._device.type != "cpu":
+        if self._device.type != "cpu":  # pragma: no cover - where there is one
             return None
         return lambda weights: ConvolutionGradients(below, above, loss, weights, rows=training.physical_batch)
 
@@ -123,7 +123,7 @@ class GradientSelection:
         return lambda weights: VectorizedGradients(function, module, weights, rows=rows)
 
     def _vectorized(self, trial: "_Trial", training: RecordTraining) -> Make | None:
-        if self._device.type != "cpu":
+        if self._device.type != "cpu":  # pragma: no cover - where there is one
             most = min(_ACCELERATED, 2 * training.expected_batch, _NUMBERS_ACCELERATED // self.model.size)
         elif training.physical_batch >= _VECTORIZED and training.expected_batch >= _EXPECTED:
             most = min(_VECTORIZED, NUMBERS // self.model.size)

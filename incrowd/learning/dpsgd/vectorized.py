@@ -25,7 +25,7 @@ class VectorizedGradients(FormedGradients):
     """The gradients of always as many records; zeros fill up. A module sees each record as a batch of its own."""
 
     def __init__(self, function: ByParameter, module: nn.Module, weights: Sequence[Tensor], *, rows: int) -> None:
-        super().__init__([weight.numel() for weight in weights], weights[0].device)
+        super().__init__([(weight.numel(),) for weight in weights], weights[0].device)
         self.module, self.rows = module, rows
         self._function, self._weights = function, weights
         self._now = [weight.clone() for weight in weights]  # compiled code relies on how their memory is aligned

@@ -175,7 +175,9 @@ KINDS: dict[str, Case] = {
     "least squares": (lambda: linear(FEATURES, 1, bias=False), SQUARED, rows(), GHOST),
     "counts": (lambda: linear(FEATURES, 1), POISSON, rows(), GHOST),
     "hyperbolic": (
-        lambda: layers(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 4)),
+        lambda: layers(
+            *(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, 5), nn.Linear(5, 5), nn.Sigmoid(), nn.Linear(5, 4))
+        ),
         CROSS_ENTROPY,
         rows(),
         GHOST,

@@ -107,7 +107,7 @@ class Given(FormedGradients):
 
 
 def test_factors_that_float32_rounds_badly_leave_a_record_out() -> None:
-    formed = Given([2], torch.device("cpu"))
+    formed = Given([(2,)], torch.device("cpu"))
     for factor, expected in ((2.0**-125, 2.0**-25), (2.0**-126, 0.0)):
         formed.begin(1)
         formed.norms(torch.full((1, 2), 2.0**100), torch.zeros(1))

@@ -149,8 +149,9 @@ def test_compiled_gradients_are_those_of_the_slow_twin_and_the_same_in_every_pla
     assert float((trained - expected).norm() / (expected - start(model)).norm()) < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("more", "why"), [(_differ, "not what they are one by one"), (_refuse, "")])
+@pytest.mark.parametrize(
+    ("more", "why"), [pytest.param(_differ, "not what they are one by one", marks=pytest.mark.slow), (_refuse, "")]
+)
 def test_a_module_that_differs_or_fails_when_compiled_is_not_compiled(
     more: Callable[[OwnLayer, Tensor], Tensor], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
