@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from incrowd.learning.compiling.remembered import remembered
+from incrowd.learning.isolation import remembered
 from incrowd.learning.modules import hooked, in_order, known, plain
 
 _EXAMPLES = 3

@@ -12,17 +12,17 @@ from torch import Tensor
 from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
+from incrowd.learning.backends import BACKENDS
+from incrowd.learning.backends.backend import Backend, Choice, ClientRound, MakeBackend, Task
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
+from incrowd.learning.isolation import OwnCode
 from incrowd.learning.label_shares import check_label_shares, label_query
+from incrowd.learning.local_algorithms import LocalAlgorithm, algorithm_of
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
-from incrowd.learning.own_code import OwnCode
-from incrowd.learning.paths import BY_AUTOGRAD, PATHS
-from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
-from incrowd.learning.paths.ways import FirstWay
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import ShortenedSum, Shortening, summed
@@ -67,10 +67,10 @@ class CohortEngine:
         execution: Execution | None = None,
         *,
         loss: Loss | None = None,
-        paths: Sequence[MakePath] = PATHS,
         constant: float = 0.0,
+        algorithm: LocalAlgorithm | None = None,
+        backends: Sequence[MakeBackend] = BACKENDS,
     ) -> None:
-        paths = paths if local.optimizer == "sgd" else BY_AUTOGRAD
         self.model = model
         self.local = local
         self.loss = as_loss(local.loss or CROSS_ENTROPY) if loss is None else loss
@@ -81,20 +81,22 @@ class CohortEngine:
         outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
         self._own = OwnCode(model.module, self.loss)
         tried_with_tokens(model, data.features, what="examples")
-        task = TrainingTask(
-            model=model, loss=self.loss, data=self._data, local=local, execution=self.execution, outputs=outputs
-        )
+        self.algorithm = algorithm or algorithm_of(local)
+        task = Task(
+            model=model, loss=self.loss, data=self._data, local=local, execution=self.execution, outputs=outputs,
+            algorithm=self.algorithm,
+        )  # fmt: skip
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
-        self._ways = FirstWay(paths, task)
+        self._choice = Choice(backends, task)
         self._pool: WorkerPool[_CohortStart] | None = None
         self.constant = constant
         self.label_query = label_query(local, self._data.labels, self.loss, outputs)
 
     @property
-    def paths(self) -> Sequence[TrainingPath]:
-        """The ways that clients go."""
-        return self._ways.paths
+    def backends(self) -> Sequence[Backend]:
+        """The backends that train somebody."""
+        return self._choice.backends
 
     @property
     def third_party(self) -> str:
@@ -118,7 +120,7 @@ class CohortEngine:
     @property
     def chunk(self) -> int:
         """Of how many clients the contributions are in memory at once, at most."""
-        return self._ways.at_once
+        return self._choice.at_once
 
     def rehearse(self, weights: ArrayLike | Tensor) -> None:
         """Train a made-up client from these weights: what fails here says nothing about anybody.
@@ -199,12 +201,12 @@ class CohortEngine:
     def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
         """Who is worked on together; it makes no difference to anyone."""
         self._check(clients)
-        way, kind = self._ways.path, {client: self._ways.kind(client) for client in clients}
+        backend, kind = self._choice.of, {client: self._choice.kind(client) for client in clients}
         groups: list[ClientGroup] = []
-        for client in sorted(clients, key=lambda k: (kind[k], way(k).effort(k), k)):
-            group, path = groups[-1] if groups else [], way(client)
-            share = max(1, -(-len(clients) // max(self._processes, path.shares)))
-            if group and len(group) < min(share, path.at_once) and kind[group[0]] == kind[client]:
+        for client in sorted(clients, key=lambda k: (kind[k], backend(k).effort(k), k)):
+            group, own = groups[-1] if groups else [], backend(client)
+            share = max(1, -(-len(clients) // max(self._processes, own.shares)))
+            if group and len(group) < min(share, own.at_once) and kind[group[0]] == kind[client]:
                 group.append(client)
             else:
                 groups.append([client])
@@ -220,7 +222,7 @@ class CohortEngine:
         with self._own.unchanged():
             rounds = [self._client_round(client, start) for client in group]
         with self._own.unchanged():
-            return self._ways.path(group[0]).train(start.weights, rounds)
+            return self._choice.of(group[0]).train(start.weights, rounds)
 
     def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         with ieee(self.execution.device):

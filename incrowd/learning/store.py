@@ -1,7 +1,7 @@
 """The clients' examples as the engine wants them: shared tensors, and the batches of a few clients together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,6 +126,12 @@ class Feed:
     scale: float
     offset: float
     plain: bool = True
+
+    def first(self, steps: int) -> "Feed":
+        """The first steps alone."""
+        batches = Batches(positions=self.batches.positions[:, :steps], sizes=self.batches.sizes[:, :steps])
+        rows = slice(0, steps * self.batches.width)
+        return replace(self, rows=self.rows[:, rows], labels=self.labels[:, rows], batches=batches)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,22 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from incrowd._random import SeededRandomness
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import calling, chosen, meant, noise, shown, zeros
+from incrowd.learning.isolation import MadeUp, OwnCode, refused
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.modules import trainable, working_copy
-from incrowd.learning.own_code import OwnCode, refused
+from incrowd.learning.modules import working_copy
 from incrowd.learning.threads import one_thread
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError)
 _SEVERAL = 3
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
-_CLOSE = 1e-3  # of the length of a gradient: so far rounding takes it
-_AT_A_KINK = 0.1  # and so far where it took a rectifier, or the maximum of some, to its other side
-_FEW = 1 / 8  # of all gradients: to more than these that does not happen
 _SHOWN = 1024  # examples at a time, where all have to be
 
 
@@ -97,56 +93,6 @@ def _extremes(one: Tensor) -> Tensor:
     if one.dtype != torch.int64:
         return one.new_zeros(2, *one.shape[1:])
     return torch.stack([one.amin(0), one.amax(0)])
-
-
-def within_rounding(found: Tensor, expected: Tensor) -> bool:
-    """Whether gradients, one a row, are the expected ones but for rounding.
-
-    Of the millions of rectifiers that a block of made-up pictures goes through, one may be so near its kink that
-    rounding takes it across; then a gradient is another one, a little. So few of them may be further apart.
-    """
-    off, lengths = (found - expected).norm(dim=1), expected.norm(dim=1)
-    close = off <= _CLOSE * lengths + 1e-6
-    few = int((~close).sum()) <= _FEW * len(close)
-    return few and bool((off <= _AT_A_KINK * lengths + 1e-6).all())
-
-
-def tried_copy(model: Model, device: torch.device) -> nn.Module:
-    """A copy of a model's module for trials.
-
-    Guarantee: weights that `Model.initial` draws are the same in every process: what a trial finds decides about the
-    last bits of what is learned.
-
-    Edge cases: others are as the module has them.
-    """
-    module = working_copy(model.module, device)
-    start = model.by_parameter(model.initial(SeededRandomness(0)))
-    with torch.no_grad():
-        for (_, one), drawn in zip(trainable(module), start, strict=True):
-            one.copy_(drawn)
-    return module
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of float32 hold the same, what is no number included."""
-    return torch.equal(one.contiguous().view(torch.int32), other.contiguous().view(torch.int32))
-
-
-class MadeUp:
-    """A block of code that has somebody's module compute with made-up numbers, which may not be what it is for:
-    whatever it raises ends the block, and is kept in `error`.
-
-    Edge cases: what stops a program, such as a Ctrl-C, does.
-    """
-
-    error: Exception | None = None
-
-    def __enter__(self) -> "MadeUp":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self.error = error if isinstance(error, Exception) else None
-        return self.error is not None
 
 
 @contextmanager

@@ -31,10 +31,11 @@ class Local(Descent):
     can be, or, when neither is given, all at once. Every batch is one step: with the gradient of its mean loss,
     g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
     w = w - learning_rate * velocity; `proximal` is FedProx. With `optimizer` "adam" a step is that of torch.optim.Adam
-    along g, whose moments begin anew in each round. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the
-    labels unless it is given. With `label_shares` a client adds log(share of the class among its own labels +
-    label_shares) to its logits, which is the right likelihood where clients' labels differ; the published model goes
-    without.
+    along g, whose moments begin anew in each round. With `algorithm` "scaffold" each step of SGD adds all clients' mean
+    gradient and subtracts the client's own (see `incrowd.learning.local_algorithms.Scaffold`). `loss` is a name
+    (`incrowd.learning.LOSSES`); it follows from the labels unless it is given. With `label_shares` a client adds
+    log(share of the class among its own labels + label_shares) to its logits, which is the right likelihood where
+    clients' labels differ; the published model goes without.
 
     With `label_distribution` the first round trains no client: it asks each for its label distribution, and gets this
     share of the sum of 1 / noise^2 over all rounds. The published model adds the logarithm of the mean to its logits,
@@ -46,6 +47,7 @@ class Local(Descent):
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
+    algorithm: Literal["fedavg", "scaffold"] = "fedavg"
     epochs: int = 1
     batch_size: int | None = None
     batches: int | None = None
@@ -63,6 +65,8 @@ class Local(Descent):
         _validate.non_negative(**self.named("local", "proximal"))
         if self.optimizer == "adam" and self.momentum:
             raise ConfigError(field="local.momentum", value=self.momentum, remedy="Adam has its own: leave it out")
+        if self.algorithm == "scaffold" and self.optimizer != "sgd":
+            raise ConfigError(field="local.optimizer", value=self.optimizer, remedy="scaffold takes steps of sgd")
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
         if self.label_distribution is not None:

@@ -47,7 +47,7 @@ REMEMBERING = "remembering"
 
 
 def names(engine: CohortEngine) -> list[str]:
-    return [type(path).__name__ for path in engine.paths]
+    return [type(path).__name__ for path in engine.backends]
 
 
 @pytest.mark.parametrize("steps", LOCALS)
@@ -57,7 +57,7 @@ def test_clients_learn_what_they_learn_on_a_processor(name: str, steps: str) -> 
     there = [k for k in range(MANY) if len(data.examples(k))]
     weights = model.initial(RANDOMNESS)
     engine = CohortEngine(model, data, local, THERE)
-    assert ("Together" in names(engine)) == (name != REMEMBERING)
+    assert ("Vectorized" in names(engine)) == (name != REMEMBERING)
     assert_close(trained(engine, weights, there), trained(CohortEngine(model, data, local), weights, there))
 
 
@@ -118,7 +118,7 @@ def test_images_through_convolutions_have_the_same_bits_in_every_company() -> No
     local, found, model = Local(learning_rate=0.1, batch_size=7), [], small_cnn(side=16)
     for seed, sizes in enumerate(((0, 20), (33, 20), (5, 20))):
         engine = CohortEngine(model, pictures(sizes, seed=seed), local, replace(THERE, chunk=64))
-        assert names(engine)[0] == "Together"
+        assert names(engine)[0] == "Vectorized"
         there = [k for k in range(2) if sizes[k]]
         found += [trained(engine, model.initial(RANDOMNESS), cohort)[1] for cohort in ([1], there)]
     twin = trained(CohortEngine(model, pictures((0, 20), seed=0), local), model.initial(RANDOMNESS), [1])
@@ -160,7 +160,7 @@ def frozen() -> Model:
 def test_frozen_layers_are_computed_once_there_too() -> None:
     model, data, local = frozen(), clients(), Local(learning_rate=0.3, batch_size=10)
     engine = CohortEngine(model, data, local, THERE)
-    assert names(engine) == ["Ahead"]
+    assert names(engine) == ["Frozen"]
     assert_close(
         trained(engine, model.weights, range(8)), trained(CohortEngine(model, data, local), model.weights, range(8))
     )

@@ -22,14 +22,14 @@ from incrowd.learning import (
     Execution,
     MeanQuery,
     Model,
+    backends,
     linear,
     mlp,
     small_cnn,
     threads,
 )
-from incrowd.learning.paths import ahead, autograd
-from incrowd.learning.paths.autograd import Autograd
-from incrowd.learning.paths.path import ClientRound, MakePath, TrainingTask
+from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
+from incrowd.learning.backends.loop import Loop
 from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
@@ -257,10 +257,10 @@ def test_images_through_convolutions_have_the_same_bits_in_every_company() -> No
     assert all(np.array_equal(one, found[0]) for one in found)
 
 
-class FewExamples(Autograd):
+class FewExamples(Loop):
     """A way that takes only who has enough examples, and rounds in its own manner."""
 
-    def __init__(self, task: TrainingTask) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.takes = np.diff(task.data.offsets) >= 20
 
@@ -274,18 +274,18 @@ def test_behind_frozen_layers_too_others_do_not_decide_about_a_client_s_way() ->
     """The way of all was one that takes all, so that a stranger with few examples changed everybody's last bits."""
     body = nn.Sequential(nn.Linear(FEATURES, 9), nn.Tanh()).requires_grad_(requires_grad=False)
     model = Model(nn.Sequential(*body, nn.Linear(9, CLASSES)))
-    ways = (ahead.before((FewExamples, autograd.make)), autograd.make)
+    ways = (backends.frozen.before((FewExamples, backends.loop.make)), backends.loop.make)
 
-    def learnt(stranger: int, paths: Sequence[MakePath]) -> NDArray[np.float32]:
+    def learnt(stranger: int, paths: Sequence[MakeBackend]) -> NDArray[np.float32]:
         data = made_up((30, stranger), features=FEATURES, classes=CLASSES, seeds=(0, 1))
-        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=7), paths=paths)
+        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=7), backends=paths)
         (chunk,) = engine.train(model.weights, [0], randomness=RANDOMNESS, round=0)
         row: NDArray[np.float32] = chunk.rows()[0]
         return row
 
     found = [learnt(stranger, ways) for stranger in (0, 5, 30)]
     assert all(np.array_equal(one, found[0]) for one in found)
-    assert not np.array_equal(learnt(0, [autograd.make]), found[0])  # else nothing could have been seen
+    assert not np.array_equal(learnt(0, [backends.loop.make]), found[0])  # else nothing could have been seen
 
 
 def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:

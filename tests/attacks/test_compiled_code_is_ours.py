@@ -18,8 +18,7 @@ import pytest
 from incrowd import _machine_code
 from incrowd._private import compiled_code
 from incrowd.learning import machine_code
-from incrowd.learning.compiling.private import keep_private
-from incrowd.learning.compiling.worth import compiler_there
+from incrowd.learning.compiler import compiler_there, keep_private
 
 PLANTS = ("anybody may write it", "another user's", "a link to another user's", "others may read it", "none there")
 
@@ -93,7 +92,7 @@ def test_without_a_private_place_code_is_kept_for_this_process_alone(home: Path)
 
 COMPILED = """
 import torch
-from incrowd.learning.compiling.function import compiled
+from incrowd.learning.compiler import compiled
 def step(x):
     return x * 2 + 1
 assert compiled(step)(torch.ones(3)).tolist() == [3, 3, 3]

@@ -17,18 +17,27 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data.inputs import each
-from incrowd.learning import SQUARED, ClientTensors, CohortEngine, Execution, Model, as_loss, small_cnn, threads
-from incrowd.learning.compiling.worth import compiler_there
+from incrowd.learning import (
+    SQUARED,
+    ClientTensors,
+    CohortEngine,
+    Execution,
+    Model,
+    as_loss,
+    backends,
+    small_cnn,
+    threads,
+)
+from incrowd.learning.backends import BACKENDS, WHOLE, fast
+from incrowd.learning.backends.backend import Backend, MakeBackend, Task
+from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.paths import PATHS, WHOLE, ahead, autograd, fast
-from incrowd.learning.paths.path import MakePath, TrainingPath, TrainingTask
-from incrowd.learning.paths.together import training as together
 from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS, RecordTraining
 from incrowd.settings.descent import Descent
+from tests.learning.backends.test_frozen import adapted, headed
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.own_models import CASES, WIDTH, Case, Recurrent
-from tests.learning.paths.test_ahead import adapted, headed
 
 SIZES = (9, 1, 23, 14)
 INPUTS, SPARSE = 2, 48
@@ -66,12 +75,12 @@ def own_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backend:
+class Company:
     """A way to train, and clients who go it."""
 
     case: Case
     execution: Execution = field(default_factory=Execution)
-    paths: Sequence[MakePath] = PATHS
+    backends: Sequence[MakeBackend] = BACKENDS
     many: int = 150
 
     def clients(self, stranger: str | None) -> ClientTensors:
@@ -90,7 +99,9 @@ class Backend:
     def learnt(self, stranger: str | None) -> tuple[list[str], dict[int, Floats]]:
         """How the clients are trained, beside a stranger, and what each of them contributes."""
         data, local = self.clients(stranger), Local(learning_rate=0.3, batch_size=4)
-        engine = CohortEngine(self.case.model(), data, local, self.execution, loss=self.case.loss, paths=self.paths)
+        engine = CohortEngine(
+            self.case.model(), data, local, self.execution, loss=self.case.loss, backends=self.backends
+        )
         cohort = [client for client in range(len(SIZES) + 1) if 0 < len(data.examples(client)) <= 150]
         found: dict[int, Floats] = {}
         for _ in range(2):  # what was kept in the first round must change nothing in the second
@@ -98,7 +109,7 @@ class Backend:
                 for client, row, norm in zip(chunk.clients, chunk.rows(), chunk.norms(), strict=True):
                     again = found.setdefault(client, np.append(row, norm))
                     assert client == len(SIZES) or np.array_equal(again, np.append(row, norm))
-        return [type(engine._ways.path(k)).__name__ for k in range(len(SIZES))], {
+        return [type(engine._choice.of(k)).__name__ for k in range(len(SIZES))], {
             k: found[k] for k in range(len(SIZES))
         }
 
@@ -120,38 +131,41 @@ TOKENS = CASES["GRU on tokens"].features
 NAMED = CASES["transformer, inputs by name"]
 
 
-def plain(module: Callable[[], nn.Module], *shape: int, zeros: float = 0.0, **how: Any) -> Backend:
-    return Backend(case=Case(module=module, features=floats(*shape, zeros=zeros)), **how)
+def plain(module: Callable[[], nn.Module], *shape: int, zeros: float = 0.0, **how: Any) -> Company:
+    return Company(case=Case(module=module, features=floats(*shape, zeros=zeros)), **how)
 
 
-BACKENDS: dict[str, Backend] = {
+COMPANIES: dict[str, Company] = {
     "fast": plain(lambda: stack(WIDTH, 5, 3), WIDTH),
     "fast, sparse": plain(lambda: stack(SPARSE, 800, 3), SPARSE, zeros=0.9),
     "fast, dense and normed": plain(lambda: stack(SPARSE, 90, 3, normal=True), SPARSE),
     "fast, convolutions": plain(lambda: small_cnn(side=16).module, 16, 16),
     "loop, large": plain(lambda: stack(SPARSE, 800, 3, bend=nn.ELU), SPARSE),
     "vectorized": plain(
-        lambda: stack(WIDTH, 5, 3), WIDTH, execution=Execution(chunk=2), paths=(together.make, autograd.make)
+        lambda: stack(WIDTH, 5, 3),
+        WIDTH,
+        execution=Execution(chunk=2),
+        backends=(backends.vectorized.side_by_side, backends.loop.make),
     ),
-    "loop": Backend(case=Case(module=lambda: Recurrent(nn.GRU), features=TOKENS, loss=as_loss(own_loss))),
-    "loop, inputs by name": Backend(case=NAMED),
+    "loop": Company(case=Case(module=lambda: Recurrent(nn.GRU), features=TOKENS, loss=as_loss(own_loss))),
+    "loop, inputs by name": Company(case=NAMED),
     "compiled step": plain(lambda: stack(WIDTH, 6, 3, bend=nn.Softplus, normal=True), WIDTH, execution=ALWAYS),
-    "compiled step of a transformer": Backend(case=NAMED, execution=ALWAYS),
-    "frozen": Backend(
+    "compiled step of a transformer": Company(case=NAMED, execution=ALWAYS),
+    "frozen": Company(
         case=Case(module=behind_large_frozen, features=floats(INPUTS), labels=floats(), loss=SQUARED), many=MORE
     ),
-    "frozen, a head": Backend(case=Case(module=headed, features=TOKENS)),
-    "frozen, adapters": Backend(case=Case(module=adapted, features=TOKENS)),
-    "adapters": Backend(case=CASES["adapters"]),
+    "frozen, a head": Company(case=Case(module=headed, features=TOKENS)),
+    "frozen, adapters": Company(case=Case(module=adapted, features=TOKENS)),
+    "adapters": Company(case=CASES["adapters"]),
 }
 
 
 SLOW = pytest.param("compiled step of a transformer", marks=[pytest.mark.slow, pytest.mark.timeout(600)])
 
 
-@pytest.mark.parametrize("name", [SLOW if "transformer" in name else name for name in BACKENDS])
+@pytest.mark.parametrize("name", [SLOW if "transformer" in name else name for name in COMPANIES])
 def test_a_stranger_changes_no_bit_of_what_others_contribute(name: str) -> None:
-    backend = BACKENDS[name]
+    backend = COMPANIES[name]
     if backend.execution is ALWAYS and not compiler_there():
         pytest.skip("there is no C++ compiler: apt-get install g++")
     ways, alone = backend.learnt(None)
@@ -161,13 +175,13 @@ def test_a_stranger_changes_no_bit_of_what_others_contribute(name: str) -> None:
         assert all(np.array_equal(found[client], alone[client]) for client in alone), stranger
 
 
-def by_the_total(task: TrainingTask) -> TrainingPath | None:
+def by_the_total(task: Task) -> Backend | None:
     """The broken twin: frozen layers are computed ahead for all or for nobody, by how many examples all have."""
-    return ahead.before(WHOLE)(task) if len(task.data.indices) <= sum(SIZES) + 100 else None
+    return backends.frozen.before(WHOLE)(task) if len(task.data.indices) <= sum(SIZES) + 100 else None
 
 
 def test_a_way_that_follows_from_a_total_is_noticed() -> None:
-    backend = replace(BACKENDS["frozen, a head"], paths=(by_the_total, *WHOLE))
+    backend = replace(COMPANIES["frozen, a head"], backends=(by_the_total, *WHOLE))
     ways, alone = backend.learnt(None)
     others_ways, found = backend.learnt("one example")
     assert others_ways == ways
@@ -176,10 +190,10 @@ def test_a_way_that_follows_from_a_total_is_noticed() -> None:
     assert not any(np.array_equal(found[client], alone[client]) for client in alone)
 
 
-class OfMany(autograd.Autograd):
+class OfMany(backends.loop.Loop):
     """A way that takes several clients with many examples together."""
 
-    def __init__(self, task: TrainingTask) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.takes, self.at_once = np.diff(task.data.offsets) >= 100, 3
 
@@ -189,9 +203,9 @@ def test_clients_of_two_ways_behind_frozen_layers_have_the_same_bits_in_every_ch
     data = Case(module=nn.Identity, features=floats(INPUTS)).clients((9, 200, 8, 7))
     body = nn.Linear(INPUTS, 64).requires_grad_(False)
     model = Model(nn.Sequential(body, nn.Linear(64, 190), nn.ReLU(), nn.Linear(190, 3)))
-    ways, found = (ahead.before((OfMany, fast.make)),), []
+    ways, found = (backends.frozen.before((OfMany, fast.make)),), []
     for cohort in (range(4), [0, 2], [3, 2, 0]):
-        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=4), paths=ways)
+        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=4), backends=ways)
         chunks = engine.train(model.weights, cohort, randomness=RANDOMNESS, round=0)
         rows = {client: row for chunk in chunks for client, row in zip(chunk.clients, chunk.rows(), strict=True)}
         found.append([rows[client] for client in (0, 2)])

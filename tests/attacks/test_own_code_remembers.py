@@ -20,8 +20,8 @@ from incrowd import Clients, Federation, Local, Private, PrivateRecords
 from incrowd.errors import ConfigError
 from incrowd.estimators import PrivateClassifier
 from incrowd.learning import CohortEngine, Execution, Model, as_loss
-from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.features import from_callable, transform
+from incrowd.learning.isolation import remembered
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
 
 pytestmark = pytest.mark.watched

@@ -17,8 +17,8 @@ from torch import nn
 
 from incrowd import Local
 from incrowd._random import SeededRandomness
-from incrowd.learning import ClientTensors, CohortEngine, Model
-from incrowd.learning.paths import autograd, fast
+from incrowd.learning import ClientTensors, CohortEngine, Model, backends
+from incrowd.learning.backends import fast
 
 RANDOMNESS = SeededRandomness(seed=1)
 EACH, FEATURES, WIDTH = 20, 16, 70
@@ -59,7 +59,7 @@ def learnt(case: str, cohort: list[int], *, way: object = fast.make) -> Rows:
     make, largest, local = CASES[case]
     torch.manual_seed(0)
     model = Model(make())
-    engine = CohortEngine(model, data(largest), local, paths=[way])  # type: ignore[list-item]  # a way to make a path
+    engine = CohortEngine(model, data(largest), local, backends=[way])  # type: ignore[list-item]  # a way to make a path
     found: Rows = {}
     for chunk in engine.train(model.weights, cohort, randomness=RANDOMNESS, round=0):
         rows, norms = chunk.rows(), chunk.norms()[:, 0]
@@ -87,5 +87,5 @@ def test_what_is_too_large_is_nobody_elses_business(case: str) -> None:
 
 
 def test_control_a_contribution_of_usual_numbers_is_that_of_a_plain_loop() -> None:
-    for client, (row, _) in learnt("nothing", [0, 1, 2], way=autograd.make).items():
+    for client, (row, _) in learnt("nothing", [0, 1, 2], way=backends.loop.make).items():
         assert np.allclose(learnt("nothing", [client])[client][0], row, atol=1e-5)

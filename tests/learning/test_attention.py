@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from incrowd.learning.compiling.attention import AttentionWeights, written_out
+from incrowd.learning.compiler import AttentionWeights, written_out
 
 
 def attended(queries: Tensor, places: int) -> tuple[AttentionWeights, Tensor]:

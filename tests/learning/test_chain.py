@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from incrowd import Local
 from incrowd.learning import ClientTensors, CohortEngine, Model
+from incrowd.learning.backends import fast
 from incrowd.learning.chain import chained
-from incrowd.learning.paths import fast
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 
 Forward = Callable[["Written", Tensor], Tensor]
@@ -75,7 +75,7 @@ LOCAL = Local(learning_rate=0.2, batch_size=6)
 def test_a_class_goes_the_way_of_its_layers_and_learns_the_same(name: str) -> None:
     data, model = clients(10, 10), Model(Written(WRITTEN[name]), fresh=True)
     engine = CohortEngine(model, data, LOCAL)
-    assert [type(path).__name__ for path in engine.paths] == ["Fast"]
+    assert [type(path).__name__ for path in engine.backends] == ["Fast"]
     weights = model.initial(RANDOMNESS)
     assert_close(trained(engine, weights, [0, 1]), twin(model, data, LOCAL, weights, [0, 1]))
 
@@ -97,7 +97,7 @@ class Perceptron(nn.Module):
 def test_a_perceptron_with_parts_within_parts_goes_the_fast_way() -> None:
     data, model = clients(10, 10), Model(Perceptron(), fresh=True)
     engine = CohortEngine(model, data, LOCAL)
-    assert {type(path).__name__ for path in engine.paths} == {"Fast"}
+    assert {type(path).__name__ for path in engine.backends} == {"Fast"}
     weights = model.initial(RANDOMNESS)
     assert_close(trained(engine, weights, [0, 1]), twin(model, data, LOCAL, weights, [0, 1]))
 
@@ -253,5 +253,5 @@ def test_a_layer_is_as_large_as_its_weight() -> None:
     assert isinstance(module[2], nn.Linear)
     module[2].weight, module[2].bias = nn.Parameter(torch.randn(4, 5)), nn.Parameter(torch.randn(4))
     model = Model(module)
-    found = trained(CohortEngine(model, data, LOCAL, paths=[fast.make]), model.weights, [0, 1])
+    found = trained(CohortEngine(model, data, LOCAL, backends=[fast.make]), model.weights, [0, 1])
     assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))

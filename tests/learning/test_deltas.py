@@ -10,12 +10,12 @@ from torch import Tensor
 
 from incrowd import Local
 from incrowd.learning import CohortEngine, mlp
+from incrowd.learning.backends import fast
+from incrowd.learning.backends.fast import kernel
+from incrowd.learning.backends.fast.layers import LINEAR, SOFTMAX, Layer, Stack
+from incrowd.learning.backends.fast.memory import LINE, Memory, zeros
+from incrowd.learning.backends.fast.update import StackDelta
 from incrowd.learning.deltas import Delta, FlatDelta, squares
-from incrowd.learning.paths import fast
-from incrowd.learning.paths.fast import kernel
-from incrowd.learning.paths.fast.layers import LINEAR, SOFTMAX, Layer, Stack
-from incrowd.learning.paths.fast.memory import LINE, Memory, zeros
-from incrowd.learning.paths.fast.update import StackDelta
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])
@@ -81,7 +81,7 @@ def test_what_is_not_finite_has_no_finite_norm_and_leaves_the_others_alone() -> 
 @pytest.mark.parametrize("dead", [0.2, 0.9])
 def test_an_update_has_the_same_bits_where_it_was_trained_and_moved(dead: float) -> None:
     model = mlp((FEATURES, 70, CLASSES))
-    engine = CohortEngine(model, clients(dead=dead), Local(learning_rate=0.1, batch_size=7), paths=[fast.make])
+    engine = CohortEngine(model, clients(dead=dead), Local(learning_rate=0.1, batch_size=7), backends=[fast.make])
     for chunk in engine.train(model.initial(RANDOMNESS), [0, 2], randomness=RANDOMNESS, round=0):
         here, moved, some = chunk.delta, chunk.delta.moved(), slice(0, len(chunk))
         assert squares(here).tolist() == squares(moved).tolist()

@@ -10,10 +10,21 @@ from torch.nn import functional
 
 from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import CROSS_ENTROPY, LOGISTIC, SQUARED, ClientTensors, CohortEngine, Loss, Model, linear, mlp
+from incrowd.learning import (
+    CROSS_ENTROPY,
+    LOGISTIC,
+    SQUARED,
+    ClientTensors,
+    CohortEngine,
+    Loss,
+    Model,
+    backends,
+    linear,
+    mlp,
+)
+from incrowd.learning.backends import BACKENDS
+from incrowd.learning.backends.backend import MakeBackend
 from incrowd.learning.label_shares import logit_offset
-from incrowd.learning.paths import PATHS, autograd
-from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,
@@ -57,17 +68,17 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-@pytest.mark.parametrize("paths", [PATHS, (autograd.make,)], ids=["all", "one"])
+@pytest.mark.parametrize("paths", [BACKENDS, (backends.loop.make,)], ids=["all", "one"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_every_path_learns_by_the_likelihood_given_the_clients_own_shares(
-    make: Callable[[], Model], paths: tuple[MakePath, ...]
+    make: Callable[[], Model], paths: tuple[MakeBackend, ...]
 ) -> None:
     model, data = make(), clients(dead=0.6)
     weights = model.initial(RANDOMNESS)
-    found = trained(CohortEngine(model, data, SHARES, paths=paths), weights, WHO)
+    found = trained(CohortEngine(model, data, SHARES, backends=paths), weights, WHO)
     expected = {k: twin(model, data, LOCAL, weights, [k], loss=by_hand(data, k))[k] for k in WHO}
     assert_close(found, expected)
-    without = trained(CohortEngine(model, data, LOCAL, paths=paths), weights, WHO)
+    without = trained(CohortEngine(model, data, LOCAL, backends=paths), weights, WHO)
     assert max(float(np.abs(found[k] - without[k]).max()) for k in WHO) > 1e-2
 
 
@@ -100,7 +111,9 @@ def test_yes_and_no_shift_the_one_logit() -> None:
     model, data = linear(FEATURES, 1), clients(dead=0.6)
     data = with_labels(data, (data.labels > 1).long())
     weights = model.initial(RANDOMNESS)
-    engines = [CohortEngine(model, data, SHARES, paths=paths, loss=LOGISTIC) for paths in (PATHS, (autograd.make,))]
+    engines = [
+        CohortEngine(model, data, SHARES, backends=paths, loss=LOGISTIC) for paths in (BACKENDS, (backends.loop.make,))
+    ]
     found = [trained(engine, weights, WHO) for engine in engines]
     assert_close(found[0], found[1])
 

@@ -17,8 +17,8 @@ from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model, mlp
 from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.learning.workers import CAN_FORK
+from tests.learning.backends.test_loop import Centred
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
-from tests.learning.paths.test_autograd import Centred
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="workers are forked")
 

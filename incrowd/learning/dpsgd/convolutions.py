@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, single
+from incrowd.learning.backends.fast.layers import LINEAR, RELU, SIGMOID, TANH, Stack
+from incrowd.learning.backends.fast.memory import Memory
 from incrowd.learning.dpsgd.ghost import ACTIVATIONS, Dense, GhostClipping
 from incrowd.learning.dpsgd.gradients import FormedGradients
 from incrowd.learning.losses import Canonical
-from incrowd.learning.paths.fast.layers import LINEAR, RELU, SIGMOID, TANH, Stack
-from incrowd.learning.paths.fast.memory import Memory
 
 _TOGETHER = 32  # records at a time; measured, more leave the caches
 _WINDOWS = 2**22  # numbers of their windows at most
@@ -42,7 +42,7 @@ class ConvolutionGradients(FormedGradients):
     def __init__(
         self, below: Stack, above: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int
     ) -> None:
-        from incrowd.learning.paths.fast import record  # here, because numba takes a while to start
+        from incrowd.learning.backends.fast import record  # here, because numba takes a while to start
 
         self._kernel, self._memory = record, Memory(below)
         super().__init__([(self._memory.size,)], torch.device("cpu"))

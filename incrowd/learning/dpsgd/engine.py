@@ -20,10 +20,10 @@ from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
 from incrowd.learning.frozen import divided, made_of_one
 from incrowd.learning.inputs import chosen, meant
+from incrowd.learning.isolation import OwnCode
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing
-from incrowd.learning.own_code import OwnCode
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.steps import RecordTraining

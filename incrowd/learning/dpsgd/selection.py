@@ -21,20 +21,18 @@ from incrowd._random import Floats
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import in_one_order
-from incrowd.learning.compiling.function import compiled
-from incrowd.learning.compiling.remembered import remembered
-from incrowd.learning.compiling.worth import compiler_there, pays
+from incrowd.learning.compiler import compiled, compiler_there, pays
 from incrowd.learning.dpsgd.ghost import SIXTEEN, GhostClipping
 from incrowd.learning.dpsgd.gradients import NUMBERS, PerExampleGradients, RecordGradients
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.vectorized import VectorizedGradients, by_parameter
 from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import WithInputs, chosen, meant, noise
+from incrowd.learning.isolation import MadeUp, Unlike, check_values, remembered, tried_copy
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.threads import one_thread
-from incrowd.learning.trial import MadeUp, tried_copy, within_rounding
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 _log = logging.getLogger(__name__)
@@ -93,8 +91,8 @@ class GradientSelection:
         return lambda weights: PerExampleGradients(module, weights, self.loss, rows=training.physical_batch)
 
     def _table(self, _trial: "_Trial", training: RecordTraining) -> Make | None:
+        from incrowd.learning.backends.fast.layers import layers_of
         from incrowd.learning.dpsgd.convolutions import ConvolutionGradients, parts_of
-        from incrowd.learning.paths.fast.layers import layers_of
 
         stack, loss = layers_of(self.model.module, self.loss, self.records), self.loss.canonical
         parts = None if stack is None else parts_of(stack)
@@ -172,8 +170,7 @@ class _Trial:
         with one_thread():
             reference = PerExampleGradients(self.twin, self.weights, self._loss, rows=min(way.rows, _VECTORIZED))
             found, expected = (list(_one_by_one(one, *self.noise(reference.rows, 1))) for one in (way, reference))
-        if not within_rounding(torch.stack(found), torch.stack(expected)):
-            raise ArithmeticError("they are not what they are one by one")
+        check_values(torch.stack(found), torch.stack(expected))
 
     def _check_alone(self, make: Make, probe: int) -> None:
         way = make(self._moved(probe) if probe else self.weights)
@@ -199,7 +196,7 @@ class _Trial:
             targets[where] = labels[which]
             found: Floats = way.norms(beside, targets)[where].cpu().numpy()
             if not np.array_equal(found, expected[which.cpu().numpy()], equal_nan=True):
-                raise ArithmeticError("this processor rounds them by their place, or by the others")
+                raise Unlike("this machine rounds them by their place, or by the others")
 
     def noise(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
         """So many records of noise, and labels of zero."""

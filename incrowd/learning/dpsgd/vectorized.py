@@ -9,12 +9,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.inputs import Inputs, each
 from incrowd.learning.arithmetic import in_one_order
-from incrowd.learning.compiling.unrolled import unroll
 from incrowd.learning.dpsgd.gradients import FormedGradients
 from incrowd.learning.inputs import WithInputs
 from incrowd.learning.losses import Loss
-from incrowd.learning.mapped import rewrite
 from incrowd.learning.modules import trainable
+from incrowd.learning.rewritten import rewrite, unroll
 from incrowd.learning.threads import one_thread
 
 ByParameter = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]

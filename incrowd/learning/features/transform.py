@@ -12,12 +12,11 @@ import torch
 from incrowd.data import Clients, Examples
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.encoder import CallableMap, ModuleMap
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.pieces import takes_tokens
-from incrowd.learning.own_code import refused
+from incrowd.learning.isolation import refused, remembered
 
 _CHUNK = 32  # examples at a time: measured, what a chunk of images needs stays in a core's cache
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change

@@ -15,8 +15,8 @@ from incrowd.learning.dpsgd.engine import BatchedRecords, FrozenCache
 from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.settings.descent import Descent
+from tests.learning.backends.test_frozen import CLASSES, TOKENS, WORDS, adapted, frozen, headed, thawed
 from tests.learning.dpsgd.cases import start, tilted
-from tests.learning.paths.test_ahead import CLASSES, TOKENS, WORDS, adapted, frozen, headed, thawed
 from tests.reference import one_record
 
 COUNT = 30

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, Execution, Model, mlp
-from incrowd.learning.compiling.worth import compiler_there
+from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd import selection
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
@@ -19,7 +19,7 @@ from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradient
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection, _Trial
 from incrowd.learning.dpsgd.vectorized import VectorizedGradients
-from incrowd.learning.trial import within_rounding
+from incrowd.learning.isolation import Unlike, check_values
 from incrowd.settings.descent import Descent
 from tests.learning.dpsgd.cases import EITHER, KINDS, RANDOMNESS, layers, nothing, one_of, start, training
 from tests.reference import one_record
@@ -221,11 +221,11 @@ def test_rounding_may_take_a_few_gradients_across_a_kink_and_no_more() -> None:
         found[:gradients] *= 1 + by
         return found
 
-    assert within_rounding(apart(16, 5e-4), expected)
-    assert within_rounding(apart(2, 0.05), expected)
-    assert not within_rounding(apart(3, 0.05), expected)
-    assert not within_rounding(apart(1, 0.2), expected)
-    assert not within_rounding(apart(1, math.nan), expected)
+    for gradients, by in ((16, 5e-4), (2, 0.05)):
+        check_values(apart(gradients, by), expected)
+    for gradients, by in ((3, 0.05), (1, 0.2), (1, math.nan)):
+        with pytest.raises(Unlike, match="not what they are one by one"):
+            check_values(apart(gradients, by), expected)
 
 
 # Attack: a record whose numbers are chosen so that those beside it are rounded in another way.
@@ -271,7 +271,7 @@ def test_a_processor_that_rounds_by_place_or_by_the_others_is_found_out(mood: Mo
     if mood is None:
         trial.check(make)  # the control
         return
-    with pytest.raises(ArithmeticError, match="rounds them by their place, or by the others"):
+    with pytest.raises(Unlike, match="rounds them by their place, or by the others"):
         trial.check(make)
 
 

@@ -1,0 +1,369 @@
+"""One client's training: a compiled loop over its batches, and the first layer where that is Linear.
+
+A sparse client's examples are pairs of a feature and a number that is not zero. Outputs are then sums of rows of the
+weight, and a step adds rows of gradients to the rows in use: example by example where rows are narrow, else feature by
+feature, so that a batch reads and writes each row once.
+
+For another client, the weights of the features that it uses are moved together, and matrix products do the work. In
+small batches the update of the first weight is put off over a block of them. With the weights W at the beginning of a
+block, the outputs of batch t are x_t W - rate * x_t (sum of x_s' d_s over the batches s before it), and the products
+x_t x_s' of all batches come from one matrix product.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Integers
+from incrowd.learning.backends.fast import memory as m
+from incrowd.learning.backends.fast import passes
+from incrowd.learning.backends.fast.memory import Numbers, Space
+from incrowd.learning.backends.fast.passes import product
+from incrowd.learning.backends.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
+from incrowd.learning.deltas import RUN
+
+_MOST = 0.9  # of the features in use, from which on all are as fast
+_NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
+_ONE, _ZERO = np.float32(1), np.float32(0)
+
+
+class Examples(NamedTuple):
+    """All examples; a number means itself * scale + offset.
+
+    Row r of a sparse client has the pairs from starts[r] to starts[r + 1]; rows of others are only in the table.
+    """
+
+    table: NDArray[Any]  # uint8 or float32
+    starts: NDArray[np.int64]
+    places: NDArray[Any]  # unsigned
+    numbers: NDArray[Any]
+    scale: np.float32
+    offset: np.float32
+
+
+class Settings(NamedTuple):
+    """How a step is made; a `plain` one is the gradient alone."""
+
+    rate: np.float32
+    momentum: np.float32
+    weight_decay: np.float32
+    proximal: np.float32
+    plain: bool
+    change: np.float32  # times which gradients are added to the weights, or to the velocity
+    loss: int
+    pictures: bool
+    together: int  # pictures that are looked at together
+    block: int  # examples over which an update may be put off
+
+
+class Batches(NamedTuple):
+    """One client's batches: of `sizes`, one after the other in `rows` and `labels`; `offset` is added to outputs."""
+
+    rows: NDArray[np.int64]
+    labels: Numbers
+    sizes: Integers
+    offset: Numbers
+
+
+@compiled
+def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool, out: Numbers) -> float:
+    """Take a client's steps from the weights `start` and `write` what it learnt.
+
+    All layers behind the first go
+    through one place here, because machine code is made of them again wherever they are called.
+    """
+    used = _begin(e, s, how, start, b.rows, sparse)
+    lowest, shift, target = 0 if how.pictures else 1, s.integers[m.GRADIENTS], s.integers[m.VELOCITY]
+    t: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
+    begin = t
+    while t < len(b.sizes):
+        several, count = t + 1, b.sizes[t]
+        while how.block and not sparse and several < len(b.sizes) and count + b.sizes[several] <= how.block:
+            count += b.sizes[several]
+            several += 1
+        rows, put_off, done = b.rows[begin : begin + count], False, 0 * begin
+        if not sparse and not how.pictures:
+            _load(e, s, rows, used)
+            put_off = bool(several > t + 1) and _multiply_examples(s, count, used)
+            if put_off:
+                _multiply(s, 0, count, used, s.integers[m.BLOCK])
+        while done < count:
+            size = min(count - done, how.together) if how.pictures else b.sizes[t]
+            own, labels = rows[done : done + size], b.labels[begin + done : begin + done + size]
+            if how.pictures:
+                _load_pictures(e, s, own)
+            elif sparse:
+                _sparse_outputs(e, s, own, b.rows[begin + count : begin + 2 * count])
+            else:
+                _dense_outputs(s, how, done, size, count, used, put_off)
+            passes.forward(s, size, lowest)
+            passes.compare(s, how.loss, labels, b.offset, np.float32(1 / (count if how.pictures else size)))
+            passes.backward(s, size, lowest, target, how.change)
+            if sparse:
+                _sparse_step(e, s, how, own)
+            elif put_off:
+                width = s.table[0, m.WIDTH]
+                _copy(s.floats, s.table[0, m.OUT] + shift, s.integers[m.BLOCK] + done * width, size * width)
+            elif not how.pictures:
+                _dense_step(s, how, done, s.table[0, m.OUT] + shift, size, used)
+            done += size
+            t += 0 if how.pictures else 1
+        if put_off:
+            _dense_step(s, how, 0, s.integers[m.BLOCK], count, used)
+        if count and not how.plain:
+            _descend(s, how, start, used, sparse or how.pictures)
+        t, begin = several, begin + count
+    return write(s, start, used, sparse or how.pictures, out)
+
+
+@inner
+def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[np.int64], sparse: bool) -> int:
+    """Copy the weights of features in use, and all others; how many features there are."""
+    first = s.table[0]
+    used: int = first[m.INPUTS]
+    if not sparse and not how.pictures:
+        used = _find_used(e, s, rows, how.weight_decay != 0 or e.offset != 0)
+    # What is no number must not reach the next client through fillings.
+    for k in range(len(start), s.integers[m.KEPT_FROM]):
+        s.floats[k] = 0
+    for k in range(first[m.WEIGHT]):
+        s.floats[k] = start[k]
+    for j in range(used):
+        to = first[m.WEIGHT] + j * first[m.WIDTH]
+        of = first[m.WEIGHT] + (j if sparse or how.pictures else s.integers[s.integers[m.USED] + j]) * first[m.WIDTH]
+        for h in range(first[m.WIDTH]):
+            s.floats[to + h] = start[of + h]
+    return used
+
+
+@inner
+def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> int:
+    """Find the features that are not zero in all of a client's examples; where few are, all are taken."""
+    flags, found = s.shorts[s.integers[m.FLAGS] :][: e.table.shape[1]], s.integers[m.USED]
+    flags[:] = every
+    several = np.int32(0)
+    if not every:
+        for row in rows:
+            own = e.table[row]
+            for j in range(len(own)):
+                flags[j] |= own[j] != 0
+        for j in range(len(flags)):
+            several += flags[j]
+        every = bool(several > _MOST * len(flags))
+    used = 0
+    for j in range(len(flags)):
+        if every or flags[j] != 0:
+            s.integers[found + used] = j
+            used += 1
+    return used
+
+
+@inner
+def _descend(s: Space, how: Settings, start: Numbers, used: int, whole: bool) -> None:
+    """A step along the gradients in the velocity, which is made ready for the next."""
+    pull, other, width = how.weight_decay + how.proximal, s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
+    size = other + used * width
+    weights, velocity = s.floats[:size], s.floats[s.integers[m.VELOCITY] :][:size]
+    if pull != 0:
+        for k in range(size if whole else other):
+            velocity[k] += pull * weights[k] - how.proximal * start[k]
+        for j in range(0 if whole else used):
+            to, of = other + j * width, other + s.integers[s.integers[m.USED] + j] * width
+            for h in range(width):
+                velocity[to + h] += pull * weights[to + h] - how.proximal * start[of + h]
+    for k in range(size):
+        weights[k] -= how.rate * velocity[k]
+        velocity[k] *= how.momentum
+
+
+@inner
+def _load_pictures(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
+    """Pictures, channels last."""
+    t = s.table[0]
+    channels, each = t[m.CHANNELS], t[m.ROWS] * t[m.COLUMNS]
+    for i in range(len(rows)):
+        own, to = e.table[rows[i]], t[m.IN] + i * t[m.IN_ROW]
+        for c in range(channels):
+            for p in range(each):
+                s.floats[to + p * channels + c] = np.float32(own[c * each + p]) * e.scale + e.offset
+
+
+@inner
+def _sparse_outputs(e: Examples, s: Space, rows: NDArray[np.int64], following: NDArray[np.int64]) -> None:
+    """The first layer's outputs for a batch; that which follows is fetched meanwhile."""
+    t = s.table[0]
+    for row in following:
+        fetch(e.places, (e.starts[row], e.starts[row + 1]))
+        fetch(e.numbers, (e.starts[row], e.starts[row + 1]))
+    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], t[m.OUT], t[m.WIDTH], len(rows))
+    for i in range(len(rows)):
+        where = (t[m.OUT] + i * t[m.WIDTH], t[m.WEIGHT], t[m.WIDTH], e.starts[rows[i]], e.starts[rows[i] + 1])
+        add_rows(s.floats, s.floats, where, e.places, e.numbers, e.scale)
+
+
+@inner
+def _sparse_step(e: Examples, s: Space, how: Settings, rows: NDArray[np.int64]) -> None:
+    """The step, or the gradients, of a sparse first layer."""
+    t, h, target = s.table[0], s.integers, s.integers[m.VELOCITY]
+    width, d, weight = t[m.WIDTH], t[m.OUT] + h[m.GRADIENTS], t[m.WEIGHT] + target
+    change = np.float32(how.change * e.scale)
+    if width <= _NARROW:
+        for i in range(len(rows)):
+            where = (weight, d + i * width, width, e.starts[rows[i]], e.starts[rows[i] + 1])
+            add_to_rows(s.floats, s.floats, where, e.places, e.numbers, change)
+    else:
+        users, amounts = s.shorts[h[m.USERS] :], s.floats[h[m.AMOUNTS] :]
+        firsts, ends, order = h[h[m.FIRSTS] :], h[h[m.ENDS] :], h[h[m.ORDER] :]
+        for n in range(_transpose(e, s, rows)):
+            k = order[n]
+            where = (weight + k * width, d, width, firsts[k], ends[k])
+            add_rows(s.floats, s.floats, where, users, amounts, change)
+    if t[m.BIASED]:
+        passes.add_bias(s.floats, target + t[m.BIAS], width, how.change, d, width, len(rows))
+
+
+@inner
+def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
+    """Which examples of a batch have a feature, and how much of it: pairs firsts[k] to ends[k] of feature k.
+
+    Gives how many features are in use. In `order`, those with equally many examples come together, so that a processor
+    predicts where their loops end, which is a quarter of the time.
+    """
+    features, h = s.table[0, m.INPUTS], s.integers
+    firsts, ends, order, many = h[h[m.FIRSTS] :], h[h[m.ENDS] :], h[h[m.ORDER] :], h[h[m.MANY] :]
+    users, amounts = s.shorts[h[m.USERS] :], s.floats[h[m.AMOUNTS] :]
+    ends[:features] = 0
+    for row in rows:
+        for k in range(e.starts[row], e.starts[row + 1]):
+            ends[e.places[k]] += 1
+    many[: len(rows) + 2] = 0
+    for k in range(features):
+        many[ends[k] + 1] += 1
+    many[1] = 0  # features that no example has
+    for n in range(1, len(rows) + 1):
+        many[n + 1] += many[n]
+    pair = np.int64(0)
+    for k in range(features):
+        n = ends[k]
+        if n:
+            order[many[n]] = k
+            many[n] += 1
+        firsts[k], ends[k] = pair, pair
+        pair += n
+    for i in range(len(rows)):
+        for k in range(e.starts[rows[i]], e.starts[rows[i] + 1]):
+            place = e.places[k]
+            users[ends[place]], amounts[ends[place]] = i, e.numbers[k]
+            ends[place] += 1
+    several: int = many[len(rows)]
+    return several
+
+
+@inner
+def _load(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
+    """The examples, of the features in use."""
+    features, h = e.table.shape[1], s.integers
+    which = h[h[m.USED] :]
+    for i in range(len(rows)):
+        own, x = e.table[rows[i]], s.floats[h[m.X] + i * features :]
+        if used == features:
+            for j in range(used):
+                x[j] = np.float32(own[j]) * e.scale + e.offset
+        else:
+            for j in range(used):
+                x[j] = np.float32(own[which[j]]) * e.scale + e.offset
+
+
+@inner
+def _copy(numbers: Numbers, of: int, to: int, count: int) -> None:
+    for k in range(count):
+        numbers[to + k] = numbers[of + k]
+
+
+@inner
+def _multiply(s: Space, done: int, count: int, used: int, out: int) -> None:
+    """A dense first layer's outputs for some examples, of which so many lie before."""
+    t = s.table[0]
+    x, weight = (s.integers[m.X] + done * t[m.INPUTS], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH])
+    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], out, t[m.WIDTH], count)
+    product(s, (0, 0), (count, t[m.OUTPUTS], used), _ONE, x, weight, _ONE, (out, t[m.WIDTH]))
+
+
+@inner
+def _dense_outputs(s: Space, how: Settings, done: int, size: int, count: int, used: int, put_off: bool) -> None:
+    """The first layer's outputs for a batch, `done` examples behind the first of its block.
+
+    Where the update is put off they are there, by the weights at the beginning of the block. The gradients of the
+    examples before, which have taken the place of their outputs, count by the products of these examples with others.
+    """
+    t, block = s.table[0], s.integers[m.BLOCK]
+    if not put_off:
+        _multiply(s, done, size, used, t[m.OUT])
+        return
+    _copy(s.floats, block + done * t[m.WIDTH], t[m.OUT], size * t[m.WIDTH])
+    if done:
+        past = s.integers[m.GRAM] + done * count, count
+        out = t[m.OUT], t[m.WIDTH]
+        product(s, (0, 0), (size, t[m.OUTPUTS], done), how.change, past, (block, t[m.WIDTH]), _ONE, out)
+
+
+@inner
+def _dense_step(s: Space, how: Settings, done: int, d: int, count: int, used: int) -> None:
+    """The step, or the gradients, of a dense first layer, from examples and gradients of their outputs."""
+    t, target = s.table[0], s.integers[m.VELOCITY]
+    into, x = (target + t[m.WEIGHT], t[m.WIDTH]), (s.integers[m.X] + done * t[m.INPUTS], t[m.INPUTS])
+    product(s, (1, 0), (used, t[m.OUTPUTS], count), how.change, x, (d, t[m.WIDTH]), _ONE, into)
+    if t[m.BIASED]:
+        passes.add_bias(s.floats, target + t[m.BIAS], t[m.WIDTH], how.change, d, t[m.WIDTH], count)
+
+
+@inner
+def _multiply_examples(s: Space, count: int, used: int) -> bool:
+    """The products of examples with each other, and of the bias; whether all are numbers."""
+    x, gram = (s.integers[m.X], s.table[0, m.INPUTS]), s.integers[m.GRAM]
+    for k in range(count * count):
+        s.floats[gram + k] = s.table[0, m.BIASED]
+    product(s, (0, 1), (count, count, used), _ONE, x, x, _ONE, (gram, count))
+    trace = _ZERO
+    for i in range(count):
+        trace += s.floats[gram + i * count + i]
+    finite: bool = np.isfinite(trace)  # no product is larger than a square
+    return finite
+
+
+@compiled
+def write(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> float:
+    """Write what was learnt, as the weights lie in `start`; its squared length, see `incrowd.learning.deltas`."""
+    other, width = s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
+    end = other + used * width if whole else other
+    total = 0.0
+    for k in range(0, end, RUN):
+        total += _run(s.floats[k : min(k + RUN, end)], start[k:], out[k:])
+    if not whole:
+        out[other:] = 0
+        for j in range(used):
+            to, of = other + j * width, other + s.integers[s.integers[m.USED] + j] * width
+            for h in range(0, width, RUN):
+                total += _run(s.floats[to + h : to + min(h + RUN, width)], start[of + h :], out[of + h :])
+    return total
+
+
+@inner
+def _run(weights: Numbers, start: Numbers, out: Numbers) -> float:
+    total = _ZERO
+    for k in range(len(weights)):
+        change = weights[k] - start[k]
+        out[k] = change
+        total += change * change
+    return np.float64(total)
+
+
+@compiled
+def add_steps(rows: Numbers, divisors: Numbers, total: Numbers) -> None:
+    """Add rows, divided and rounded towards zero to whole numbers; an infinite divisor leaves a row out."""
+    for j in range(len(rows)):
+        row, divisor = rows[j], divisors[j]
+        if divisor < np.inf:
+            for k in range(len(row)):
+                total[k] += np.trunc(row[k] / divisor)

@@ -1,0 +1,215 @@
+"""Where a stack's numbers lie while a client is trained: everything of a kind in one flat array.
+
+A weight is [inputs][outputs], the outputs filled up to whole lines of the cache; of a window, or of a picture, the
+inputs are ordered by row, column and channel. The first weight lies behind all others, because of it alone only some
+rows may be in use. Values are [example][row][column][channel]; vectors are filled up to whole lines, too.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from incrowd._random import Floats
+from incrowd.learning.backends.fast.layers import CONVOLUTION, GELU, LINEAR, NORM, POOL, Layer, Stack
+
+LINE = 16  # float32 numbers in a line of the cache
+_WINDOWS = 2**20  # numbers of windows that are computed with together; measured, the optimum is flat
+_EXAMPLES = 10  # that are looked at together at most, for the same reason
+
+Numbers = NDArray[np.float32]
+
+KIND, INPUTS, OUTPUTS, WIDTH, PLACES, WEIGHT, BIAS, GAINED, BIASED, IN, OUT, IN_ROW, OUT_ROW = range(13)
+SIZE, STRIDE, PADDING, GROUPS, CHANNELS, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS, KEPT = range(13, 23)
+"""Columns of the table of layers, a row each."""
+
+
+VELOCITY, GRADIENTS, X, GRAM, BLOCK, AMOUNTS, REAL, KEPT_FROM = range(8)
+FIRSTS, ENDS, ORDER, MANY, USED, FLAGS, USERS, SUMS = range(8, 16)
+"""Where the other parts of `Space` begin, by their places in `integers`; gradients lie so far behind their values."""
+
+LETTERS = 6  # the place in `shorts` of arguments for BLAS, which it wants at addresses: six sizes and two letters
+
+
+class Space(NamedTuple):
+    """Where a client is trained; few arrays, so that machine code is made fast.
+
+    | array      | what                                                                                              |
+    | ---------- | ------------------------------------------------------------------------------------------------- |
+    | `table`    | where a layer has its own                                                                         |
+    | `floats`   | weights, velocity, values, their gradients, what is kept for the backward pass, examples          |
+    | `integers` | where these begin; of a sparse batch the pairs feature by feature; the features in use            |
+    | `shorts`   | arguments for BLAS; of pooling windows the place of the largest; the examples of these pairs      |
+    | `doubles`  | what a norm adds to the variance, layer by layer, and four sums for each channel                  |
+    """
+
+    table: NDArray[np.int64]
+    floats: Numbers
+    integers: NDArray[np.int64]
+    shorts: NDArray[np.int32]
+    doubles: Floats
+
+
+def padded(count: int) -> int:
+    """So many numbers, filled up to whole lines."""
+    return -(-count // LINE) * LINE
+
+
+def zeros(*shape: int) -> Numbers:
+    """Zeros that begin where a line of the cache does, as torch sees to."""
+    found: Numbers = torch.zeros(shape).numpy()
+    return found
+
+
+class Memory:
+    """The memory of a stack."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.table = np.zeros((len(stack.layers), KEPT + 1), np.int64)
+        for row, layer in zip(self.table, stack.layers, strict=True):
+            _describe(row, layer)
+        place = 0
+        weighted = [row for row in self.table if row[WIDTH]]
+        for row in weighted:
+            row[BIAS], place = place, place + row[WIDTH]
+        for row in (*weighted[1:], weighted[0]):
+            if row[GAINED]:
+                row[WEIGHT], place = place, place + row[INPUTS] * row[WIDTH]
+        self.size = int(place)
+        self.numbers = sum(size for _, _, size in self._parameters())
+
+    @property
+    def together(self) -> int:
+        """How many pictures are looked at together."""
+        windows = (row[PLACES] * row[INPUTS] for row in self.table if row[KIND] == CONVOLUTION)
+        return max(1, min(_EXAMPLES, _WINDOWS // int(max(windows))))
+
+    def space(self, batch: int, *, sparse: bool, block: int, plain: bool) -> Space:
+        """Memory for batches of at most so many examples, and for updates of a dense first layer that are put off over
+        a `block` of them.
+        """
+        pictures, first = self.stack.pictures, self.table[0]
+        most = min(batch, self.together) if pictures else batch
+        table, (begin, floats), shorts, shift = self._placed(most, plain=plain)
+        features, width = (0, 0) if pictures else (int(first[INPUTS]), int(first[WIDTH]))
+        rows, pairs = (0, batch * features) if sparse else (max(batch, block), 0)
+        head = np.zeros(16, np.int64)
+        head[VELOCITY], head[GRADIENTS], head[KEPT_FROM] = 0 if plain else self.size, shift, begin
+        for name, size in (
+            (X, rows * features), (GRAM, rows**2), (BLOCK, rows * width), (AMOUNTS, pairs), (REAL, 2),
+        ):  # fmt: skip
+            head[name], floats = floats, floats + padded(size)
+        ones, channels = floats, int(self.table[:, CHANNELS].max())
+        table[(table[:, KIND] == NORM) & (table[:, GAINED] == 0), WEIGHT] = ones
+        numbers, integers = zeros(floats + channels), len(head)
+        numbers[ones:] = 1
+        for name in (FIRSTS, ENDS, ORDER, MANY, USED):
+            head[name], integers = integers, integers + (batch + 2 if name == MANY else features)
+        head[FLAGS], head[USERS], head[SUMS] = shorts, shorts + features, len(table)
+        words = np.zeros(shorts + features + pairs, np.int32)
+        words[LETTERS : LETTERS + 2] = ord("N"), ord("T")
+        doubles = np.array([*(layer.eps for layer in self.stack.layers), *[0.0] * (4 * channels)])
+        return Space(table, numbers, np.append(head, np.zeros(integers - len(head), np.int64)), words, doubles)
+
+    def apart(self, records: int) -> list[Space]:
+        """Memory for so many pictures, each on its own: they share weights, and the place of their gradients."""
+        one = self.space(1, sparse=True, block=0, plain=False)
+        each, shorts = padded(len(one.floats) - 2 * self.size), len(one.shorts)
+        floats, words = zeros(2 * self.size + records * each), np.tile(one.shorts, records)
+        floats[2 * self.size :] = np.tile(
+            np.resize(np.append(one.floats[2 * self.size :], [0.0] * LINE), each), records
+        )
+        spaces = []
+        for record in range(records):
+            table = one.table.copy()
+            pools = table[:, KIND] == POOL
+            table[:, [IN, OUT]] += record * each
+            table[~pools, KEPT] += record * each
+            table[pools, KEPT] += record * shorts
+            spaces.append(Space(table, floats, one.integers, words, one.doubles))
+        return spaces
+
+    def _placed(self, most: int, *, plain: bool) -> tuple[NDArray[np.int64], tuple[int, int], int, int]:
+        """The table for so many examples at a time; where what is kept begins and ends; how many shorts there are;
+        how far behind their values gradients lie.
+        """
+        table, row = self.table.copy(), int(np.prod(self.stack.layers[0].before)) if self.stack.pictures else 0
+        begin = self.size if plain else 2 * self.size
+        place, value, kept, which = begin, begin + padded(most * row), 0, LETTERS + 2
+        for own, layer in zip(table, self.stack.layers, strict=True):
+            own[IN], own[IN_ROW] = place, row
+            if layer.kind <= POOL:  # the others work in place
+                row = padded(layer.after[0]) if layer.kind == LINEAR else layer.after[0] * layer.places
+                row = int(own[IN_ROW]) if layer.kind == NORM else row
+                place, value = value, value + padded(most * row)
+            own[OUT], own[OUT_ROW] = place, row
+            sizes = {CONVOLUTION: layer.places * int(own[INPUTS]), NORM: row + layer.after[0]}
+            own[KEPT] = which if layer.kind == POOL else kept
+            which += most * row if layer.kind == POOL else 0
+            kept += padded(most * sizes.get(layer.kind, row if layer.kind >= GELU else 0))
+        ends = 2 * value - begin  # of the gradients
+        table[self.table[:, KIND] != POOL, KEPT] += ends
+        return table, (ends, ends + kept), which, value - begin
+
+    def arranged(self, weights: Tensor) -> Numbers:
+        """Flat weights, in torch's order, as they lie here."""
+        found, at, flat = zeros(self.size), 0, weights.numpy()
+        for place, shape, size in self._parameters():
+            own = flat[at : at + size].reshape(shape)
+            into = found[place.begin :][: place.inputs * place.width].reshape(place.inputs, place.width)
+            into[:, : shape[0]] = _by_input(own)
+            at += size
+        return found
+
+    def flat(self, arranged: Numbers) -> Numbers:
+        """Numbers that lie as the weights do, in torch's order."""
+        parts = []
+        for place, shape, _ in self._parameters():
+            own = arranged[place.begin :][: place.inputs * place.width].reshape(place.inputs, place.width)
+            parts.append(_by_output(own[:, : shape[0]], shape).ravel())
+        return np.concatenate(parts)
+
+    def _parameters(self) -> Iterator[tuple["_Place", tuple[int, ...], int]]:
+        """Of each parameter where it lies, its shape [outputs, ..], and how many numbers it has."""
+        for row, layer in zip(self.table.tolist(), self.stack.layers, strict=True):
+            shape = (layer.after[0], *layer.inputs)
+            if layer.weight:
+                yield _Place(row[WEIGHT], row[INPUTS], row[WIDTH]), shape, int(np.prod(shape))
+            if layer.bias:
+                yield _Place(row[BIAS], 1, row[WIDTH]), shape[:1], shape[0]
+
+
+class _Place(NamedTuple):
+    begin: int
+    inputs: int
+    width: int
+
+
+def _describe(row: NDArray[np.int64], layer: Layer) -> None:
+    """Write down what does not depend on how many examples come together."""
+    row[KIND], row[PLACES], row[OUTPUTS] = layer.kind, layer.places, layer.after[0]
+    if layer.kind in (LINEAR, CONVOLUTION, NORM):
+        row[INPUTS], row[WIDTH] = int(np.prod(layer.inputs)), padded(layer.after[0])
+    row[GAINED], row[BIASED], row[GROUPS] = layer.weight, layer.bias, layer.groups
+    row[SIZE], row[STRIDE], row[PADDING] = layer.size, layer.stride, layer.padding
+    row[CHANNELS], row[ROWS], row[COLUMNS] = layer.before
+    row[OUT_ROWS], row[OUT_COLUMNS] = layer.after[1:]
+
+
+def _by_input(parameter: NDArray[Any]) -> NDArray[Any]:
+    """A parameter [outputs, ..] as [inputs, outputs]."""
+    if parameter.ndim == 4:
+        parameter = parameter.transpose(0, 2, 3, 1)
+    return parameter.reshape(len(parameter), -1).T
+
+
+def _by_output(arranged: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """And back to this shape."""
+    if len(shape) < 4:
+        return arranged.T
+    outputs, channels, rows, columns = shape
+    return arranged.T.reshape(outputs, rows, columns, channels).transpose(0, 3, 1, 2)

@@ -1,0 +1,161 @@
+"""The loop: one client after the other by autograd, for any module and any local algorithm. It is the reference."""
+
+import copy
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from incrowd.data.inputs import Inputs
+from incrowd.learning.backends.backend import Backend, ClientRound, Task
+from incrowd.learning.batches import side_by_side
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.dropout import has_dropout, with_own_dropout
+from incrowd.learning.inputs import calling, chosen, meant
+from incrowd.learning.local_algorithms import Batch
+from incrowd.learning.modules import known, remembering_nothing, trainable, working_copy
+from incrowd.learning.store import Feed, Store
+
+_ROWS = 1000  # examples that are gathered at a time
+_NUMBERS = 2**17  # numbers of examples that are made floats at a time, so that they leave the caches to the weights
+_CACHE, _FEW = 8 * 2**20, 8  # updates are measured and summed a few at a time, while they are in the caches
+
+
+def make(task: Task) -> "Loop":
+    """The backend, which takes every model."""
+    return Loop(task)
+
+
+def few(task: Task) -> int:
+    """How many updates to hold at a time."""
+    usual = 1 if task.on_accelerator else max(1, min(_FEW, _CACHE // (4 * task.model.size)))
+    return task.execution.chunk or usual
+
+
+class Loop(Backend):
+    """Trains clients one after the other; the first waits for a copy of the module, which takes a few batches."""
+
+    shares = 16
+
+    def __init__(self, task: Task) -> None:
+        self.takes, self.at_once = task.everyone, few(task)
+        self._task, self._store = task, Store(task.data)
+        self._client: _Client | None = None
+
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `Backend.train`."""
+        return [Contributions((one.client,), self._train(weights, one)) for one in clients]
+
+    def _train(self, weights: Tensor, one: ClientRound) -> FlatDelta:
+        # Kept only after a success, because a failure may leave anything behind.
+        client, self._client = self._client or _Client(self._task), None
+        delta = client.train(weights, self._store.feed([one.client], side_by_side([one.batches])), one)
+        self._client = client
+        return delta
+
+
+class _Client:
+    """A copy of a module at work for one client at a time: see `ClientAtWork`.
+
+    Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
+    ours, which remember nothing; other modules get a fresh copy for every client.
+
+    Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
+    generator; nn.Dropout draws from a generator of the client's own.
+    """
+
+    def __init__(self, task: Task) -> None:
+        module, self._task = task.model.module, task
+        self._masked, self._masks = has_dropout(module), torch.Generator(task.device)
+        self._forgets = all(map(known, module.modules()))
+        # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
+        prepared = copy.deepcopy(module).to(task.device)
+        self._prepared = prepared.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in its stubs
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with a copy of the module."""
+        self._module = with_own_dropout(working_copy(self._prepared, self._task.device), self._masks)
+        self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self._module)]
+        self.starts: list[Tensor] = []
+
+    def train(self, weights: Tensor, feed: Feed, one: ClientRound) -> FlatDelta:
+        """Train the one client of a feed from these weights, and from what else the server shares."""
+        task, size = self._task, self._task.model.size
+        if not self._forgets:
+            self._begin()
+        if self._masked:
+            self._masks.manual_seed(one.masks_seed())
+        self._feed, self._offset = feed, task.offset(one.client)
+        self._call = self._module if feed.plain else calling(self._module, feed.table)
+        self.starts = task.model.by_parameter(weights[:size])
+        shared = task.model.by_parameter(weights[size:]) if len(weights) > size else []
+        with remembering_nothing(self._module, task.device, whose="client"):
+            with torch.no_grad():
+                torch._foreach_copy_(self.parameters, self.starts)
+            changes = task.algorithm.train(self, shared)
+        row = torch.empty(len(weights), device=weights.device)
+        places = row[:size].split_with_sizes([start.numel() for start in self.starts])
+        for now, start, place in zip(self.parameters, self.starts, places, strict=True):
+            torch.sub(now.detach(), start, out=place.view(start.shape))
+        if len(changes):
+            row[size:] = torch.cat([change.reshape(-1) for change in changes])
+        return FlatDelta(row[None])
+
+    def batches(self, *, epochs: int | None = None) -> Iterator[Batch]:
+        """See `ClientAtWork.batches`."""
+        feed = self._feed
+        if epochs is not None:
+            feed = feed.first(feed.batches.steps * epochs // self._task.local.epochs)
+        return batches_of(feed)
+
+    def gradients(self, batch: Batch) -> Sequence[Tensor | None]:
+        """See `ClientAtWork.gradients`."""
+        with torch.enable_grad():
+            outputs = self._call(batch[0])
+            value = self._task.loss.value(outputs if self._offset is None else outputs + self._offset, batch[1])
+            found: Sequence[Tensor | None] = torch.autograd.grad(value, self.parameters, allow_unused=True)
+        return found
+
+
+def batches_of(feed: Feed) -> Iterator[Batch]:
+    """The batches of the one client of a feed, as they are meant. The next one may overwrite the examples."""
+    return _batches(feed) if feed.plain else _batches_of_any(feed)
+
+
+def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of the client, without what only fills them up. The next one may overwrite the examples."""
+    width, sizes = feed.batches.width, feed.batches.sizes[0].tolist()
+    for begin in range(0, len(sizes), max(1, _ROWS // width)):
+        steps = sizes[begin : begin + max(1, _ROWS // width)]
+        rows = slice(begin * width, (begin + len(steps)) * width)
+        examples = _floats(feed, feed.table.index_select(0, feed.rows[0, rows]))
+        labels = torch.split(feed.labels[0, rows], width)
+        for some, theirs, size in zip(examples, labels, steps, strict=True):
+            yield some[:size], theirs[:size]
+
+
+def _batches_of_any(feed: Feed) -> Iterator[tuple[Inputs, Tensor]]:
+    """The batches of the client: several inputs, or whole numbers."""
+    width = feed.batches.width
+    for step, size in enumerate(feed.batches.sizes[0].tolist()):
+        rows = slice(step * width, step * width + size)
+        stored = chosen(feed.table, feed.rows[0, rows])
+        yield meant(stored, scale=feed.scale, offset=feed.offset), feed.labels[0, rows]
+
+
+def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
+    """Stored examples as they are meant, batch by batch, in memory that is used again and again."""
+    width = feed.batches.width
+    several = width * max(1, _NUMBERS // (width * stored[0].numel()))
+    floats = None
+    if stored.dtype != torch.float32:
+        floats = torch.empty(min(several, len(stored)), *stored.shape[1:], device=stored.device)
+    for part in torch.split(stored, several):
+        examples = part if floats is None else floats[: len(part)].copy_(part)
+        if feed.offset != 0:
+            examples.add_(feed.offset / feed.scale)
+        if feed.scale != 1:
+            examples.mul_(feed.scale)
+        yield from torch.split(examples, width)

@@ -1,0 +1,471 @@
+"""The vectorized backend: many clients take their steps in the same operations, each in matrices of its own.
+
+An accelerator needs longer to be told an operation than to do it for one client. So torch's `vmap` makes one step of a
+client the step of hundreds, and the device repeats it by itself, step after step: see `incrowd.learning.replay`.
+"""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from incrowd.data.inputs import Inputs, each, named
+from incrowd.errors import IncrowdError
+from incrowd.learning.arithmetic import ieee, in_one_order
+from incrowd.learning.backends.backend import Backend, ClientRound, Task
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.dropout import has_dropout
+from incrowd.learning.inputs import WithInputs, meant, noise
+from incrowd.learning.isolation import MadeUp, Unlike, check_company, check_values, remembered, tried_copy
+from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
+from incrowd.learning.modules import remembering_nothing, trainable
+from incrowd.learning.replay import Notes, Take
+from incrowd.learning.rewritten import rewrite
+from incrowd.learning.threads import one_thread
+from incrowd.settings.local import Local
+
+_log = logging.getLogger(__name__)
+_PARTS = 4  # widths between a power of two and the next: filling up takes less than a quarter more
+_EVEN = 8  # numbers: matrices of as many rows begin where accelerators like it
+_MANY = 256  # clients side by side at most
+_MEMORY = 2**33  # bytes that their steps may take
+_COPIES = 6  # of the weights: those of the clients, velocities, gradients, moves, changes, and one more
+_COUNTS = 16  # numbers of examples that batches of one width are tried with
+_FILLING = 8.0  # noise times this fills a batch up in a trial
+
+
+def make(task: Task) -> "Vectorized | None":
+    """The backend, on an accelerator: see `side_by_side`."""
+    return side_by_side(task) if task.on_accelerator else None
+
+
+def side_by_side(task: Task) -> "Vectorized | None":
+    """The backend, if `vmap` takes the module and its steps are those of one client alone.
+
+    Guarantee: it reads only shapes, types and each client's own number of examples. A client's gradient has been seen
+    to have the same bits in another place, again, and whatever others hold. The reason for a refusal is logged.
+
+    Edge cases: another backend has dropout, whose masks a client draws itself, a loss of one's own, which may be no
+    mean, and modules that remember anything.
+    """
+    odd = has_dropout(task.model.module) or task.loss not in LOSSES.values() or not task.by_sgd
+    if odd or len(task.data.indices) == 0:
+        return None
+    with one_thread(), ieee(task.execution.device), torch.no_grad():
+        tried = {width: _tried(task, width) for width in np.unique(_widths(task)).tolist() if width}
+    for reason in sorted({found for found in tried.values() if isinstance(found, str)}):
+        _log.warning("clients of %s are trained one by one: %s", type(task.model.module).__name__, reason)
+    sizes = {width: found for width, found in tried.items() if isinstance(found, Size)}
+    return Vectorized(task, sizes) if sizes else None
+
+
+def _tried(task: Task, width: int) -> "Size | str":
+    """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly; or why not."""
+    reason = ""
+    for wide in dict.fromkeys((width, -(-width // _EVEN) * _EVEN)):
+        with MadeUp() as attempt:
+            trial = Trial(task, wide)
+            return Size(width=wide, clients=trial.clients_at_once(), gradients=trial.gradients)
+        # The texts of other errors may say how many examples somebody has.
+        reason = str(attempt.error) if isinstance(attempt.error, IncrowdError) else type(attempt.error).__name__
+    return reason
+
+
+def steps_of(examples: int, local: Local) -> int:
+    """How many steps a client with so many examples takes."""
+    batches = -(-examples // _largest(examples, local)) if local.batches is None else min(local.batches, examples)
+    return local.epochs * batches
+
+
+def width_of(examples: int, local: Local) -> int:
+    """How wide the batches of a client with so many examples are: as its largest, or a little more."""
+    largest = _largest(examples, local)
+    if largest == local.batch_size:
+        return largest
+    step = max(1, (1 << largest.bit_length() - 1) // _PARTS)
+    return -(-largest // step) * step
+
+
+def _largest(examples: int, local: Local) -> int:
+    if local.batches is not None:
+        return -(-examples // min(local.batches, examples))
+    return examples if local.batch_size is None else min(local.batch_size, examples)
+
+
+def _widths(task: Task) -> NDArray[np.int64]:
+    """How wide the batches of each client are; 0 for a client without examples."""
+    counts, places = np.unique(np.diff(task.data.offsets), return_inverse=True)
+    return np.array([width_of(int(count), task.local) if count else 0 for count in counts])[places]
+
+
+OfClients = Callable[[list[Tensor], Inputs, Tensor, Tensor, Tensor | None], list[Tensor]]
+"""Gradients [c, ...] of clients' parameters [c, ...], inputs, labels, shares of examples [c, width], and offsets."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Size:
+    """So many clients side by side, whose batches are so wide, and their gradients."""
+
+    width: int
+    clients: int
+    gradients: OfClients
+
+
+@dataclass(eq=False)
+class Abreast:
+    """The memory of so many clients; a step changes it in place, and reads which batches are next.
+
+    `rows` are the numbers of the examples of a batch, and `shares` what each counts for in its mean: 0 where it only
+    fills a batch up. A client all of whose examples count for nothing takes no step.
+    """
+
+    parameters: list[Tensor]  # [c, ...]
+    starts: list[Tensor]  # [...]
+    velocities: list[Tensor]  # [c, ...], if there is momentum
+    rows: Tensor  # [c, width]
+    shares: Tensor  # [c, width]
+    offsets: Tensor | None  # [c, outputs]
+
+    @classmethod
+    def of(cls, task: Task, *, clients: int, width: int) -> "Abreast":
+        """So many clients, who have nothing yet."""
+        zeros, shapes = partial(torch.zeros, device=task.device), task.model.layout.shapes
+        parameters = [zeros((clients, *shape)) for shape in shapes]
+        offset = task.made_up_offset()
+        return cls(
+            parameters=parameters,
+            starts=[zeros(shape) for shape in shapes],
+            velocities=[torch.zeros_like(one) for one in parameters] if task.local.momentum else [],
+            rows=zeros((clients, width), dtype=torch.int64),
+            shares=zeros((clients, width)),
+            offsets=None if offset is None else offset.expand(clients, *offset.shape).clone(),
+        )
+
+    def begin(self, starts: Sequence[Tensor], offsets: Sequence[Tensor | None]) -> None:
+        """Have every client start from the same weights."""
+        for mine, parameter, start in zip(self.starts, self.parameters, starts, strict=True):
+            mine.copy_(start)
+            parameter.copy_(start.expand_as(parameter))
+        for velocity in self.velocities:
+            velocity.zero_()
+        if self.offsets is not None:
+            self.offsets.copy_(torch.stack([one for one in offsets if one is not None]))
+
+    def changes(self) -> Tensor:
+        """The clients' updates, [c, size]."""
+        pairs = zip(self.parameters, self.starts, strict=True)
+        return torch.cat([(now - start).flatten(1) for now, start in pairs], 1)
+
+
+class Vectorized(Backend):
+    """Trains clients side by side.
+
+    Guarantee: a client's steps are the same operations on as many matrices whoever else is there: copies of its last
+    client fill a group up to the same number, and batches are as wide as the client's own examples ask for. A client
+    that has taken all its steps keeps its weights while others go on.
+    """
+
+    def __init__(self, task: Task, sizes: dict[int, Size]) -> None:
+        """`sizes` are those of groups, by how wide the clients' own batches are."""
+        self._task, self._sizes = task, sizes
+        self.at_once = most_at_once(task)
+        self.takes = np.isin(_widths(task), [0, *sizes])  # nobody trains a client without examples
+        self._notes = Notes(task.device)
+        self._there: dict[Size, Abreast] = {}
+        self._steps: dict[tuple[Size, bool], Take] = {}
+
+    def kind(self, client: int) -> int:
+        """See `Backend.kind`."""
+        return width_of(len(self._task.data.examples(client)), self._task.local)
+
+    def effort(self, client: int) -> int:
+        """See `Backend.effort`."""
+        return steps_of(len(self._task.data.examples(client)), self._task.local)
+
+    @torch.no_grad()
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `Backend.train`."""
+        size, starts = self._sizes[self.kind(clients[0].client)], self._task.model.by_parameter(weights)
+        groups = (clients[begin : begin + size.clients] for begin in range(0, len(clients), size.clients))
+        return [self._train(starts, group, size) for group in groups]
+
+    def _train(self, starts: Sequence[Tensor], group: Sequence[ClientRound], size: Size) -> Contributions:
+        own, task = self._clients(size), self._task
+        filled = [*group, *[group[-1]] * (size.clients - len(group))]
+        offsets = [task.offset(one.client) for one in group]
+        own.begin(starts, [*offsets, *offsets[-1:] * (size.clients - len(group))])
+        planned = plan(task, filled, width=size.width)
+        rows, shares = (torch.from_numpy(one).to(task.device) for one in planned)
+        take = self._steps[size, all(one.batches.steps == filled[0].batches.steps for one in filled)]
+        with in_one_order(task.device):
+            for t in range(len(rows)):
+                own.rows.copy_(rows[t])
+                own.shares.copy_(shares[t])
+                take()
+        return Contributions(tuple(one.client for one in group), FlatDelta(own.changes()[: len(group)]))
+
+    def _clients(self, size: Size) -> Abreast:
+        """Memory for so many clients with such batches; their steps are noted while nothing is in it."""
+        if size not in self._there:
+            own = self._there[size] = Abreast.of(self._task, clients=size.clients, width=size.width)
+            with in_one_order(self._task.device):
+                for everyone in (True, False):
+                    take = partial(step, self._task, size.gradients, own, everyone=everyone)
+                    self._steps[size, everyone] = self._notes.noted(take)
+        return self._there[size]
+
+
+def plan(task: Task, clients: Sequence[ClientRound], *, width: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """In step t client j has the examples rows[t, j], each with its share of the mean over the batch, shares[t, j].
+
+    Examples that only fill up have a share of 0.
+    """
+    steps = max(one.batches.steps for one in clients)
+    rows = np.empty((steps, len(clients), width), np.int64)
+    shares = np.zeros((steps, len(clients), width), np.float32)
+    for j, one in enumerate(clients):
+        examples, own = task.data.examples(one.client), one.batches
+        rows[:, j] = examples[0]
+        # With one of the batch's own, which brings nothing new into it.
+        rows[: own.steps, j] = examples[own.positions[:, :1]]
+        rows[: own.steps, j, : own.width] = examples[own.positions]
+        counted = np.arange(own.width) < own.sizes[:, None]
+        shares[: own.steps, j, : own.width] = counted / np.maximum(own.sizes, 1)[:, None]
+    return rows, shares
+
+
+def step(task: Task, gradients: OfClients, clients: Abreast, *, everyone: bool) -> None:
+    """One step of all of them.
+
+    Guarantee: a client whose step this is not keeps its weights, bit for bit, whatever its gradient is. With
+    `everyone`, which says that it is everybody's, the same numbers come out in less time.
+    """
+    local, parameters = task.local, clients.parameters
+    inputs, labels = _batch(task, clients.rows)
+    found = gradients(parameters, inputs, labels, clients.shares, clients.offsets)
+    if local.weight_decay or local.proximal:
+        # Not in place: the gradients of parameters that are added to each other are one tensor.
+        found = list(torch._foreach_add(found, parameters, alpha=local.weight_decay + local.proximal))
+    if local.proximal:
+        starts = [start.expand_as(one) for start, one in zip(clients.starts, parameters, strict=True)]
+        torch._foreach_sub_(found, starts, alpha=local.proximal)
+    if local.momentum:
+        torch._foreach_mul_(clients.velocities, local.momentum)
+        torch._foreach_add_(clients.velocities, found)
+        found = clients.velocities
+    if not everyone:
+        steps = clients.shares[:, 0] > 0
+        found = [torch.where(steps.view(-1, *[1] * (one.ndim - 1)), one, 0.0) for one in found]
+    torch._foreach_add_(parameters, found, alpha=-local.learning_rate)
+
+
+def _batch(task: Task, rows: Tensor) -> tuple[Inputs, Tensor]:
+    """The examples of these rows [c, width] as they are meant, and their labels."""
+    data = task.data
+
+    def chosen(table: Tensor) -> Tensor:
+        return table.index_select(0, rows.view(-1)).view(*rows.shape, *table.shape[1:])
+
+    return meant(each(chosen, data.features), scale=data.scale, offset=data.offset), chosen(data.labels)
+
+
+def gradients_of(module: nn.Module, names: Sequence[str], loss: Loss, features: Inputs) -> OfClients:
+    """The gradients of clients' means over their batches, with respect to the parameters of these names."""
+    called = WithInputs(module, features)
+    inside = [f"module.{name}" for name in names]
+
+    def value(
+        parameters: list[Tensor], inputs: Inputs, labels: Tensor, shares: Tensor, offset: Tensor | None
+    ) -> Tensor:
+        # Other kernels add up in an order of their own, or take one client after the other.
+        with sdpa_kernel(SDPBackend.MATH), _no_shortcut():
+            outputs = functional_call(called, dict(zip(inside, parameters, strict=True)), (inputs,))
+        outputs = outputs if offset is None else outputs + offset
+        return (_of_each(loss, outputs, labels) * shares).sum()
+
+    def gradients(
+        parameters: list[Tensor], inputs: Inputs, labels: Tensor, shares: Tensor, offsets: Tensor | None
+    ) -> list[Tensor]:
+        of_each = vmap(grad(value), in_dims=(0, 0, 0, 0, None if offsets is None else 0))
+        found: list[Tensor] = of_each(parameters, inputs, labels, shares, offsets)
+        return found
+
+    return gradients
+
+
+def _of_each(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:
+    """The loss of each example, [width]."""
+    if loss is CROSS_ENTROPY and labels.ndim == 1:
+        # Without an index, gradients add up in one order, and in fewer operations.
+        classes = torch.arange(outputs.shape[-1], device=outputs.device)
+        own = torch.where(labels.unsqueeze(1) == classes, outputs, 0.0).sum(1)
+        return outputs.logsumexp(1) - own
+
+    def one_example(output: Tensor, label: Tensor) -> Tensor:
+        return loss.value(output.unsqueeze(0), label.unsqueeze(0))
+
+    found: Tensor = vmap(one_example)(outputs, labels)
+    return found
+
+
+@contextmanager
+def _no_shortcut() -> Iterator[None]:
+    """Without torch's own way for frozen attention, which `vmap` takes for one client after the other."""
+    attention: Any = torch.backends.mha
+    before = attention.get_fastpath_enabled()
+    attention.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        attention.set_fastpath_enabled(before)
+
+
+def most_at_once(task: Task) -> int:
+    """How many clients may go side by side: the chunk, or so many that groups of a usual cohort are equally large."""
+    cohort = task.execution.cohort
+    return task.execution.chunk or (math.ceil(cohort / math.ceil(cohort / _MANY)) if cohort else _MANY)
+
+
+class Trial:
+    """The gradients of clients whose batches are so wide, side by side, tried on a fresh copy of the module.
+
+    Guarantee: it reads only shapes and types of examples, and its result follows from the width, the model and the
+    settings.
+    """
+
+    def __init__(self, task: Task, width: int) -> None:
+        self._task, self._width = task, width
+        self._twin, self._module = (tried_copy(task.model, task.device) for _ in range(2))
+        rewrite(self._module)
+        names = [name for name, _ in trainable(self._module)]
+        self.gradients: OfClients = gradients_of(self._module, names, task.loss, task.data.features)
+
+    def clients_at_once(self) -> int:
+        """How many clients go side by side, once that has been seen to change nothing.
+
+        Edge cases: a module that remembers anything, gradients that are not what they are for one client, or that
+        change with the place, with the others or with what fills a batch up, and operations that add up in no fixed
+        order, are an error.
+        """
+        before = remembered(self._module), remembered(self._twin)
+        with warnings.catch_warnings(), in_one_order(self._task.device):
+            warnings.simplefilter("ignore")  # of torch about itself
+            with remembering_nothing(self._module, self._task.device, whose="client"):
+                several = min(most_at_once(self._task), max(1, _memory(self._task.device) // self._bytes_of_one()))
+                self._check_values(several)
+                self._check_company(several)
+        if (remembered(self._module), remembered(self._twin)) != before:
+            raise Unlike("it remembers something, and clients would meet what others left")
+        return several
+
+    def _bytes_of_one(self) -> int:
+        """About what one client's step needs at once: what autograd keeps for its gradient, and weights."""
+        numbers = [_COPIES * self._task.model.size]
+
+        def kept(one: Tensor) -> Tensor:
+            numbers.append(one.numel())
+            return one
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept, lambda one: one):
+            self._value(self._module, self._made_up(1, seed=1), 0, self._width)
+        return 4 * sum(numbers)
+
+    def _check_values(self, several: int) -> None:
+        """Compare with a client alone, in batches of one example to as many as there is room for; what fills a batch up
+        is larger than the rest.
+        """
+        counts = [1 + round(place * (self._width - 1) / (_COUNTS - 1)) for place in range(_COUNTS)]
+        for begin in range(0, _COUNTS, several):
+            some = (counts[begin : begin + several] * several)[:several]
+            inputs, labels, shares, offset = self._made_up(several, seed=1)
+            for client, count in enumerate(some):
+                for one in filter(torch.is_floating_point, named(inputs).values()):
+                    one[client, count:] *= _FILLING
+                shares[client] = (torch.arange(self._width) < count) / count
+            batch, tried = (inputs, labels, shares, offset), range(min(several, _COUNTS))
+            found = self.gradients(self._weights(several), *batch)
+            expected = torch.stack([self._alone(batch, client, some[client]) for client in tried])
+            check_values(torch.stack([_vector([one[client] for one in found]) for client in tried]), expected)
+
+    def _alone(self, batch: "Batch", client: int, count: int) -> Tensor:
+        """The gradient of a client's first examples in the plain way."""
+        parameters = [one for _, one in trainable(self._twin)]
+        with torch.enable_grad():
+            value = self._value(self._twin, batch, client, count)
+            found: Any = torch.autograd.grad(value, parameters, allow_unused=True)
+        return _vector([torch.zeros_like(p) if one is None else one for p, one in zip(parameters, found, strict=True)])
+
+    def _value(self, module: nn.Module, batch: "Batch", client: int, count: int) -> Tensor:
+        inputs, labels, _, offset = batch
+        outputs = WithInputs(module, inputs)(each(lambda one: one[client, :count], inputs))
+        return self._task.loss.value(outputs if offset is None else outputs + offset[client], labels[client, :count])
+
+    def _check_company(self, several: int) -> None:
+        inputs, count = self._made_up(several, seed=2)[0], len(self._weights(several))
+        names = list(named(inputs))
+
+        def made_up(seed: int, factor: float) -> list[Tensor]:
+            inputs, labels, shares, offset = self._made_up(several, seed=2 + seed)
+            weights, offsets = self._weights(several), [] if offset is None else [offset]
+            for one in filter(torch.is_floating_point, (*weights, *offsets, *named(inputs).values())):
+                one.mul_(factor)
+            return [*weights, *named(inputs).values(), labels, shares, *offsets]
+
+        def compute(flat: list[Tensor]) -> list[Tensor]:
+            weights, rest = flat[:count], flat[count:]
+            inputs_ = iter(rest[: len(names)])
+            labels, shares, *offsets = rest[len(names) :]
+            found = each(lambda _: next(inputs_), inputs)
+            return self.gradients(weights, found, labels, shares, offsets[0] if offsets else None)
+
+        check_company(compute, made_up)
+
+    def _weights(self, clients: int) -> list[Tensor]:
+        return [one.detach().expand(clients, *one.shape).clone() for _, one in trainable(self._module)]
+
+    def _made_up(self, clients: int, *, seed: int) -> "Batch":
+        """Batches of noise, of which the last example only fills up, where there are several."""
+        width = self._width
+        data, generator, device = self._task.data, torch.Generator().manual_seed(seed), self._task.device
+        count = clients * width
+
+        def of_clients(one: Tensor) -> Tensor:
+            return one.view(clients, width, *one.shape[1:]).to(device)
+
+        drawn = noise(data.features, count, generator=generator)
+        inputs = each(of_clients, meant(drawn, scale=data.scale, offset=data.offset))
+        labels = of_clients(torch.zeros((count, *data.labels.shape[1:]), dtype=data.labels.dtype))
+        counted = max(1, width - 1)
+        shares = (torch.arange(width, device=device) < counted).float().div(counted).repeat(clients, 1)
+        offset = self._task.made_up_offset()
+        if offset is None:
+            return inputs, labels, shares, None
+        return inputs, labels, shares, torch.randn(clients, *offset.shape, generator=generator).to(device)
+
+
+Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
+"""Clients' inputs and labels [c, width, ...], the shares of examples [c, width], offsets [c, outputs]."""
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes for clients side by side: a quarter of the device, or what is usual."""
+    if device.type != "cuda":
+        return _MEMORY
+    quarter = int(torch.cuda.get_device_properties(device).total_memory) // 4  # pragma: no cover - where there is one
+    return min(_MEMORY, quarter)  # pragma: no cover - as above
+
+
+def _vector(several: Sequence[Tensor]) -> Tensor:
+    return torch.cat([one.reshape(-1) for one in several])

@@ -1,0 +1,179 @@
+"""Torch's compiler: whether it pays, in a private folder, and attention written out where that is faster.
+
+How a client is trained decides about the last bits of its update. So public facts choose, never a clock, which would
+choose otherwise when a run goes on in another process, and never another client's data.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from incrowd._private import check_ours, compiled_code
+from incrowd.errors import ConfigError
+from incrowd.learning.execution import Execution
+from incrowd.learning.places import take_places_early
+
+_CALL = 3e-6  # seconds that an operation of a plain step saves at least (`incrowd bench --work normed,transformer`)
+_NUMBER = 1e-10  # seconds that each number saves that an operation gives and the next one takes
+_FIRST, _EACH = 10.0, 0.1  # seconds of a compilation, and more for each operation, before anything is cached
+_MARGIN = 3.0  # times that must be won back: other machines are other machines
+_LEAST = 1000  # full batches in all: for fewer nothing is even counted
+_MOST = 2000  # operations of a step that may be compiled
+_LARGE = 5e6  # floating point operations of one of torch's: beyond, convolutions became slower (`--work cnn-gn`)
+_WEIGHTS = 2**19  # of one attention; more no longer stay in the caches (measured)
+
+_TORCH, _TRITON, _HEADERS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "precompiled_headers"
+_LOCAL = {"fx_graph_remote_cache": False}  # nobody else's compiled code comes over a network
+
+Computation = TypeVar("Computation", bound=Callable[..., object])
+
+
+def compiler_there() -> bool:
+    """Whether the machine has the C++ compiler that torch calls."""
+    return shutil.which(os.environ.get("CXX") or "g++") is not None
+
+
+def pays(execution: Execution, full_batches: NDArray[np.int64], step: Callable[[], object]) -> NDArray[np.bool_]:
+    """For which clients, by the full batches that each has, it pays to compile a step.
+
+    Guarantee: for each the answer is as if all clients had as many batches; it counts a step's work and times nothing.
+    """
+    some: NDArray[np.bool_] = full_batches > 0
+    if execution.compile == "always" or not some.any():
+        return some
+    some = execution.contributions * full_batches >= _LEAST
+    if execution.compile == "never" or not some.any():
+        return np.zeros_like(some)
+    with _Calls() as calls, FlopCounterMode(display=False) as work:
+        step()
+    if calls.count > _MOST or work.get_total_flops() > _LARGE * calls.count:
+        return np.zeros_like(some)
+    won = execution.contributions * full_batches * (_CALL * calls.count + _NUMBER * calls.numbers)
+    enough: NDArray[np.bool_] = won >= _MARGIN * (_FIRST + _EACH * calls.count)
+    return enough & some
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not say its types
+    """Counts torch's operations, and the numbers that they give."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.count = self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.count += 1
+        self.numbers += sum(one.numel() for one in tree_leaves(found) if isinstance(one, Tensor))
+        return found
+
+
+def compiled(function: Computation) -> Computation:
+    """The same function, compiled at its first call, for the shapes of that call alone.
+
+    Edge cases: calls of other shapes are undefined, because nothing is checked any more.
+    """
+    assert isinstance(function, FunctionType)  # noqa: S101 - for the type checker
+    keep_private()
+    # Torch keeps compiled code with the code of a function, where several would meet.
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, None, function.__closure__)
+    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    compiled_: Any = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=_backend)
+    found: Computation = compiled_
+    return found
+
+
+def _backend(traced: GraphModule, arguments: list[Tensor]) -> Any:
+    """Torch's own compiler, after places are taken early."""
+    from torch._inductor.compile_fx import compile_fx  # here, because it takes a second
+
+    take_places_early(traced)
+    keep_private()  # the compiler decides now where it loads from
+    # One C++ program from the first operation to the last runs and compiles faster than many small ones.
+    return compile_fx(traced, arguments, config_patches={"compile_threads": 1, "cpp_wrapper": True, **_LOCAL})
+
+
+def keep_private() -> Path:
+    """Have torch keep and look for compiled code in a private folder: the one that the environment names, if it is
+    such a folder, or `incrowd._private.compiled_code`. Torch's own choice is a folder in the temporary directory, which
+    another user may have made.
+
+    Guarantee: nobody but this user can read or write the folder, or change the way to it.
+    """
+    named = os.environ.get(_TORCH)
+    folder = Path(named).absolute() if named and _is_private(named) else compiled_code("torch")
+    if named != str(folder):
+        os.environ[_TORCH] = str(folder)
+        _forget()
+    os.environ[_TRITON] = str(folder / "triton")
+    _place_headers(folder / _HEADERS)
+    return folder
+
+
+def _is_private(folder: str) -> bool:
+    try:
+        check_ours(folder, secret=True)
+    except (ConfigError, OSError):
+        return False
+    return Path(folder).is_dir()
+
+
+def _forget() -> None:
+    """Have torch forget the files of the folder that it used before."""
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
+
+
+def _place_headers(folder: Path) -> None:
+    """Have torch precompile its headers there; they go to the temporary directory whatever the environment says."""
+    from torch._inductor import codecache
+
+    module: Any = codecache
+    if getattr(module, "_HEADER_DIR", None) != str(folder):
+        module._HEADER_DIR, module._HEADER_LOCK_DIR = str(folder), str(folder / "locks")
+        module._precompile_header.cache_clear()
+
+
+class AttentionWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not say its types
+    """Counts the weights of torch's own attention, in the call that has most of them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.most = 0
+
+    @property
+    def few(self) -> bool:
+        """Whether it pays to write them out: torch compiles products and a softmax, and only calls its attention."""
+        return 0 < self.most <= _WEIGHTS
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "scaled_dot_product" in func.name() and "backward" not in func.name():
+            queries, keys = args[:2]
+            self.most = max(self.most, prod(queries.shape[:-1]) * keys.shape[-2])
+        return func(*args, **(kwargs or {}))
+
+
+def written_out(function: Computation) -> Computation:
+    """The same function to rounding, with attention written out as products and a softmax."""
+
+    def written(*args: object) -> object:
+        with sdpa_kernel(SDPBackend.MATH):
+            return function(*args)
+
+    found: Any = written
+    same: Computation = found
+    return same

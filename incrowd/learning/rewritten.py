@@ -1,0 +1,194 @@
+"""Layers written in another way than torch's, for its compiler and for `vmap`.
+
+| function   | layers                                                                                         |
+| ---------- | ---------------------------------------------------------------------------------------------- |
+| `unroll`   | RNN, GRU and LSTM, step by step in time: torch compiles and maps these, not its own            |
+| `convolve` | Conv2d as products of windows: of each client a product, in place of one convolution in groups |
+| `look_up`  | Embedding as products: each client's rows add up in an order of their own                      |
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_CELLS = 64  # of a layer that is written out: each is compiled on its own
+_ROWS = 4096  # of a table: of larger ones the product takes longer than a client's other work
+
+States = tuple[Tensor, ...]
+"""The tensors that pass from one time to the next; the first of them is the output."""
+
+
+def rewrite(module: nn.Module) -> None:
+    """Rewrite a module, which is a copy of our own, for many clients or records in the same operations."""
+    unroll(module)
+    convolve(module)
+    look_up(module)
+
+
+def convolve(module: nn.Module) -> None:
+    """Have every nn.Conv2d of a module, which is a copy of our own, computed by windows.
+
+    Edge cases: those in groups, or padded with something else than zeros, stay torch's own.
+    """
+    for part in module.modules():
+        zeros = isinstance(part, nn.Conv2d) and part.padding_mode == "zeros" and not isinstance(part.padding, str)
+        if type(part) is nn.Conv2d and part.groups == 1 and zeros:
+            part.__class__ = WindowConv2d  # type: ignore[assignment]  # it keeps its parameters and settings
+
+
+class WindowConv2d(nn.Module):
+    """What nn.Conv2d computes, to rounding. Edge cases: pictures without a batch are a ValueError."""
+
+    weight: Tensor
+    bias: Tensor | None
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Pictures [N, C, H, W]."""
+        if pictures.ndim != 4:
+            raise ValueError("only pictures in batches are taken in windows")
+        windows = functional.unfold(pictures, self.kernel_size, self.dilation, self.padding, self.stride)
+        outputs: Tensor = self.weight.flatten(1) @ windows
+        if self.bias is not None:
+            outputs = outputs + self.bias[:, None]
+        reach = self.dilation[0] * (self.kernel_size[0] - 1)
+        height = (pictures.shape[2] + 2 * self.padding[0] - reach - 1) // self.stride[0] + 1
+        return outputs.view(len(pictures), len(self.weight), height, -1)
+
+
+def look_up(module: nn.Module) -> None:
+    """Have every trained nn.Embedding of a module, which is a copy of our own, computed by products.
+
+    Edge cases: large tables, and those with a padding index, a largest norm or other wishes, stay torch's own.
+    """
+    for part in module.modules():
+        if type(part) is nn.Embedding and _usual(part) and part.weight.requires_grad:
+            part.__class__ = ProductEmbedding  # type: ignore[assignment]  # it keeps its table
+
+
+def _usual(table: nn.Embedding) -> bool:
+    odd = table.sparse or table.scale_grad_by_freq or table.padding_idx is not None or table.max_norm is not None
+    return not odd and table.num_embeddings <= _ROWS
+
+
+class ProductEmbedding(nn.Module):
+    """What nn.Embedding computes, as long as its numbers are finite."""
+
+    weight: Tensor
+    num_embeddings: int
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The rows of these numbers. Edge cases: a number that the table does not have is torch's error."""
+        numbers = torch.arange(self.num_embeddings, device=rows.device)
+        there = numbers.gather(0, rows.reshape(-1)).view(rows.shape)
+        outputs: Tensor = (there.unsqueeze(-1) == numbers).to(self.weight.dtype) @ self.weight
+        return outputs
+
+
+def unroll(module: nn.Module) -> None:
+    """Have every recurrent layer of a module, which is a copy of our own, written out when it is called.
+
+    Edge cases: an nn.LSTM that projects what it puts out stays torch's own.
+    """
+    for part in module.modules():
+        written = _WRITTEN.get(type(part))
+        if written is not None and not getattr(part, "proj_size", 0):
+            part.__class__ = written  # it keeps its parameters and what it was told
+
+
+class Unrolled(nn.Module, ABC):
+    """What a recurrent layer of torch's computes, to rounding. The products with all times' inputs are one product.
+
+    Edge cases: packed sequences, sequences without a batch and very long ones raise a ValueError: these are left to
+    torch's own.
+    """
+
+    num_layers: int
+    hidden_size: int
+    batch_first: bool
+    bidirectional: bool
+    bias: bool
+    passed = 1
+    """How many tensors pass from one time to the next."""
+
+    def forward(self, x: Tensor, hx: Tensor | Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor | States]:
+        """What the last layer puts out at all times, and what every layer would pass on."""
+        if getattr(x, "ndim", 0) != 3:
+            raise ValueError("only sequences of one length, in batches, are written out")
+        x = x.transpose(0, 1) if self.batch_first else x
+        directions = 1 + self.bidirectional
+        if len(x) * self.num_layers * directions > _CELLS:
+            raise ValueError("so long a sequence is not written out")
+        given = [hx] if isinstance(hx, Tensor) else hx
+        last = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for back in range(directions):
+                place = layer * directions + back
+                nothing = [x.new_zeros(x.shape[1], self.hidden_size)] * self.passed
+                start = nothing if given is None else [one[place] for one in given]
+                found = self._found(x, tuple(start), f"_l{layer}" + "_reverse" * back, back=bool(back))
+                last.append(found[0 if back else -1])
+                outputs.append(torch.stack([one[0] for one in found]))
+            x = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
+        ends = tuple(torch.stack(one) for one in zip(*last, strict=True))
+        return (x.transpose(0, 1) if self.batch_first else x), ends if self.passed > 1 else ends[0]
+
+    def _found(self, x: Tensor, states: States, name: str, *, back: bool) -> list[States]:
+        """The states after each time, in the order of time."""
+        product, bias = getattr(self, "weight_hh" + name), getattr(self, "bias_hh" + name) if self.bias else None
+        inputs = functional.linear(
+            x, getattr(self, "weight_ih" + name), getattr(self, "bias_ih" + name) if self.bias else None
+        ).unbind(0)
+        found = []
+        for now in reversed(inputs) if back else inputs:
+            states = self.step(now, functional.linear(states[0], product, bias), states)
+            found.append(states)
+        return found[::-1] if back else found
+
+    @abstractmethod
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """The next states: of what comes from the inputs, from the layer's own last output, and the last states."""
+
+
+class UnrolledRNN(Unrolled):
+    """nn.RNN."""
+
+    nonlinearity: str
+
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """See `Unrolled.step`."""
+        total = inputs + own
+        return (torch.tanh(total) if self.nonlinearity == "tanh" else torch.relu(total),)
+
+
+class UnrolledGRU(Unrolled):
+    """nn.GRU."""
+
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """See `Unrolled.step`."""
+        from_inputs, from_own = inputs.chunk(3, 1), own.chunk(3, 1)
+        reset, keep = torch.sigmoid(from_inputs[0] + from_own[0]), torch.sigmoid(from_inputs[1] + from_own[1])
+        new = torch.tanh(from_inputs[2] + reset * from_own[2])
+        return (new + keep * (states[0] - new),)
+
+
+class UnrolledLSTM(Unrolled):
+    """nn.LSTM."""
+
+    passed = 2
+
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """See `Unrolled.step`."""
+        enter, keep, new, show = (inputs + own).chunk(4, 1)
+        cell = torch.sigmoid(keep) * states[1] + torch.sigmoid(enter) * torch.tanh(new)
+        return torch.sigmoid(show) * torch.tanh(cell), cell
+
+
+_WRITTEN: dict[type[nn.Module], type[Unrolled]] = {nn.RNN: UnrolledRNN, nn.GRU: UnrolledGRU, nn.LSTM: UnrolledLSTM}
