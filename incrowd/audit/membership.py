@@ -163,7 +163,7 @@ class ClientPopulation:
         if not private and isinstance(plan, Plan):
             plan = plan.config.calibrate(Budget(epsilon=NO_PRIVACY, delta=self.delta))
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-        size, places = work.model.size, work.data.places
+        size, places = work.engine.size, work.data.places
         run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
         algorithm = FedAvg(engine=work.engine, private=run, server=work.config.server)
         state: State = algorithm.init()
@@ -174,7 +174,7 @@ class ClientPopulation:
 
         for number in range(plan.rounds):
             opened = run.round(number, carry=state.carry)
-            opened.ask(EngineTrainer(work.engine, state.weights, randomness=randomness), present=present)
+            opened.ask(EngineTrainer(work.engine, state.start, randomness=randomness), present=present)
             release = opened.release()
             state = state.after(release, server=work.config.server, rounds=plan.rounds, carry=opened.after)
         return work.model.with_weights(state.published), plan.price.epsilon

@@ -61,7 +61,7 @@ def pipeline_checks(work: ClientWork, *, seed: int, rounds: int = ROUNDS) -> lis
     looked = _rounds(work, seed=seed, rounds=min(rounds, work.plan.rounds))
     noise = _noise(work, looked)
     found = [size_of_noise("noise of the federation", noise.ravel())]
-    sizes = work.engine.model.parts
+    sizes = work.engine.parts
     if len(sizes) > 1:
         parts = np.split(noise, np.cumsum(sizes)[:-1], axis=1)
         looks = [size_of_noise(f"noise of part {n}", part.ravel(), looks=len(sizes)) for n, part in enumerate(parts)]
@@ -79,7 +79,7 @@ def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
     looked = []
     for number in range(rounds):
         opened = private.round(number, carry=state.carry)
-        trainer = EngineTrainer(algorithm.engine, state.weights, randomness=private.randomness)
+        trainer = EngineTrainer(algorithm.engine, state.start, randomness=private.randomness)
         cohort = algorithm.engine.present(private.cohort(number))
         opened.ask(trainer, present=algorithm.engine.present)
         release = opened.release()
@@ -93,7 +93,7 @@ def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
 def _algorithm(work: ClientWork, *, seed: int) -> FedAvg:
     ledger = Ledger.in_memory(budget=work.plan.budget, relation=work.plan.relation)
     randomness = SeededRandomness(seed=seed)
-    size, places = work.model.size, work.data.places
+    size, places = work.engine.size, work.data.places
     private = PrivateRun(work.plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
     return FedAvg(engine=work.engine, private=private, server=work.config.server)
 
@@ -106,7 +106,7 @@ def slow_sum(
         chunks = trainer.cohort(cohort, round=number).chunks()
         lengths = [chunk.norms()[:, 0] for chunk in chunks if isinstance(chunk, Contributions)]
         clip = clip.fit(np.concatenate(lengths))
-    total = np.zeros(work.model.size)
+    total = np.zeros(work.engine.size)
     for chunk in trainer.cohort(cohort, round=number).chunks():
         for row in chunk.rows():
             total += slowly_clipped(clip, row.astype(np.float64))
@@ -155,9 +155,9 @@ def _last_sum(work: ClientWork, state: State, *, seed: int) -> list[Check]:
     if work.plan.place == "local" or not isinstance(clip, ScalingClip):
         return []
     private = _algorithm(work, seed=seed).private
-    trainer = EngineTrainer(work.engine, state.weights, randomness=private.randomness)
+    trainer = EngineTrainer(work.engine, state.start, randomness=private.randomness)
     clients = work.engine.present(private.cohort(number))
-    fast = ClippedSum(work.model.size, clip, contributions_bound=max(1, len(clients)))
+    fast = ClippedSum(work.engine.size, clip, contributions_bound=max(1, len(clients)))
     fast.add_summed(clip, trainer.cohort(clients, round=number))
     slow = slow_sum(trainer, clients, work, number=number, clip=clip)
     off, limit = float(np.linalg.norm(fast.close().values - slow)) / clip.clip_norm, _ROUNDING * max(1, len(clients))
@@ -196,7 +196,7 @@ def _independent(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> 
     changed = set[int]()
     for state in [one.state for one in looked[: training + 1]]:
         among: dict[int, Floats] = {}
-        trainer = EngineTrainer(engine, state.weights, randomness=randomness)
+        trainer = EngineTrainer(engine, state.start, randomness=randomness)
         for chunk in trainer.cohort(clients, round=state.round).chunks():
             among.update(zip(chunk.clients, chunk.rows(), strict=True))
         for client in clients[:_ALONE]:

@@ -6,7 +6,7 @@ run can stop anywhere and go on bit for bit.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -45,7 +45,8 @@ class LabelQuery:
         if private.plan.rounds < 2:
             remedy = "plan at least 2: the first is for local.label_distribution"
             raise ConfigError(field="rounds", value=private.plan.rounds, remedy=remedy)
-        return cls(query=query, prior=ClassPrior.of(engine.model, engine.data, engine.local, query, engine.constant))
+        prior = ClassPrior.of(engine.model, engine.data, engine.local, query)
+        return cls(query=query, prior=prior)
 
     def adjustment(self, release: Release) -> Floats:
         """What is added to the flat weights when they are published."""
@@ -56,8 +57,9 @@ class LabelQuery:
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
 
-    Clients start a round with `weights`. With a `query` the first round asks for the label distribution: the server's
-    rates and averages count from the next, and `adjustment` is added to the weights that are published.
+    Clients start a round with `weights` and the numbers that their algorithm has `shared`: zeros, to which each round
+    adds the released mean. With a `query` the first round asks for the label distribution: the server's rates and
+    averages count from the next, and `adjustment` is added to the weights that are published.
 
     All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
     the server alone and only until the last round is over.
@@ -71,6 +73,7 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
+    shared: Floats = field(default_factory=lambda: np.zeros(0))
     query: LabelQuery | None = None
     adjustment: Floats | None = None
 
@@ -78,6 +81,11 @@ class State:
     def secret(self) -> NoiseState | None:
         """What nobody else may know: with the releases it gives the sums away."""
         return self.carry.noise
+
+    @property
+    def start(self) -> Floats:
+        """Every client of the next round starts from these numbers."""
+        return np.concatenate([self.weights, self.shared])
 
     @property
     def published(self) -> Floats:
@@ -92,6 +100,7 @@ class State:
         *,
         server: ServerOptimizer,
         carry: Carry,
+        shares: int = 0,
         query: "LabelQuery | None" = None,
     ) -> "State":
         """The state before the first round, from these weights."""
@@ -102,6 +111,7 @@ class State:
             tail=np.zeros_like(weights),
             tail_rounds=0,
             carry=carry,
+            shared=np.zeros(shares),
             query=query,
             adjustment=None if query is None else np.zeros_like(weights),
         )
@@ -115,7 +125,7 @@ class State:
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
         number, of = server_round(self.round, rounds, asks=self.query is not None)
-        direction, memory = server.direction(mean, self.memory)
+        direction, memory = server.direction(mean[: self.weights.size], self.memory)
         weights = self.weights + server.rate(number, of) * direction
         counts = server.counts(number, of)
         return replace(
@@ -126,6 +136,7 @@ class State:
             tail=self.tail + weights if counts else self.tail,
             tail_rounds=self.tail_rounds + counts,
             carry=carry,
+            shared=self.shared + mean[self.weights.size :],
         )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
@@ -140,6 +151,8 @@ class State:
             "tail_rounds": np.array([self.tail_rounds]),
         }
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
+        if self.shared.size:
+            arrays["shared"] = self.shared
         if self.adjustment is not None:
             arrays["adjustment"] = self.adjustment
         if isinstance(self.carry.clip, QuantileClip):
@@ -174,6 +187,7 @@ class State:
             memory={name: _floats(arrays, f"memory.{name}") for name in self.memory},
             tail=_floats(arrays, "tail"),
             tail_rounds=int(arrays["tail_rounds"][0]),
+            shared=_floats(arrays, "shared") if self.shared.size else self.shared,
             adjustment=None if self.adjustment is None else _floats(arrays, "adjustment"),
             carry=Carry(clip=clip, noise=noise),
         )
@@ -181,7 +195,7 @@ class State:
     def _remembered(self, arrays: Mapping[str, NDArray[np.generic]], number: int) -> NoiseState:
         """What the noise remembers after so many rounds; how many arrays that are may grow over the rounds."""
         names = [f"noise.{index}" for index in range(len(arrays) - 1)] if self.secret is not None else []
-        _check_forms(arrays, {"round": _form(np.array([0])), **{name: _form(self.weights) for name in names}})
+        _check_forms(arrays, {"round": _form(np.array([0])), **{name: _form(self.start) for name in names}})
         round_number = int(arrays["round"][0])
         if self.secret is None or round_number != number:
             raise ConfigError(
@@ -249,8 +263,8 @@ class FedAvg:
         if diagnose and trainers is not None:
             remedy = "single contributions are not seen where clients train elsewhere: leave it out"
             raise ConfigError(field="diagnose", value=True, remedy=remedy)
-        if private.size != engine.model.size:
-            raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
+        if private.size != engine.size:
+            raise ConfigError(field="size", value=private.size, remedy=f"a client sends {engine.size} numbers")
         self._query = LabelQuery.of(engine, private)
         private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
         private.third_party = engine.third_party
@@ -266,14 +280,15 @@ class FedAvg:
         """The state before the first round, from the model's `initial` weights."""
         first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        return State.first(weights, server=self.server, carry=self.private.start(), query=self._query)
+        start, shares = self.private.start(), self.engine.size - weights.size
+        return State.first(weights, server=self.server, carry=start, shares=shares, query=self._query)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
         watch = Watch(self.private.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
-        open_round.ask(self._trainer(state.weights, watch), present=partial(self._present, number=state.round))
+        open_round.ask(self._trainer(state.start, watch), present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
         rounds = self.private.plan.rounds

@@ -57,7 +57,7 @@ def offer_of(work: ClientWork) -> Offer:
     settings = settings_of(work, sections=("model", "local", *(("data", "features") if of_parties else ())))
     offer = Offer(
         plan=plan,
-        size=work.model.size,
+        size=work.engine.size,
         columns=tuple(work.data.columns),
         settings=settings,
         parties=enrolled(data) if isinstance(data, Parties) else (),

@@ -150,7 +150,7 @@ class Party:
             raise SpecificationRefused(f"the offer names no party {self.identity.name}")
         self.policy.check(offer)
         engine, clip = self._engine(offer), offer.clip
-        size, parts = engine.model.size, engine.model.parts
+        size, parts = engine.size, engine.parts
         if size != offer.weights:
             raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         if isinstance(clip, PerLayerClip) and clip.parts != parts:

@@ -18,9 +18,9 @@ from incrowd.learning.batches import draw_batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
-from incrowd.learning.isolation import OwnCode
+from incrowd.learning.isolation import OwnCode, ours
 from incrowd.learning.label_shares import check_label_shares, label_query
-from incrowd.learning.local_algorithms import LocalAlgorithm, algorithm_of
+from incrowd.learning.local_algorithms import LocalAlgorithm, algorithm_of, sent_parts
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
@@ -67,7 +67,6 @@ class CohortEngine:
         execution: Execution | None = None,
         *,
         loss: Loss | None = None,
-        constant: float = 0.0,
         algorithm: LocalAlgorithm | None = None,
         backends: Sequence[MakeBackend] = BACKENDS,
     ) -> None:
@@ -79,18 +78,22 @@ class CohortEngine:
         refuse_dropout(model.module, whose="client", own=True)
         check_label_shares(local.label_shares, self.loss)
         outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
-        self._own = OwnCode(model.module, self.loss)
-        tried_with_tokens(model, data.features, what="examples")
         self.algorithm = algorithm or algorithm_of(local)
+        self._own = OwnCode(model.module, self.loss, self.algorithm)
+        tried_with_tokens(model, data.features, what="examples")
         task = Task(
-            model=model, loss=self.loss, data=self._data, local=local, execution=self.execution, outputs=outputs,
+            model=model,
+            loss=self.loss,
+            data=self._data,
+            local=local,
             algorithm=self.algorithm,
-        )  # fmt: skip
+            execution=self.execution,
+            outputs=outputs,
+        )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
         self._choice = Choice(backends, task)
         self._pool: WorkerPool[_CohortStart] | None = None
-        self.constant = constant
         self.label_query = label_query(local, self._data.labels, self.loss, outputs)
 
     @property
@@ -100,8 +103,9 @@ class CohortEngine:
 
     @property
     def third_party(self) -> str:
-        """A loss that is not incrowd's, in words. Any module may be the user's: the clip bounds it."""
-        return f"loss {self.loss.name}" if self._own.of_loss else ""
+        """The loss, algorithm and backends that are not incrowd's, in words; a clip bounds any module."""
+        backends = [f"backend {type(one).__name__}" for one in self.backends if not ours(one)]
+        return ", ".join([*self._own.names, *backends])
 
     @property
     def clients(self) -> int:
@@ -116,6 +120,16 @@ class CohortEngine:
     def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some clients that there are, in the same order. Private where their number is declared."""
         return clients[clients < self._data.present]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The sizes of the parts of the vector that a client sends: the model's layers, then the algorithm's rest."""
+        return sent_parts(self.model.parts, self.algorithm)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a client sends, and a round starts with."""
+        return sum(self.parts)
 
     @property
     def chunk(self) -> int:
@@ -166,12 +180,16 @@ class CohortEngine:
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
             if pool is None:
                 chunks = (chunk for group in groups for chunk in self._train_group(start, group))
-                return summed(chunks, shortening, size=self.model.size)
+                return summed(chunks, shortening, size=self.size)
             return pool.summed(start, groups, shortening, here=self._train_group)
 
     def _start_with(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _CohortStart:
+        start = torch.as_tensor(weights).to(torch.float32)
+        if start.shape != (self.size,):
+            remedy = f"give one vector of {self.size} numbers, as many as a client sends"
+            raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
         # A copy, because sending a tensor moves its memory, and the caller may have other views of it.
-        return _CohortStart(self.model.flat(weights).to(self._data.device).clone(), randomness, round)
+        return _CohortStart(start.to(self._data.device).clone(), randomness, round)
 
     @contextmanager
     def _workers(self) -> Iterator[WorkerPool[_CohortStart] | None]:
@@ -181,7 +199,7 @@ class CohortEngine:
             return
         pool, self._pool = self._pool, None
         if pool is None:
-            pool = WorkerPool(self._train_group, workers=self._processes, size=self.model.size, most=self.chunk)
+            pool = WorkerPool(self._train_group, workers=self._processes, size=self.size, most=self.chunk)
         try:
             yield pool
         finally:

@@ -110,7 +110,7 @@ class MadeUp:
 
 
 class OwnCode:
-    """The code of a module and a loss that is neither torch's nor ours, and all that it can hold.
+    """The code of a module, a loss and a local algorithm that is neither torch's nor ours, and all that it can hold.
 
     Guarantee: a call that changes anything that is reachable from it is refused: attributes, closures, globals, class
     attributes. Modules are trained in copies, which may change.
@@ -118,13 +118,20 @@ class OwnCode:
     Edge cases: state that Python cannot see (a file, another process, a C extension) is beyond this check.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, algorithm: object = None) -> None:
         self.of_module = not all(map(known, module.modules()))
         self.of_loss = loss not in LOSSES.values()
         self._parts: dict[tuple[str, str], object] = (
             {("module", type(module).__name__): module} if self.of_module else {}
         )
         self._parts |= {("loss", loss.name): loss.value} if self.of_loss else {}
+        if algorithm is not None and not ours(algorithm):
+            self._parts["algorithm", type(algorithm).__name__] = algorithm
+
+    @property
+    def names(self) -> list[str]:
+        """Each part in words. A clip bounds any module, so modules are not among them."""
+        return [f"{field} {name}" for field, name in self._parts if field != "module"]
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -134,6 +141,11 @@ class OwnCode:
         for (field, name), one in self._parts.items():
             if remembered(one) != before[field, name]:
                 raise refused(field, name)
+
+
+def ours(value: object) -> bool:
+    """Whether an object is of a class of ours."""
+    return type(value).__module__.startswith("incrowd.")
 
 
 def refused(field: str, name: str) -> ConfigError:

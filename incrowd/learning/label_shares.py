@@ -86,18 +86,18 @@ class ClassPrior:
     several: bool
 
     @classmethod
-    def of(cls, model: Model, data: ClientTensors, local: Local, query: MeanQuery, constant: float) -> "ClassPrior":
+    def of(cls, model: Model, data: ClientTensors, local: Local, query: MeanQuery) -> "ClassPrior":
         """Those of a model's last biases; or of a linear model's weights of a last feature that is `constant`.
 
         Edge cases: a model whose outputs have no such biases is a `ConfigError`: its outputs cannot be adjusted.
         """
-        classes, shape = query.size, model.layout.shapes[-1]
+        classes, shape, constant = query.size, model.layout.shapes[-1], data.constant
         places, unit = slice(model.size - classes, model.size), 1.0
         if constant and len(model.layout.shapes) == 1 and shape == (classes, model.size // classes):
             places, unit = slice(shape[1] - 1, None, shape[1]), constant
         several = len(data.labels.shape) > 1 or data.labels.is_floating_point()
         found = cls(size=model.size, places=places, unit=unit, smoothing=local.label_shares or 1.0, several=several)
-        if not _moves_outputs(model, data, found, classes, constant):
+        if not _moves_outputs(model, data, found, classes):
             remedy = "the last layer has no bias, by which it would be published: give it one, or leave it out"
             raise ConfigError(field="local.label_distribution", value=local.label_distribution, remedy=remedy)
         return found
@@ -118,12 +118,12 @@ class ClassPrior:
         return weights
 
 
-def _moves_outputs(model: Model, data: ClientTensors, prior: ClassPrior, classes: int, constant: float) -> bool:
+def _moves_outputs(model: Model, data: ClientTensors, prior: ClassPrior, classes: int) -> bool:
     """Whether a step of the biases moves all outputs for a made-up example by as much."""
     made_up = meant(zeros(data.features, 1), scale=1, offset=0)
-    if constant and isinstance(made_up, Tensor):
+    if data.constant and isinstance(made_up, Tensor):
         made_up = made_up.cpu().clone().flatten(1)
-        made_up[:, -1] = constant
+        made_up[:, -1] = data.constant
     step = torch.zeros(model.size)
     if len(step[prior.places]) != classes:
         return False

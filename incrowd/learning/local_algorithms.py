@@ -139,6 +139,12 @@ def algorithm_of(local: Local) -> LocalAlgorithm:
     return Adam(local) if local.optimizer == "adam" else Sgd(local)
 
 
+def sent_parts(parts: tuple[int, ...], algorithm: LocalAlgorithm) -> tuple[int, ...]:
+    """The sizes of the parts of a client's vector, for clipping part by part: the model's layers, then the rest."""
+    rest = algorithm.sends(sum(parts))
+    return (*parts, rest) if rest else parts
+
+
 @torch.no_grad()
 def descend(client: ClientAtWork, local: Local, *, drift: Sequence[Tensor] | None = None) -> None:
     """Take SGD's steps along gradients less a `drift`."""

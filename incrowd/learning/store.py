@@ -24,7 +24,7 @@ class ClientTensors:
 
     Features keep the type they are stored in; what they mean is ``features * scale + offset``, as
     `incrowd.data.Examples` has it: one tensor, or several inputs. ``declared`` is the public number of clients, where
-    it is another one than those that are there.
+    it is another one than those that are there, ``constant`` the last feature of every example, where it is a constant.
     """
 
     features: Inputs = field(repr=False)
@@ -34,6 +34,7 @@ class ClientTensors:
     scale: float = 1.0
     offset: float = 0.0
     declared: int | None = None
+    constant: float = 0.0
 
     def __post_init__(self) -> None:
         check_inputs(self.features)
@@ -104,15 +105,8 @@ class ClientTensors:
 
     def to(self, device: torch.device) -> "ClientTensors":
         """The same with features and labels on a device."""
-        return ClientTensors(
-            features=each(lambda one: one.to(device), self.features),
-            labels=self.labels.to(device),
-            offsets=self.offsets,
-            indices=self.indices,
-            scale=self.scale,
-            offset=self.offset,
-            declared=self.declared,
-        )
+        features = each(lambda one: one.to(device), self.features)
+        return replace(self, features=features, labels=self.labels.to(device))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,6 +14,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.federated.fedavg import Trainers
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -141,7 +142,7 @@ class ClientWork:
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg:
         """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
-        size, places = self.engine.model.size, self.data.places
+        size, places = self.engine.size, self.data.places
         private = PrivateRun(
             self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label, places=places
         )
@@ -281,7 +282,8 @@ def assemble(
         _check_local(config, data)
     execution = _execution(config, chunk, plan)
     constant = _constant(config)
-    engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss, constant=constant)
+    tensors = replace(ClientTensors.of(data), constant=constant)
+    engine = CohortEngine(model, tensors, config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
@@ -313,6 +315,7 @@ def _usual_size(sampler: Sampler) -> float:
 def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:
     wanted = config.privacy
     budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
+    parts = sent_parts(model.parts, algorithm_of(config.local))
     if wanted.groups is not None:
         _validate.count(groups=wanted.groups)
         if schedule is not None:
@@ -322,7 +325,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
             rounds=wanted.rounds,
             groups=wanted.groups,
             budget=budget,
-            clip=clip_of(wanted.clip, model.parts, clients / wanted.groups),
+            clip=clip_of(wanted.clip, parts, clients / wanted.groups),
             buffers=wanted.buffers,
         )
     cohort = _cohort(config, clients)
@@ -331,7 +334,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling],
         place=wanted.place,
-        clip=clip_of(wanted.clip, model.parts, cohort),
+        clip=clip_of(wanted.clip, parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)

@@ -63,7 +63,7 @@ def make(data: Clients, plan: Promise) -> Maker:
         engine = CohortEngine(model, ClientTensors.of(data), local, Execution(chunk=3))
         ledger = ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         source = randomness or SeededRandomness(2)
-        private = PrivateRun(plan, ledger=ledger, randomness=source, size=model.size)
+        private = PrivateRun(plan, ledger=ledger, randomness=source, size=engine.size)
         return FedAvg(engine=engine, private=private, server=server or ServerOptimizer(), **rest)  # type: ignore[arg-type]  # by name
 
     return made

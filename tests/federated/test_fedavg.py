@@ -136,6 +136,19 @@ def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, na
         assert same(run(resumed, state=again), whole)
 
 
+@pytest.mark.parametrize("name", ["everyone", "correlated"])
+def test_scaffold_shares_gradients_resumes_and_publishes_weights_alone(make: Maker, name: str) -> None:
+    plan, local = promised(name), LOCAL.replaced(algorithm="scaffold")
+    whole = run(make(plan=plan, local=local))
+    assert (whole.weights.shape, whole.shared.shape, whole.published.shape) == ((SIZE,), (SIZE,), (SIZE,))
+    assert whole.shared.any()
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    stopped = run(make(plan=plan, local=local, ledger=ledger), rounds=2)
+    resumed = make(plan=plan, local=local, ledger=ledger)
+    again = resumed.init().restored(stopped.to_arrays(), stopped.secret_arrays())
+    assert same(run(resumed, state=again), whole)
+
+
 def test_arrays_of_another_run_are_refused(make: Maker) -> None:
     arrays = make().init().to_arrays()
     for wrong in (
@@ -240,5 +253,5 @@ def test_impossible_shares_of_absent_clients_are_refused(make: Maker, unavailabl
 def test_a_run_over_other_weights_is_refused(make: Maker) -> None:
     algorithm = make()
     algorithm.private.size += 1
-    with pytest.raises(ConfigError, match="the model has 18 weights"):
+    with pytest.raises(ConfigError, match="a client sends 18 numbers"):
         FedAvg(engine=algorithm.engine, private=algorithm.private, server=ServerOptimizer())

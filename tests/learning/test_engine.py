@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
         next(
             CohortEngine(model, clients([3, 0, 4]), local).train(model.weights, [0, 1], randomness=RANDOMNESS, round=0)
         )
-    with pytest.raises(ConfigError, match="one vector of 125 weights"):
+    with pytest.raises(ConfigError, match="one vector of 125 numbers"):
         next(engine.train(torch.zeros(3), [0], randomness=RANDOMNESS, round=0))
     with pytest.raises(DataError, match=r"cannot take examples of the shape \(24,\)"):
         CohortEngine(linear(FEATURES + 1, CLASSES), data, local)
