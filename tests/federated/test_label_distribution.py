@@ -150,13 +150,13 @@ def test_a_client_s_answer_is_its_own_label_distribution() -> None:
 
 
 def prior(model: Model = MODEL, *, constant: float = 0.0, labels: Tensor | None = None) -> ClassPrior:
-    data = people(sort=False)
+    data = replace(people(sort=False), constant=constant)
     data = data if labels is None else replace(data, labels=labels)
     loss = CROSS_ENTROPY if labels is None else LOGISTIC
     outputs = 3 if labels is None else labels.shape[1]
     query = label_query(LOCAL, data.labels, loss, (outputs,))
     assert query is not None
-    return ClassPrior.of(model, data, LOCAL, query, constant)
+    return ClassPrior.of(model, data, LOCAL, query)
 
 
 def test_a_mean_that_is_noise_adjusts_nothing_and_a_clear_one_by_its_logarithm() -> None:
