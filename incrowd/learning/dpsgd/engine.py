@@ -207,7 +207,7 @@ class FrozenCache:
         if found is None:
             found = self._through(row)
             if len(self._made) < self._most:
-                self._made[row] = found
+                self._made[row] = found.clone()  # found may be a part of something larger
         return found
 
     def _through(self, row: int) -> Tensor:

@@ -65,7 +65,7 @@ class GradientSelection:
         """The clipped sum at these weights, which may change from step to step."""
         stored = tuple((name, one.dtype, one.shape[1:]) for name, one in named(self.records.features).items())
         labels = self.records.labels.dtype, self.records.labels.shape[1:]
-        settings = training.physical_batch, training.expected_batch, torch.get_num_threads()
+        settings = training.physical_batch, _power_of_two(2 * training.expected_batch), torch.get_num_threads()
         kind = stored, labels, self.records.scale, self.records.offset, self.loss, self.execution, settings
         made = _SELECTED.setdefault(self.model, {})
         if kind not in made:
@@ -127,11 +127,16 @@ class GradientSelection:
             most = min(_VECTORIZED, NUMBERS // self.model.size)
         else:  # torch computes single numbers in runs of up to 32, and the end of a run in another way
             return None
-        rows = 2 ** int(math.log2(max(1, min(most, training.physical_batch))))
+        rows = _power_of_two(min(most, training.physical_batch))
         if rows == 1:
             return None
         function, module = trial.vectorized()
         return lambda weights: VectorizedGradients(function, module, weights, rows=rows)
+
+
+def _power_of_two(number: float) -> int:
+    """The largest one of 1 to 256 that is not above it."""
+    return 1 << int(math.log2(min(max(number, 1), _ACCELERATED)))
 
 
 class _Trial:

@@ -163,6 +163,18 @@ def test_one_record_moves_a_sum_by_at_most_the_sensitivity(kind: str) -> None:
     assert float((sums[0] - exact.totals[0]).norm()) < (settings.sensitivity - settings.clip_norm) / 2
 
 
+@pytest.mark.parametrize("kind", [*FEW_KINDS, "narrow convolutions"])
+def test_rounding_takes_no_single_record_beyond_the_clip_bound(kind: str) -> None:
+    records, seen, settings = KINDS[kind][2], Seen(), training(steps=1, sampling_prob=1, clip_norm=0.01)
+    one = engine(kind)
+    for row in range(20):
+        one.records = without(without(records, row + 1, len(records)), 0, row)
+        round_of(one, settings, seen)
+    lengths = torch.stack([total.double().norm() for total in seen.totals])
+    assert float(lengths.max()) <= 0.01
+    assert float(lengths.min()) > 0.01 * (1 - 2.0**-21)
+
+
 def test_inputs_that_float32_rounds_badly_make_no_gradient_longer() -> None:
     # Inputs of 1e30 need factors that float32 holds with few digits, or none.
     data = Records(features=torch.full((3, 2), 1e30), labels=torch.tensor([0.0, 1.0, 2.0]))

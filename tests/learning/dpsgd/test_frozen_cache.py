@@ -150,22 +150,25 @@ def test_a_record_that_is_not_finite_is_dropped_and_reaches_nobody() -> None:
     assert found.weights.isfinite().all()
 
 
-@pytest.mark.parametrize("first", [[], [nn.Flatten()]], ids=["nothing", "nothing that could be frozen"])
-def test_without_frozen_layers_nothing_is_kept(first: list[nn.Module]) -> None:
-    assert FrozenCache.of(Model(nn.Sequential(*first, nn.Linear(TOKENS, CLASSES))), records(tokens=False)) is None
+ALONG = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=False)
+HEAD = nn.Linear(TOKENS, CLASSES)
+SEVERAL = Records(features={"one": torch.zeros(2, 3), "two": torch.zeros(2, 3)}, labels=torch.zeros(2))
+LEFT: dict[str, tuple[nn.Module, Records]] = {
+    "nothing is frozen": (nn.Sequential(HEAD), records(tokens=False)),
+    "nothing that could be": (nn.Sequential(nn.Flatten(), HEAD), records(tokens=False)),
+    "looks along the batch": (
+        nn.Sequential(*frozen(nn.Embedding(WORDS, 8), ALONG), nn.Flatten(), nn.Linear(8 * TOKENS, CLASSES)),
+        records(),
+    ),
+    "cannot take made-up records": (
+        nn.Sequential(*frozen(nn.Linear(TOKENS + 1, 9)), nn.Linear(9, CLASSES)),
+        records(tokens=False),
+    ),
+    "several inputs": (headed(), SEVERAL),
+}
 
 
-def test_layers_that_look_along_the_batch_are_not_kept() -> None:
-    along = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=False)
-    module = nn.Sequential(*frozen(nn.Embedding(WORDS, 8), along), nn.Flatten(), nn.Linear(8 * TOKENS, CLASSES))
-    assert FrozenCache.of(Model(module), records()) is None
-
-
-def test_layers_that_cannot_take_made_up_records_are_not_kept() -> None:
-    module = nn.Sequential(*frozen(nn.Linear(TOKENS + 1, 9)), nn.Linear(9, CLASSES))
-    assert FrozenCache.of(Model(module), records(tokens=False)) is None
-
-
-def test_several_inputs_go_the_other_ways() -> None:
-    features = {"one": torch.zeros(COUNT, 3), "two": torch.zeros(COUNT, 3)}
-    assert FrozenCache.of(Model(headed()), Records(features=features, labels=torch.zeros(COUNT))) is None
+@pytest.mark.parametrize("name", LEFT)
+def test_other_models_have_no_cache(name: str) -> None:
+    module, data = LEFT[name]
+    assert FrozenCache.of(Model(module), data) is None

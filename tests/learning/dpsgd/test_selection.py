@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,7 +181,9 @@ def test_a_model_is_tried_once_for_all_silos_and_rehearsals(monkeypatch: pytest.
     model, settings = normed(), training(steps=1, physical_batch=40)
     engines = [BatchedRecords(model, records(count), DESCENT) for count in (5, 60)]
     for engine in (*engines, engines[0].rehearsal(1)):
-        engine.train(start(model), settings, noise=nothing, batches=RANDOMNESS.stream("b"))
+        for expected in (16.0, 21.0):  # of silos of several sizes
+            plan = replace(settings, expected_batch=expected)
+            engine.train(start(model), plan, noise=nothing, batches=RANDOMNESS.stream("b"))
     assert tried == [1]
     selected(normed())
     assert tried == [1, 1]
