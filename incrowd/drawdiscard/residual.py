@@ -93,7 +93,8 @@ class ResidualTest:
         with np.errstate(all="ignore"):  # what is not a number fails every limit
             residual = np.subtract(parent, answer, dtype=np.float64) * (1 / (gamma * self._scale))
             sizes, count = np.abs(residual), len(residual)
-            mean, square, most = float(sizes.sum()) / count, float(np.square(sizes).sum()) / count, float(sizes.max())
+            mean, square = float(sizes.sum()) / count, float(np.einsum("i,i->", residual, residual)) / count
+            most = float(sizes.max())
         limits = self.limits
         within = limits.low <= mean <= limits.high and limits.low_square <= square <= limits.high_square
         if not (within and most <= limits.most):

@@ -105,7 +105,8 @@ class Learnt:
         `sizes` are its mean |r| and mean r^2.
         """
         there = (residual if len(residual) == len(self._where) else residual[self._where]) / self._deviation
-        found = np.array([*sizes, *(direction @ there for direction in self._directions)])  # one by one: no threads
+        found = np.empty(2 + len(self._directions))
+        found[:2], found[2:] = sizes, np.einsum("ij,j->i", self._directions, there)  # einsum: no threads
         self._pulled += found[2:, None] * there
         if self._offered % REMEMBERED_EVERY == 0:
             self._lately[:, self._offered // REMEMBERED_EVERY % MEMORY] = found
