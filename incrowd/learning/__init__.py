@@ -1,6 +1,8 @@
 """Models, local training, and the engine that trains a cohort."""
 
 from incrowd.learning.arithmetic import ieee
+from incrowd.learning.backends import BACKENDS
+from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.cohort import EngineCohort
 from incrowd.learning.contributions import Contributions
@@ -9,6 +11,7 @@ from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
 from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.execution import Execution
+from incrowd.learning.local_algorithms import ClientAtWork, LocalAlgorithm, descend, mean_gradient
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
@@ -19,6 +22,7 @@ from incrowd.settings.descent import Descent
 
 __all__ = [
     "ABSOLUTE",
+    "BACKENDS",
     "CROSS_ENTROPY",
     "HUBER",
     "LOGISTIC",
@@ -26,8 +30,11 @@ __all__ = [
     "POISSON",
     "SQUARED",
     "Answer",
+    "Backend",
     "BatchedRecords",
+    "ClientAtWork",
     "ClientExamples",
+    "ClientRound",
     "ClientTensors",
     "CohortEngine",
     "Contributions",
@@ -36,16 +43,20 @@ __all__ = [
     "Execution",
     "FastNoise",
     "GridNoise",
+    "LocalAlgorithm",
     "Loss",
     "MeanQuery",
     "Model",
     "Records",
     "StepNoise",
+    "Task",
     "as_loss",
+    "descend",
     "draw_batches",
     "ieee",
     "linear",
     "lora",
+    "mean_gradient",
     "merged",
     "mlp",
     "one_thread",
