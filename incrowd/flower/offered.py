@@ -24,7 +24,11 @@ from incrowd.runs.silo_work import SiloWork
 from incrowd.settings.explained import explained
 from incrowd.settings.local import Local
 
-_OF_THIS_MACHINE = {"data": {"enrolled", "folder", "test_file"}, "model": {"folder"}, "features": {"cache"}}
+_OF_THIS_MACHINE = {
+    "data": {"enrolled", "folder", "test_file"},
+    "model": {"folder"},
+    "features": {"cache", "folder", "weights"},
+}
 """What says where files are here, and is nobody else's business."""
 
 

@@ -28,7 +28,7 @@ from incrowd.learning.losses import LOSSES
 from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.runs.build import feature_map_for, loss_of, model_of, section
-from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
+from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, ModuleFeatures
 from incrowd.runs.data_config import Parties
 from incrowd.runs.functions import call
 
@@ -114,6 +114,8 @@ class OwnExamples:
             raise SpecificationRefused(f"{model.module} is not among the modules that this party allows")
         if isinstance(model, GivenModel) and len(allow.modules) != 1:
             raise SpecificationRefused("this party has not said which of its modules the given model is")
+        if isinstance(sections.features, ModuleFeatures):
+            raise SpecificationRefused("features of a module: no server may name code that a party runs")
         numbers = _data(sections).classes is None
         if numbers and loss is not None and loss not in allow.losses:
             raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")

@@ -1,7 +1,7 @@
 """Logit adjustment: training compares outputs with a client's own label distribution, publication adds everyone's.
 
-Clients whose labels are not everyone's teach each other's labels away: a client that holds two classes of ten tells the
-model that there are no others. Under such a label shift the right likelihood of a client's labels adds the logarithm of
+Clients whose labels are not everyone's teach each other's labels away: a client that holds two classes of ten teaches
+the model that no others exist. Under such a label shift the right likelihood of a client's labels adds the logarithm of
 each class's share among them to the model's logits (logit adjustment: Menon et al. 2021, of clients Zhang et al. 2022).
 The model learns how classes differ, and not which are frequent. `ClassPrior` adds that once, when weights are
 published: the logarithm of everyone's label distribution, which the first round asks for (`MeanQuery`).
@@ -34,8 +34,8 @@ def check_label_shares(smoothing: float | None, loss: Loss) -> None:
 
 
 def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
-    """The share of each of so many classes among labels, float64; of `several` labels of yes and no each the share of
-    yes.
+    """The share of each of so many classes among labels, float64; for `several` labels of yes and no each the share
+    of yes.
 
     Edge cases: places of a sequence that do not count are left out; without labels all shares are 0.
     """
@@ -47,9 +47,9 @@ def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
 
 
 def logit_offset(labels: Tensor, smoothing: float, *, loss: Loss, outputs: OutputShape) -> Tensor:
-    """What a client adds to the last dimension of its outputs: log(share of the class among its labels + smoothing).
+    """The adjustment of the last dimension of outputs: log(share of the class among a client's labels + smoothing).
 
-    Of labels of yes and no it is the difference between the two logarithms. Edge cases: see `shares_of`.
+    For labels of yes and no it is the difference between the two logarithms. Edge cases: see `shares_of`.
     """
     several = loss is LOGISTIC
     classes = math.prod(labels.shape[1:]) if several else outputs[-1]
@@ -68,7 +68,7 @@ def label_query(local: Local, labels: Tensor, loss: Loss, outputs: OutputShape) 
     if local.label_shares is None or (classes < 2 and not several):
         remedy = "it needs local.label_shares, and two classes or more: give those, or leave it out"
         raise ConfigError(field="local.label_distribution", value=local.label_distribution, remedy=remedy)
-    longest = math.sqrt(classes) / 2 if several else math.sqrt(1 - 1 / classes)  # of a client with one class alone
+    longest = math.sqrt(classes) / 2 if several else math.sqrt(1 - 1 / classes)  # a client with one class alone
     vector = partial(_above_uniform, classes=classes, several=several)
     return MeanQuery(name="label distribution", size=classes, vector=vector, bound=longest)
 
@@ -87,7 +87,7 @@ class ClassPrior:
 
     @classmethod
     def of(cls, model: Model, data: ClientTensors, local: Local, query: MeanQuery) -> "ClassPrior":
-        """Those of a model's last biases; or of a linear model's weights of a last feature that is `constant`.
+        """The adjustment of a model's last biases, or of a linear model's weights of a last feature that is `constant`.
 
         Edge cases: a model whose outputs have no such biases is a `ConfigError`: its outputs cannot be adjusted.
         """

@@ -112,7 +112,7 @@ class MeanQuery:
             raise ConfigError(field="vector", value=first.shape, remedy=remedy)
 
     def row(self, data: ClientTensors, client: int) -> Floats:
-        """What a client contributes, a function of its own examples alone: its vector, in units of the bound."""
+        """A client's vector in units of the bound: a function of its own examples alone."""
         own = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
         features = meant(chosen(data.features, own), scale=data.scale, offset=data.offset)
         vector = _numbers(self.vector(ClientExamples(features, data.labels[own]))) / self.bound
@@ -120,7 +120,7 @@ class MeanQuery:
         return vector / max(1.0, float(np.linalg.norm(vector)))
 
     def trainer(self, data: ClientTensors, *, width: int) -> "VectorTrainer":
-        """Who answers for clients in a round of so many numbers: see `incrowd.privacy.release.Trainer`."""
+        """The trainer of a round of so many numbers: see `incrowd.privacy.release.Trainer`."""
 
         def rows(clients: Sequence[int]) -> Floats:
             found = np.zeros((len(clients), width))
@@ -146,7 +146,7 @@ class VectorTrainer:
     rows: Callable[[Sequence[int]], Floats] = field(repr=False)
 
     def cohort(self, clients: ClientNumbers, *, round: int) -> "VectorCohort":
-        """What these clients contribute."""
+        """The contributions of these clients."""
         return VectorCohort(self.rows, [int(client) for client in clients])
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from incrowd import _validate
@@ -46,7 +48,6 @@ from incrowd.learning import (
 from incrowd.learning.features import (
     FeatureMap,
     OrientedEnergies,
-    OwnPixels,
     Spread,
     TableRows,
     TextBuckets,
@@ -55,6 +56,7 @@ from incrowd.learning.features import (
     UnitNorm,
     WithConstant,
     compose,
+    from_module,
     is_picture,
     picture_map,
     transform,
@@ -73,6 +75,7 @@ from incrowd.runs.config import (
     GivenModel,
     LinearSection,
     MlpSection,
+    ModuleFeatures,
     NoFeatures,
     PictureFeatures,
     PieceFeatures,
@@ -128,7 +131,14 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
 
 
 AnyFeatures = (
-    NoFeatures | UnitFeatures | EnergyFeatures | PictureFeatures | TableFeatures | TextFeatures | TokenFeatures
+    NoFeatures
+    | UnitFeatures
+    | EnergyFeatures
+    | PictureFeatures
+    | TableFeatures
+    | TextFeatures
+    | TokenFeatures
+    | ModuleFeatures
 )
 Object = TypeVar("Object")
 
@@ -262,6 +272,8 @@ def feature_map_of(
         alone: FeatureMap = _energies(wanted, shape)
     elif isinstance(wanted, UnitFeatures):
         alone = UnitNorm(centred=wanted.centred)
+    elif isinstance(wanted, ModuleFeatures):
+        alone = _encoder(wanted)
     elif isinstance(wanted, TableFeatures):
         alone = TableRows(columns=_stated_columns("table", columns), bins=wanted.bins, raw=wanted.raw)
     else:
@@ -292,14 +304,19 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if not is_picture(shape):
         remedy = f"it needs {A_PICTURE}; these examples are {shape}: the recipe general takes any"
         raise ConfigError(field="name", value="pictures", remedy=remedy)
-    return picture_map(
-        shape,
-        dimensions=wanted.dimensions,
-        whitening=wanted.whitening,
-        mirrored=wanted.mirrored,
-        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
-        cache=_learnt_from_made_up(wanted),
-    )
+    return picture_map(shape, dimensions=wanted.dimensions, cache=_learnt_from_made_up(wanted))
+
+
+def _encoder(wanted: ModuleFeatures) -> FeatureMap:
+    """A frozen module of the user's, with its weights from a file, whose outputs have length one."""
+    module = _own_module(wanted.module, wanted.arguments, wanted.folder)
+    if wanted.weights is not None:
+        try:
+            module.load_state_dict(load_file(wanted.weights))
+        except (OSError, RuntimeError, SafetensorError) as error:
+            remedy = f"give a file of the module's state, of safetensors: {error}"
+            raise ConfigError(field="weights", value=wanted.weights, remedy=remedy) from error
+    return compose(from_module(module, name=wanted.module), UnitNorm())
 
 
 def _learnt_from_made_up(wanted: AnyFeatures) -> Path:
@@ -387,7 +404,7 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
     if isinstance(wanted, GivenModel):
         return _started(_handed_over(given.model, "model"), given)
     if isinstance(wanted, FunctionModel):
-        return _started(_own_model(wanted), given)
+        return _started(Model(_own_module(wanted.module, wanted.arguments, wanted.folder)), given)
     shape = examples.shape
     labels = examples.labels
     several = labels.shape[1] if labels.ndim > 1 else 1
@@ -416,12 +433,12 @@ def check_model(model: Model, data: Clients, loss: Loss) -> None:
         tried_with_tokens(model, data.test.as_tensors()[0], what="test examples")
 
 
-def _own_model(wanted: FunctionModel) -> Model:
-    module = call(wanted.module, wanted.arguments, folder=wanted.folder, field="module")
+def _own_module(source: str, arguments: Mapping[str, Any], folder: str | None) -> nn.Module:
+    module = call(source, arguments, folder=folder, field="module")
     if not isinstance(module, nn.Module):
         remedy = f"it returns {type(module).__name__}: return a torch.nn.Module"
-        raise ConfigError(field="module", value=wanted.module, remedy=remedy)
-    return Model(module)
+        raise ConfigError(field="module", value=source, remedy=remedy)
+    return module
 
 
 def _started(model: Model, given: Given) -> Model:

@@ -54,22 +54,29 @@ class EnergyFeatures(Section):
 
 
 class PictureFeatures(Section):
-    """What is in a picture, grey or in colours, pixels between 0 and 1, seen along `dimensions` directions in which
-    made-up pictures differ, whitened by their spectrum (`incrowd.learning.features.whitened`), of length one. With
-    `constant` there is one more feature, which every example has: the bias of a linear model. What is no picture, its
-    neighbouring pixels no more alike than any others, is seen as its pixels, in at most `pixels` features of its own.
-    `mirrored` pictures mean the same in a mirror; without it those in colours do, which are taken for photographs.
-    `raw` is the share of a picture that its pixels have there, a share of the square of its length: 0.01, in colours
-    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`.
+    """Energies and patches of pictures, grey or in colours, along `dimensions` directions in which made-up pictures
+    differ, whitened (`incrowd.learning.features.picture_map`), of length one. With `constant` there is one more
+    feature, which every example has: the bias of a linear model.
     """
 
     name: Literal["pictures"] = "pictures"
     dimensions: int = 256
-    whitening: float | None = None
-    mirrored: bool | None = None
-    pixels: int = 1024
-    raw: float | None = None
-    moved: float = 0.3
+    constant: float = 0.1
+    cache: str | None = None
+
+
+class ModuleFeatures(Section):
+    """The outputs of a frozen module that a function of your own, `module` = "package:name", returns for these
+    `arguments`, with length one; it is imported as in `FunctionData`. `weights` is a file of the module's state, of
+    safetensors. With `constant` there is one more feature, which every example
+    has: the bias of a linear model.
+    """
+
+    name: Literal["module"] = "module"
+    module: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    weights: str | None = None
+    folder: str | None = None
     constant: float = 0.1
     cache: str | None = None
 
@@ -169,8 +176,9 @@ FeaturesSection = Annotated[
     | Annotated[PictureFeatures, Tag("pictures")]
     | Annotated[TableFeatures, Tag("table")]
     | Annotated[TextFeatures, Tag("text")]
-    | Annotated[TokenFeatures, Tag("tokens")],
-    tag("name", "none"),
+    | Annotated[TokenFeatures, Tag("tokens")]
+    | Annotated[ModuleFeatures, Tag("module")],
+    tag("name", "none", own="module"),
 ]
 ModelSection = Annotated[
     Annotated[LinearSection, Tag("linear")]

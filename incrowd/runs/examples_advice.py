@@ -17,7 +17,6 @@ from incrowd.learning.inputs import calling
 from incrowd.learning.threads import one_thread
 from incrowd.runs.build import init_scale_of
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.config import PictureFeatures
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
 
@@ -26,9 +25,6 @@ LARGE = 100.0
 
 LOPSIDED = 0.8
 """A class with at least this share of the examples makes accuracy tell little."""
-
-NO_PICTURES = 0.5
-"""From such a share of examples that are no pictures on, features of pictures are called out of place."""
 
 STEPS = 5
 """So many steps are tried on public examples."""
@@ -42,7 +38,6 @@ _LOOKED_AT, _TRIED, _LARGEST, _TINY = 1000, 64, 2_000_000, 1e-6
 def of_examples(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
     """What is doubtful, of test examples that are public."""
     yield from _of_scale(work, test)
-    yield from _of_pictures(work, test)
     yield from _of_balance(test)
     yield from _of_first_steps(work, test)
 
@@ -57,21 +52,6 @@ def _of_scale(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
         yield (
             f"features of the test examples go up to {largest:.4g}: the largest numbers rule the gradient. Scale them "
             "by a range that is public, say to 0 .. 1."
-        )
-
-
-def _of_pictures(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
-    """Examples that are told to be pictures and are none: their features of pictures are zeros."""
-    wanted, values = work.config.features, test.values(slice(0, _LOOKED_AT))
-    if not isinstance(wanted, PictureFeatures) or not isinstance(values, np.ndarray):
-        return
-    energies = np.square(values if wanted.constant == 0 else values[:, :-1], dtype=np.float64)
-    least = 1 - max(wanted.raw or 0.0, wanted.moved)  # of a picture that was moved far
-    none = float((energies[:, : wanted.dimensions].sum(1) < least * energies.sum(1) / 2).mean())
-    if none >= NO_PICTURES:
-        yield (
-            f"features.name = pictures, and {100 * none:.3g} % of the test examples are none: neighbouring pixels are "
-            "no more alike than any others, and pixels alone are seen. Take the recipe general, or put them in order."
         )
 
 

@@ -1,4 +1,4 @@
-"""Recipes: settings that suit a federation, from what everybody may know of it.
+"""Recipes: default hyperparameters that follow from public facts about a federation.
 
 | recipe        | what it knows beforehand                                                           |
 | ------------- | ---------------------------------------------------------------------------------- |
@@ -7,8 +7,8 @@
 | `tables`      | what is stated of a table's columns: ranges, levels, texts                         |
 | `text`        | that examples are texts of a table's columns, or sequences of tokens               |
 
-A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
-what it chooses costs nothing. What settings state themselves stays as they state it.
+A recipe sees an `Outline` alone: the number of clients or records, the budget, the shape of an example. It reads no
+example, so its choice costs nothing. Settings that the user states stay as they are.
 """
 
 import math
@@ -20,9 +20,8 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
-from incrowd.learning.features.pictures import A_PICTURE, GreyPictures, in_colour, is_picture
-from incrowd.learning.features.sizes import PLACES
-from incrowd.learning.features.table_rows import bare, texts_of
+from incrowd.learning.features.pictures import A_PICTURE, is_picture
+from incrowd.learning.features.table_rows import PLACES, bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
@@ -34,94 +33,58 @@ from incrowd.runs.silo_config import SiloConfig
 Tables = dict[str, dict[str, Any]]
 
 MANY = 5000
-"""From so many clients on, a share of them in each round does what all of them would, in less time."""
+"""With so many clients or more a tenth takes part in each round, which takes less time."""
 
-WEAK = 60.0
-"""Below such a signal noise rules."""
-
-CLEAR = 400.0
-"""From such a signal on, what a model has learnt is more than noise."""
-
-STRONG = 5000.0
-"""From such a signal on, what is learned of pictures is less than noise allows: more rounds come closer to it."""
+ROUNDS = 30
 
 CONSTANT = 0.1
-"""A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
+"""A feature that every example has: the bias of a linear model, with a hundredth of the square of an example."""
 
-SHARES, SHARES_OF_TWO = 0.03, 0.3
-"""What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
+LABEL_SHARES, SHARES_OF_TWO = 0.03, 1.0
+"""The smoothing of a client's label distribution, of many classes and of two: see `incrowd.learning.label_shares`."""
+
+CLIP, TEXT_CLIP = 0.2, 0.1
+"""The bound of two classes. Texts have few words in common, so that their mean gradients are shorter."""
 
 QUERY = 0.02
 """The share of the sum of 1 / noise^2 over all rounds that the query for everyone's label distribution gets."""
 
-SHARES_OF_TEXTS = 0.3
-"""The same of texts, whose labels are rarely as uneven as shards are."""
+RECORD_CLIP = 0.3
+"""The bound of a record's gradient, whose length is about one before anything is learnt."""
 
-BUCKETS_OF_TEXTS = 16_384
-"""That a text's pieces are counted in. Fewer lose words to each other, and noise is as loud in a row of any width."""
+MOST_STEPS = 4000.0
+"""The sum of all steps at most, in lengths of an update: beyond it, training and not noise is the limit."""
 
-FAINT, SHORTER, SLOWER = 150.0, 0.5, 0.6
-"""Below such a signal two classes of texts are learned with half the bound and .6 of a step: gradients of texts are
-short, and a bound above them lets noise through.
-"""
-
-SHARES_OF_FEW = 1.0
-"""The same where clients have few rows, whose shares are luck for the most part."""
-
-MANY_CLASSES = 20
-"""From more classes than these on, a sequence's label is taken for the token that follows, elsewhere for its kind."""
-
-RAW_OF_SEVERAL = 0.2
-"""The share of a picture's pixels where it has several labels, which features of pictures may not tell apart."""
-
-FINE, SUMS_OF_FINE = 3072, 4096
-"""Of pictures of more numbers than these, so many sums of pixels are told in place of a thousand, which drown a pattern
-of single pixels in those that they were added to. Noise is as loud in an example of any width.
-"""
-
-RAW_OF_ROWS, RAW_OF_SIZES, RAW_BESIDE_TEXTS = 0.5, 0.2, 0.1
-"""The share of a row's numbers as they are encoded, where some have no range, and where there are texts, which would be
-heard less. Without it numbers that fill a hundredth of their stated range were hardly told apart.
-"""
+BUCKETS, FEW_BUCKETS = 16_384, 1024
+"""Buckets of texts: noise is as loud in a row of any number, and collisions are rarer in many."""
 
 MOST_NUMBERS = 8192
-"""That numbers without a range may become in a row: of more of them a row is seen as it is."""
+"""Features that the numbers of a row without a range may become: beyond it a row is seen as it is."""
 
-BOUND_OF_TWO = 0.1
-"""Of two classes: see `mechanism`."""
-
-HEARD = 1000.0
-"""From such a signal on, it is heard how long gradients of rows are, and what their constant says."""
-
-BOUNDS_OF_ROWS, BOUNDS_OF_TEXTS = (0.2, 0.3), (0.12, 0.18)
-"""Of rows of a table, of two classes, below that signal and from it on: nobody's are right all the time, so that even
-at the end gradients are long. Those of rows with texts, which have few words in common, are shorter.
-"""
-
-CONSTANTS_OF_ROWS = (CONSTANT, 0.3)
+MANY_CLASSES = 20
+"""A sequence's label of more classes is taken for the token that follows, otherwise for its kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """What everybody may know of a federation, which is all that a recipe may know.
+    """The public facts of a federation, which are all that a recipe may know.
 
-    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `row` whether it is a row of a
-    table, `bare` how many of its numbers have no stated range, `wordy` whether a column that is learned from is a text
-    and `texts` whether each is, `several` whether an example has more labels than one, `places` whether each of those
-    is a class, `label_range` is that of labels that are numbers, `own_model` says whether the user brings a model, and
-    `biased` whether its last parameter is a bias.
+    The budget protects so many `clients`, or with `records` so many records of each of the `silos`. Examples have this
+    `shape`; they are `whole` numbers (tokens), a `row` of a table of which so many numbers are `bare` of a range, or
+    `texts`. With `places` an example has a class for each of its places. Labels that are numbers have a `label_range`.
+    The user may bring an `own_model`, which is `biased` if its last parameter is a bias.
     """
 
     clients: int
     budget: Budget
     shape: tuple[int, ...]
     classes: int | None
+    silos: int = 1
+    records: bool = False
     whole: bool = False
     row: bool = False
     bare: int = 0
-    wordy: bool = False
     texts: bool = False
-    several: bool = False
     places: bool = False
     label_range: tuple[float, float] | None = None
     own_model: bool = False
@@ -131,7 +94,7 @@ class Outline:
     def of(cls, data: Clients, budget: Budget, *, own_model: bool, loss: str | None = None) -> "Outline":
         """The public facts of some clients, who are to learn by this loss; unless it is named it follows from labels.
 
-        Guarantee: of examples and labels only shapes and types are read.
+        Guarantee: only shapes and types of examples and labels are read.
         """
         forms = form(data.examples.features)
         classes = 2 if data.examples.classes is None and loss == LOGISTIC.name else data.examples.classes
@@ -143,9 +106,7 @@ class Outline:
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
             row=data.table is not None,
             bare=0 if data.table is None else len(bare(data.table)),
-            wordy=data.table is not None and any(texts_of(data.table)),
             texts=data.table is not None and all(texts_of(data.table)),
-            several=data.examples.labels.ndim > 1,
             places=data.examples.labels.ndim > 1 and data.examples.classes is not None,
             label_range=None if data.table is None else data.table.label_range,
             own_model=own_model,
@@ -153,8 +114,10 @@ class Outline:
 
     @cached_property
     def signal(self) -> float:
-        """See `incrowd.privacy.plan.signal`."""
-        return signal(self.clients, self.budget)
+        """The signal-to-noise ratio of one release about everyone: how many parameters the budget can estimate
+        (`incrowd.privacy.plan.signal`). Silos are averaged, which makes their noise less.
+        """
+        return signal(self.clients, self.budget) * math.sqrt(self.silos)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,83 +130,43 @@ class Recipe:
 
 
 def general(facts: Outline) -> Tables:
-    """Softmax regression on examples of length one; of a model of somebody's own, how to train it."""
-    if facts.own_model:
-        return network(facts)
-    # The mean of a picture is its brightness; that of other numbers may be all that there is.
+    """Softmax regression on examples of length one, or the training of a model of your own."""
+    # The mean of a picture is its brightness; the mean of other numbers may be the signal.
     features = {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT}
-    return {"features": features, "model": _LINEAR, **mechanism(facts)}
+    return _linear(facts, features)
 
 
 def images(facts: Outline) -> Tables:
     """Softmax regression on features of pictures; the stronger the signal, the more directions."""
-    if facts.own_model:
-        return network(facts)
-    features: dict[str, Any] = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
-    if is_picture(facts.shape) and not in_colour(facts.shape):
-        count = min(features["dimensions"], GreyPictures().count(facts.shape))
-        features |= {"dimensions": count, "whitening": lift(count)}
-    how = mechanism(facts)
-    if facts.signal >= STRONG:
-        how["privacy"]["rounds"] = 60
-    if math.prod(facts.shape) > FINE:
-        features["pixels"] = SUMS_OF_FINE
-    if facts.several:
-        features["raw"] = RAW_OF_SEVERAL
-    return {"features": features, "model": _LINEAR, **how}
+    directions = 2 ** min(10, max(6, round(math.log2(2 * facts.signal))))
+    return _linear(facts, {"name": "pictures", "dimensions": directions, "constant": CONSTANT})
 
 
 def tables(facts: Outline) -> Tables:
-    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range by their size.
-
-    Rows are noisy: nobody's are right all the time, so that an update says by its length how much is left to learn.
-    Under much noise nobody hears that.
-    """
-    if facts.own_model:
-        return network(facts)
+    """Softmax regression on rows of a table, by what is stated of its columns."""
     features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
-    seen = facts.row and facts.bare * PLACES <= MOST_NUMBERS
-    if seen:
-        features = {
-            "name": "table",
-            "bins": 4 if facts.signal < 150 else 8,
-            "raw": RAW_BESIDE_TEXTS if facts.wordy else RAW_OF_SIZES if facts.bare else RAW_OF_ROWS,
-            "constant": CONSTANTS_OF_ROWS[facts.signal >= HEARD],
-        }
-    if facts.label_range is not None:
-        return {"features": features, "model": {**_LINEAR, "label_range": facts.label_range}, **numbers(facts)}
-    told = seen and facts.classes == 2 and facts.signal >= WEAK
-    how = clipped(facts) if told else mechanism(facts)
-    return {"features": features, "model": _LINEAR, **how}
+    if facts.row and facts.bare * PLACES <= MOST_NUMBERS:
+        features = {"name": "table", "bins": 8, "raw": 0.5, "constant": CONSTANT}
+    return _linear(facts, features)
 
 
 def text(facts: Outline) -> Tables:
     """Softmax regression on pieces of texts (n-grams) in buckets, of tokens or of a table's columns."""
-    if facts.own_model:
-        return network(facts)
-    features: dict[str, Any] = {"name": "text", "buckets": BUCKETS_OF_TEXTS, "constant": CONSTANT}
-    if facts.whole:
-        if len(facts.shape) != 1:
-            remedy = (
-                f"examples are {facts.shape}: give sequences of tokens, or bring a model of your own (model.module)"
-            )
-            raise ConfigError(field="recipe", value="text", remedy=remedy)
-        reads = "end" if (facts.classes or 0) > MANY_CLASSES else "all"
-        buckets = 512 if facts.signal < 150 else 1024
-        features = {"name": "tokens", "buckets": buckets, "longest": 3, "reads": reads, "constant": CONSTANT}
-    elif not facts.texts:
+    if facts.texts or facts.own_model:
+        buckets = FEW_BUCKETS if facts.signal < FEW_BUCKETS / 2 and facts.classes == 2 else BUCKETS
+        return _linear(facts, {"name": "text", "buckets": buckets, "constant": CONSTANT})
+    if not facts.whole:
         remedy = (
             'examples are no texts: state what columns are texts (data.columns.note = {kind = "text"}), or give tokens '
             "(int64), or take general or tables"
         )
         raise ConfigError(field="recipe", value="text", remedy=remedy)
-    how = mechanism(facts)
-    if facts.classes is not None:
-        how["local"]["label_shares"] = SHARES_OF_TEXTS
-    if facts.texts and facts.classes == 2 and facts.signal < FAINT:
-        how["privacy"]["clip"]["clip_norm"] *= SHORTER
-        how["server"]["learning_rate"] *= SLOWER / SHORTER
-    return {"features": features, "model": _LINEAR, **how}
+    if len(facts.shape) != 1:
+        remedy = f"examples are {facts.shape}: give sequences of tokens, or bring a model of your own (model.module)"
+        raise ConfigError(field="recipe", value="text", remedy=remedy)
+    reads = "end" if (facts.classes or 0) > MANY_CLASSES else "all"
+    features = {"name": "tokens", "buckets": FEW_BUCKETS, "longest": 3, "reads": reads, "constant": CONSTANT}
+    return _linear(facts, features)
 
 
 RECIPES = {
@@ -256,96 +179,95 @@ RECIPES = {
     )
 }
 
-_LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
+
+def _linear(facts: Outline, features: dict[str, Any]) -> Tables:
+    """A linear model on these features and its training, or the training of a model of your own."""
+    if facts.own_model:
+        return _network_of_records() if facts.records else _network(facts)
+    model: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
+    if facts.label_range is not None:
+        model["label_range"] = facts.label_range
+    trained = _records(facts) if facts.records else _numbers(facts) if facts.label_range else _classes(facts)
+    return {"features": features, "model": model, **trained}
 
 
-def directions(facts: Outline) -> int:
-    """How many numbers of an example are looked at."""
-    colour = in_colour(facts.shape)
-    for least, count in ((CLEAR, 1024), (150, 256 if colour else 512), (60, 128)):
-        if facts.signal >= least:
-            return count
-    return 64
-
-
-def lift(count: int) -> float:
-    """How much the faint ones of so many directions of a grey picture are raised (`Whitened.whitening`): the more there
-    are, the fainter are the last, and the more of what they show is of no picture in particular.
+def _step(facts: Outline) -> float:
+    """The server's first learning rate for updates of length one: the steps of all rounds, which shrink linearly, add
+    up to the signal. So noise in the logits is the same at any budget, and what is learnt grows with the budget.
     """
-    return 0.5 if count < 512 else 0.4 if count < 1024 else 0.3
+    return 2 * min(facts.signal, MOST_STEPS) / ROUNDS
 
 
-def mechanism(facts: Outline) -> Tables:
-    """How a linear model is learned: one step a round along the gradient of all of a client's examples, at length 1.
+def _classes(facts: Outline) -> Tables:
+    """One step a round along the gradient of all of a client's examples, at length 1.
 
-    Noise is allocated by what a round counts for, everyone takes part unless they are many, and a client weighs classes
-    by its own labels' shares.
-
-    Of two classes many clients may have one alone. Such a client soon has nothing to say; a gradient of length 1 would
-    say it as loudly as ever, and whose class is more frequent would win. So gradients are shortened to a bound instead.
+    With two classes many clients may have one alone. At length 1 they would drown the others: a bound leaves their
+    short gradients short.
     """
-    two = facts.classes == 2
     local: dict[str, Any] = {"learning_rate": 1.0, "shuffle": False}
+    privacy: dict[str, Any] = {"rounds": ROUNDS, **_who(facts)}
+    rate = _step(facts)
     if facts.classes is not None:
-        local["label_shares"] = SHARES_OF_TWO if two else SHARES
-    rounds = 15 if facts.signal < 150 else 30
-    server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < WEAK else 12.0}
-    if facts.signal >= CLEAR:
-        server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
-    privacy: dict[str, Any] = {"rounds": rounds, **_who(facts)}
-    if two:
-        privacy["clip"] = {"kind": "fixed", "clip_norm": BOUND_OF_TWO}
-        server["learning_rate"] /= BOUND_OF_TWO
-    return {"local": local, "server": {**server, "decay": "linear", "average": "tail"}, "privacy": privacy}
-
-
-def clipped(facts: Outline) -> Tables:
-    """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
-    bounds = BOUNDS_OF_TEXTS if facts.wordy else BOUNDS_OF_ROWS
-    rounds = 15
-    server: dict[str, Any] = {"learning_rate": 60.0}
-    if facts.signal >= 150:
-        rounds = 30 if facts.signal < CLEAR else 60
-        server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < CLEAR else 33.0}
+        local["label_shares"] = LABEL_SHARES
+    if facts.classes == 2:
+        bound = TEXT_CLIP if facts.texts else CLIP
+        local["label_shares"] = SHARES_OF_TWO
+        privacy["clip"] = {"kind": "fixed", "clip_norm": bound}
+        rate /= bound
     return {
-        "local": {"learning_rate": 1.0, "shuffle": False, "label_shares": SHARES_OF_FEW},
-        "server": {**server, "decay": "linear", "average": "tail"},
-        "privacy": {
-            "rounds": rounds,
-            "clip": {"kind": "fixed", "clip_norm": bounds[facts.signal >= HEARD]},
-            **_who(facts),
-        },
+        "local": local,
+        "server": {"learning_rate": rate, "decay": "linear", "average": "tail"},
+        "privacy": privacy,
     }
 
 
-def numbers(facts: Outline) -> Tables:
-    """How a linear model of labels in a stated range is learned: one step a round along the gradient of the squared
-    error of labels scaled to -1 .. 1, clipped.
-    """
+def _numbers(facts: Outline) -> Tables:
+    """One step a round along the gradient of the squared error of labels scaled to -1 .. 1, clipped."""
     low, high = facts.label_range or (-1.0, 1.0)
-    heard = facts.signal >= 150
+    clip = 0.05
     return {
         "local": {"learning_rate": 4 / (high - low) ** 2, "shuffle": False},
-        "server": {"kind": "momentum" if heard else "sgd", "learning_rate": 8.0, "decay": "linear", "average": "tail"},
-        "privacy": {
-            "rounds": 60,
-            "clip": {"kind": "fixed", "clip_norm": 0.05 if heard else 0.02},
-            **_who(facts),
-        },
+        "server": {"learning_rate": _step(facts) / clip / 10, "decay": "linear", "average": "tail"},
+        "privacy": {"rounds": ROUNDS, "clip": {"kind": "fixed", "clip_norm": clip}, **_who(facts)},
     }
 
 
-def network(facts: Outline) -> Tables:
-    """How a network is trained: two passes in ten batches at home, long steps of the server."""
-    rounds = 12 if facts.signal < 1000 else 30
+def _records(facts: Outline) -> Tables:
+    """DP-SGD with all records in each step (DP-GD), a step a round; silos' models are averaged."""
+    scale = 1.0 if facts.label_range is None else 4 / (facts.label_range[1] - facts.label_range[0]) ** 2
+    return {
+        "local": {"learning_rate": scale * _step(facts) / RECORD_CLIP, "epochs": 1.0},
+        "server": {"learning_rate": 1.0, "decay": "linear", "average": "tail"},
+        "privacy": {"rounds": ROUNDS, "clip_norm": RECORD_CLIP},
+    }
+
+
+def _network(facts: Outline) -> Tables:
+    """A network: two passes in ten batches at each client, long steps of the server."""
     local: dict[str, Any] = {"learning_rate": 0.1, "batches": 10, "epochs": 2}
     if facts.classes is not None:
         local["label_shares"] = 0.1
     return {
         "local": local,
         "server": {"learning_rate": 4.0, "decay": "linear", "average": "tail"},
-        "privacy": {"rounds": rounds, **_who(facts)},
+        "privacy": {"rounds": 12 if facts.signal < 1000 else ROUNDS, **_who(facts)},
     }
+
+
+def _network_of_records() -> Tables:
+    """A network in silos: DP-SGD with all records in each step, four steps a round."""
+    return {
+        "local": {"learning_rate": 0.5, "epochs": 4.0},
+        "server": {"average": "tail"},
+        "privacy": {"rounds": ROUNDS},
+    }
+
+
+def _who(facts: Outline) -> dict[str, Any]:
+    """Everyone, or a share of many."""
+    if facts.clients < MANY:
+        return {"sampling": "everyone"}
+    return {"sampling": "poisson", "cohort": float(math.ceil(facts.clients / 10))}
 
 
 def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> Config | SiloConfig:
@@ -362,14 +284,14 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     knows, without a server.learning_rate: `ConfigError`.
     """
     recipe, config = named(name), settings_of(settings)
-    if not isinstance(config, Config):
-        remedy = 'recipes are for whole clients: leave it out, or leave out privacy.unit = "record"'
-        raise ConfigError(field="recipe", value=name, remedy=remedy)
+    epsilon = config.privacy.epsilon
     with section("privacy"):
-        budget = Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)
+        budget = Budget(epsilon=min(epsilon) if isinstance(epsilon, tuple) else epsilon, delta=config.privacy.delta)
     data = federated_data(config, given)
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
+    if isinstance(config, SiloConfig):
+        facts = replace(facts, clients=_fewest_records(config, data), silos=data.clients, records=True)
     if own_model:
         with section("model"):
             model = model_of(config, data.examples, loss_of(config.local.loss, data.examples, given), given)
@@ -384,11 +306,15 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     return completed(settings, recipe, facts)
 
 
-def _who(facts: Outline) -> dict[str, Any]:
-    """Everyone, or a share of many."""
-    if facts.clients < MANY:
-        return {"sampling": "everyone"}
-    return {"sampling": "poisson", "cohort": float(math.ceil(facts.clients / 10))}
+def _fewest_records(config: SiloConfig, data: Clients) -> int:
+    """The smallest declared number of a silo's records, or of public data the smallest number."""
+    declared = config.privacy.records
+    if declared is None:
+        if not data.public:
+            remedy = "declare how many records a silo has: the recipe's steps follow from it"
+            raise ConfigError(field="privacy.records", value=None, remedy=remedy)
+        return int(min(data.partition.sizes))
+    return min(declared) if isinstance(declared, tuple) else declared
 
 
 def named(name: str) -> Recipe:
@@ -414,7 +340,7 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     privacy = settings.get("privacy", {})
     clash = {"noise": ("sampling", "cohort"), "sampling": ("cohort",)}
     if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound
-        advised["server"]["learning_rate"] *= advised["privacy"]["clip"]["clip_norm"]
+        advised["server"]["learning_rate"] *= advised["privacy"].pop("clip")["clip_norm"]
     if {"batch_size", "batches"} & settings.get("local", {}).keys():  # one of the two
         advised["local"].pop("batches", None)
     for stated, without in clash.items():
@@ -424,8 +350,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
 
 
 def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
-    """Refuse what no linear model of the recipe learns from, before anybody is asked; `features` says whether settings
-    have features of their own.
+    """Refuse what no linear model of the recipe learns from, before any client is asked; `features` says whether the
+    settings name features.
     """
     remedy = None
     if facts.classes is not None and facts.classes < 2:

@@ -122,10 +122,12 @@ _PATHS = (
     ("data", "folder"),
     ("data", "enrolled"),
     ("features", "cache"),
+    ("features", "weights"),
     ("privacy", "ledger"),
     ("privacy", "witness"),
 )
 _FILES = ("file", "test_file")
+_OWN_CODE = ("data", "function"), ("model", "module"), ("features", "module")  # which lies beside the file
 
 
 def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> None:
@@ -136,7 +138,11 @@ def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> No
     if files and isinstance(data, dict) and not isinstance(data.get("folder"), str):
         for key in _FILES:
             _seen_from(folder, data, key)
-    for name, key in (("data", "function"), ("model", "module")):  # code of one's own lies beside the file
+    for name, key in (
+        ("data", "function"),
+        ("model", "module"),
+        ("features", "module"),
+    ):  # code of one's own lies beside the file
         section = settings.get(name)
         if isinstance(section, dict) and key in section:
             section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))

@@ -20,9 +20,7 @@ from incrowd import ConfigError, SeededRandomness
 from incrowd._random import Stream
 from incrowd.learning.features import FeatureMap
 from incrowd.learning.features import cache as disk
-from incrowd.learning.features.feature_map import Values
-from incrowd.learning.features.images import Shape, as_images, as_tensor
-from incrowd.learning.features.norms import unit
+from incrowd.learning.features.feature_map import Shape, Values, as_images, as_tensor, unit
 from incrowd.learning.features.transform import evaluate
 
 _SIDE = 28  # the canvas: strokes have coordinates (row, column) between 0 and 27

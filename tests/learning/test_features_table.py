@@ -20,7 +20,7 @@ from incrowd.data import (
 from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
-from incrowd.learning.features.sizes import PLACES
+from incrowd.learning.features.table_rows import PLACES, sizes
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.clip_config import FixedSection
 from incrowd.runs.config import Config, Private, TableFeatures
@@ -81,14 +81,19 @@ def test_every_row_is_of_length_one_and_alone(age: float, gain: float, bins: int
 def test_a_number_without_a_range_is_seen_by_its_size() -> None:
     schema = {"age": Number(range=(0, 100)), "weight": Number()}
     seen = np.array(mapped(schema, [0.25, 1000.0]))
-    ramps, sizes = np.split(seen, [4])
+    ramps, near = np.split(seen, [4])
     assert np.allclose(ramps / ramps[0], [1, 1, 0, -1], atol=1e-5)
-    assert sizes.shape == (PLACES,)
-    assert np.argmax(sizes) == PLACES // 2 + 18  # six decades above a thousandth
-    assert np.isclose(sizes.max(), 2 * ramps[0], atol=1e-5)  # a ramp of four is half as loud
+    assert near.shape == (PLACES,)
+    assert np.argmax(near) == PLACES // 2 + 18  # six decades above a thousandth
+    assert np.isclose(near.max(), 2 * ramps[0], atol=1e-5)  # a ramp of four is half as loud
     assert mapped(schema, [0.25, 1000.0]) != mapped(schema, [0.25, -1000.0])
     quiet = np.array(mapped(schema, [0.25, 1.0]))
     assert np.argmax(quiet[4:]) == PLACES // 2 + 9  # beside what has a scale it is one of the others, however small
+
+
+def test_all_zeros_of_a_row_together_weigh_as_much_as_one_number() -> None:
+    near = sizes(np.array([[0.0, 0.0, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0]])).reshape(2, 4, PLACES)
+    assert near[..., PLACES // 2].tolist() == pytest.approx(np.array([[0.5] * 4, [3**-0.5, 0, 3**-0.5, 3**-0.5]]))
 
 
 @given(

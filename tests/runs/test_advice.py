@@ -1,7 +1,6 @@
 """What is doubtful about a run is said with a figure and a remedy, before the first round and at the end."""
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import torch
 from torch import nn
 
 import incrowd
-from incrowd.data import Examples, load_digits
 from incrowd.federated.metrics import metrics
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.config import Config, PictureFeatures
+from incrowd.runs.config import Config
 from incrowd.runs.database import Record
-from incrowd.runs.examples_advice import first_steps, of_examples
+from incrowd.runs.examples_advice import first_steps
 from incrowd.runs.judgement import judged
 from incrowd.runs.settings import parse, settings_of
 from incrowd.runs.silo_build import assemble_silos
@@ -195,48 +193,6 @@ def test_noise_of_silos_is_said_as_their_steps_have_it() -> None:
 
 def test_one_silo_is_told_that_it_learns_alone() -> None:
     assert advice(of_silos(data={"clients": 1}))[0].startswith("data.clients = 1: one silo learns alone")
-
-
-def seen_as_pictures(images: np.ndarray[Any, Any], **features: object) -> list[str]:
-    """What is said of 8 x 8 pixels that are told to be pictures, where no clients are asked."""
-    labels = np.arange(len(images)) % 2
-    owner = np.arange(len(images)) % 100
-    data = incrowd.Clients.from_arrays(images, labels, owner=owner, classes=2, public=True, test=(images, labels))
-    privacy = incrowd.Private(epsilon=1, delta=1e-3)
-    federation = incrowd.Federation.by_recipe("images", data, privacy=privacy)
-    assert isinstance(federation.settings, Config)
-    wanted = federation.settings.features.replaced(**features)
-    found = assemble(federation.settings.replaced(features=wanted), given=federation.given)
-    return [said for said in advice(found) if "pictures" in said]
-
-
-def pictures_and_none() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """200 digits, and the same with their pixels in another order."""
-    test = load_digits().test
-    assert test is not None
-    pictures = np.asarray(test.values(slice(0, 200)), np.float32)
-    order = np.random.default_rng(0).permutation(64)
-    return pictures, pictures.reshape(200, 64)[:, order].reshape(200, 8, 8)
-
-
-def test_features_of_pictures_that_are_zeros_are_said_with_their_share() -> None:
-    seen = np.zeros((10, 7), np.float32)  # two directions, four pixels, the constant
-    seen[:3, 0], seen[3:, 3], seen[:, 6] = 1, 1, 0.1
-    told = replace(work(), config=work().config.replaced(features=PictureFeatures(dimensions=2)))
-    (said,) = [
-        one for one in of_examples(told, Examples(features=seen, labels=np.arange(10), classes=10)) if "pictures" in one
-    ]
-    assert said.startswith("features.name = pictures, and 70 % of the test examples are none")
-
-
-@pytest.mark.slow
-def test_pictures_and_a_few_that_are_none_need_no_advice() -> None:
-    pictures, none = pictures_and_none()
-    assert seen_as_pictures(pictures) == []
-    assert seen_as_pictures(np.concatenate([none[:90], pictures[:110]])) == []
-    (said,) = seen_as_pictures(np.concatenate([none[:140], pictures[:60]]))
-    assert said.startswith("features.name = pictures, and 70 % of the test examples are none")
-    assert len(seen_as_pictures(none, constant=0.0)) == 1
 
 
 def test_correlated_noise_is_said_as_what_is_left_of_it_after_all_rounds() -> None:

@@ -79,24 +79,6 @@ def test_the_stronger_the_signal_the_more_is_learned() -> None:
     assert named("images").settings(many)["features"]["dimensions"] == 1024
 
 
-USUAL = Budget(epsilon=8.0, delta=1e-3)
-"""Of which a hundred clients have a signal between weak and strong."""
-
-MANY_MORE: dict[str, Any] = {"clients": 1000, "budget": BUDGET}
-
-
-def pictures(**known: Any) -> dict[str, Any]:
-    made = completed(PROMISE, named("images"), facts(**{"budget": USUAL, **known}))
-    settings_of(made)
-    return dict(made["features"])
-
-
-def test_pictures_of_many_pixels_and_of_several_labels_have_more_of_their_own_pixels() -> None:
-    seen = [pictures(shape=shape).get("pixels") for shape in ((3, 32, 32), (56, 56), (3, 64, 64))]
-    assert seen == [None, 4096, 4096]
-    assert [pictures(several=several).get("raw") for several in (True, False)] == [0.2, None]
-
-
 SHARED: dict[str, tuple[dict[str, Any], bool]] = {
     "nothing": ({}, True),
     "label shares of its own": ({"local": {"label_shares": 0.5}}, True),
@@ -174,10 +156,43 @@ def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
         made(note=note, age={"range": [0, 100]})
 
 
-def test_records_have_no_recipe() -> None:
-    stated = {**PROMISE, "privacy": {**PROMISE["privacy"], "unit": "record"}}
-    with pytest.raises(ConfigError, match=r"recipes are for whole clients"):
-        with_recipe(stated, "general")
+def records(**privacy: Any) -> dict[str, Any]:
+    data = {"name": "digits", "clients": 4, "partition": "iid"}
+    return {
+        "data": data,
+        "privacy": {"unit": "record", "epsilon": 2.0, "delta": 1e-4, **privacy},
+        "run": {"plot": False},
+    }
+
+
+def test_records_are_learnt_in_as_many_steps_as_their_signal(tmp_path: Path) -> None:
+    made = with_recipe(records(), "general")
+    assert made["privacy"]["clip_norm"] == 0.3
+    longer = with_recipe(records(epsilon=8.0), "general")
+    rates = [one["local"]["learning_rate"] for one in (made, longer)]
+    assert rates[0] < rates[1]
+    several = with_recipe(records(epsilon=(2.0, 8.0, 8.0, 8.0), records=(400, 300, 400, 300)), "general")
+    declared = with_recipe(records(records=300), "general")
+    assert several["local"] == declared["local"]  # by the least epsilon and the fewest records
+    assert made["local"]["learning_rate"] > declared["local"]["learning_rate"]
+    metrics = Federation.from_tables({"recipe": "general", **records()}).train(tmp_path / "run", progress=False).summary
+    assert metrics["accuracy"] > 0.6
+    own = with_recipe({**records(), "model": {"kind": "mlp"}}, "general")
+    assert "features" not in own
+    settings_of(own)
+
+
+def test_private_records_are_declared(tmp_path: Path) -> None:
+    settings = numbers(tmp_path, label_range=[900, 1100], public=False)
+    settings["data"] |= {"clients": 200}
+    del settings["data"]["test_file"]
+    settings["privacy"] |= {"unit": "record"}
+    with pytest.raises(ConfigError, match=r"privacy\.records = None: declare how many records a silo has"):
+        with_recipe(settings, "tables")
+    settings["privacy"] |= {"records": 20}
+    ranged = with_recipe(settings, "tables")
+    assert ranged["model"]["label_range"] == (900, 1100)
+    assert ranged["local"]["learning_rate"] > 0
 
 
 def test_without_a_file_a_recipe_takes_data_and_budget_of_the_demonstration_alone() -> None:
@@ -195,7 +210,7 @@ def test_of_what_is_no_picture_nothing_is_taken_off() -> None:
 
 UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
     "one class": ("general", {"classes": 1}, "labels are of 1 class, which leaves nothing to learn"),
-    "a class a place": ("text", {"several": True, "places": True}, "an example has a class for each of its places"),
+    "a class a place": ("text", {"places": True}, "an example has a class for each of its places"),
     "tokens": ("general", {"whole": True}, r"examples are whole numbers.*model.module"),
     "whole pixels": ("images", {"whole": True}, "examples are whole numbers, which are tokens.*uint8 with data.scale"),
     "whole numbers": ("tables", {"shape": (6,), "whole": True}, "examples are whole numbers.*one array of float32"),

@@ -18,23 +18,22 @@ from incrowd.errors import DataError
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.privacy.ledger.state import key_in, state_folder
 
-_REVISION = 8  # a built-in map that computes something else under the same name needs the next
+_REVISION = 9  # a built-in map that computes something else under the same name needs the next
 _SEAL = 32  # bytes
 
 
 def place(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: bool) -> Path:
     """The file for the features of these examples; labels do not matter.
 
-    Others may see its name, where the folder is open to them. So the name is keyed: a plain hash would confirm a guess,
-    and who knows all examples but one could try out what that one is.
+    Others may see the name, where the folder is open to them. So it is keyed: a plain hash would confirm a guess of
+    the one example that an attacker does not know.
     """
     data = checksum(examples.features).hex()
     return named(folder, json.dumps([feature_map.name, data, examples.scale, examples.offset, alone]))
 
 
 def learnt(folder: Path | None, key: str, learn: Callable[[], Values]) -> Values:
-    """What is learnt of made-up examples, from the file for this key in a folder; if there is none, it is learnt and
-    kept there.
+    """Numbers learnt from made-up examples, read from the file for this key in a folder, or learnt and kept there.
 
     Edge cases: without a folder, and where nothing can be written, it is learnt anew each time.
     """
@@ -58,11 +57,10 @@ def named(folder: Path, key: str) -> Path:
 
 
 def load(path: Path) -> Values | None:
-    """What `save` wrote under this name, or None if there is no such file or anything about it is wrong.
+    """The array that `save` wrote under this name, or None if the file is absent, cut off or changed.
 
-    Guarantee: wherever the folder is, and whoever else may write there, what is loaded is what this user has saved for
-    the same map and examples. A file that was put in the place of another would show other people's examples to a run
-    whose ledger does not know them.
+    Guarantee: even in a folder that others write to, the array is one that this user has saved for the same map and
+    examples. Another file in its place would show other people's examples to a run whose ledger does not know them.
     """
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
@@ -95,13 +93,13 @@ def save(path: Path, features: Values) -> None:
 
 
 def _seal(path: Path, features: Values) -> bytes:
-    """What only this user can make, of the array and of the name that it has: see `place`."""
+    """A message authentication code of the array and its name, by the user's key: see `place`."""
     sealed = f"sealed features: {path.name} ".encode() + checksum(features)
     return hmac.digest(key_in(state_folder()), sealed, "sha256")
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open what may be a pipe that nobody ever writes to; a link is not followed."""
+    """Open without waiting, as a pipe would; a link is not followed."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

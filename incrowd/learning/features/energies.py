@@ -2,20 +2,22 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from incrowd import _validate
+from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.features.feature_map import Values
-from incrowd.learning.features.images import Shape, as_images, check_shape
-from incrowd.learning.features.norms import unit
-from incrowd.learning.features.wavelets import blur_matrix, morlet_bank
+from incrowd.learning.features.feature_map import Shape, Values, as_images, unit
 
 _MARGIN = 4  # blank pixels around the image, so that its edges hardly meet
 _BRIGHTNESS = 0.3  # the weight of plain blurred pixels beside the energies
+_FOLDS = 2 * math.pi * np.arange(-3, 4)  # a Gaussian of width 1.25 or less has nothing beyond three periods
+_TAIL = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,8 @@ class OrientedEnergies:
     norm 1 for 28 x 28 pixels.
 
     A wave fits strokes about 2^(octave + 1) pixels thick: octave 1, stride 4 suit 28 pixels, octave 0, stride 2 suit 8.
-    At each place the energies are divided by their norm over the orientations plus `floor`: what counts is the
-    direction, not the contrast. `floor` is meant for pixels between 0 and 1.
+    At each place the energies are divided by their norm over the orientations plus `floor`, which is meant for pixels
+    between 0 and 1: the direction counts, and not the contrast.
 
     Guarantee: an image and its negative (every pixel times -1) give the same.
 
@@ -39,10 +41,8 @@ class OrientedEnergies:
     floor: float = 0.02
 
     def __post_init__(self) -> None:
-        check_shape(self.shape)
+        _check(self.shape, self.stride, self.orientations, self.floor)
         _validate.natural(octave=self.octave)
-        _validate.count(stride=self.stride, orientations=self.orientations)
-        _validate.positive(floor=self.floor)
 
     @property
     def name(self) -> str:
@@ -76,13 +76,10 @@ class SecondOrderEnergies:
     floor: float = 0.02
 
     def __post_init__(self) -> None:
-        check_shape(self.shape)
-        _validate.count(stride=self.stride, orientations=self.orientations)
-        _validate.positive(floor=self.floor)
+        _check(self.shape, self.stride, self.orientations, self.floor)
         if self.stride % 2:
-            raise ConfigError(
-                field="stride", value=self.stride, remedy="give an even number: half of the pixels are used"
-            )
+            remedy = "give an even number: half of the pixels are used"
+            raise ConfigError(field="stride", value=self.stride, remedy=remedy)
 
     @property
     def name(self) -> str:
@@ -110,6 +107,15 @@ class SecondOrderEnergies:
         return features
 
 
+def _check(shape: Shape | None, stride: int, orientations: int, floor: float) -> None:
+    if shape is not None:
+        if len(shape) != 2:
+            raise ConfigError(field="shape", value=shape, remedy="give the height and the width of an image")
+        _validate.count(height=shape[0], width=shape[1])
+    _validate.count(stride=stride, orientations=orientations)
+    _validate.positive(floor=floor)
+
+
 def _with_margin(images: Tensor) -> Tensor:
     """The images with blank pixels around; both sides become even."""
     height, width = images.shape[1:]
@@ -128,7 +134,7 @@ def _blurred(energies: Tensor, shape: torch.Size, stride: int, *, halved: bool =
     """Gaussian means around places that are `stride` apart and centred in the image: [n, c, h, w] to [n, c, a, b]."""
     pixel = 2 if halved else 1  # in pixels of the image
     rows, columns = (
-        blur_matrix(
+        _blur(
             points,
             first=(_MARGIN + (side - 1 - (places - 1) * stride) / 2 - (pixel - 1) / 2) / pixel,
             step=stride / pixel,
@@ -146,3 +152,45 @@ def _contrast(energies: Tensor, floor: float) -> Tensor:
     """Energies [n, c, a, b] over their norm at each place."""
     local: Tensor = energies / (energies.norm(dim=1, keepdim=True) + floor)
     return local
+
+
+@cache
+def morlet_bank(height: int, width: int, octave: int, orientations: int) -> Tensor:
+    """Fourier transforms [orientations, height, width] of Morlet waves, which are real.
+
+    Each is a wave of frequency 3 pi / 4 / 2^octave, pi / orientations apart in direction, under a Gaussian that is
+    0.8 * 2^octave pixels wide along the wave and orientations / 4 times that across, less its mean.
+    """
+    sigma, frequency = 0.8 * 2**octave, 0.75 * math.pi / 2**octave
+    bank = np.empty((orientations, height, width))
+    for number in range(orientations):
+        angle = number * math.pi / orientations
+        along = np.array([math.cos(angle), math.sin(angle)])
+        across = np.array([-math.sin(angle), math.cos(angle)])
+        covariance = sigma**2 * np.outer(along, along) + (sigma * orientations / 4) ** 2 * np.outer(across, across)
+        wave, mean = (_folded_gaussian(height, width, covariance, centre) for centre in (frequency * along, 0 * along))
+        bank[number] = wave - wave[0, 0] / mean[0, 0] * mean
+    return _matrix(bank)
+
+
+@cache
+def _blur(points: int, *, first: float, step: float, places: int) -> Tensor:
+    """A matrix [places, points] of Gaussian means, 0.4 steps wide, around first, first + step, and so on."""
+    centres = first + step * np.arange(places)
+    weights = np.exp(-0.5 * ((np.arange(points) - centres[:, None]) / (0.4 * step)) ** 2)
+    return _matrix(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _matrix(values: Floats) -> Tensor:
+    """In float32, without subnormal tails, which would make products twice as slow."""
+    return torch.from_numpy(np.where(np.abs(values) < _TAIL, 0, values).astype(np.float32))
+
+
+def _folded_gaussian(height: int, width: int, covariance: Floats, centre: Floats) -> Floats:
+    """The transform of a sampled Gaussian that is shifted to a frequency: sampling adds up copies 2 pi apart."""
+    y = (2 * math.pi * np.fft.fftfreq(height) - centre[0])[:, None] + _FOLDS  # [height, folds]
+    x = (2 * math.pi * np.fft.fftfreq(width) - centre[1])[:, None] + _FOLDS
+    y, x = y[:, None, :, None], x[None, :, None, :]
+    exponent = covariance[0, 0] * y * y + 2 * covariance[0, 1] * y * x + covariance[1, 1] * x * x
+    total: Floats = np.exp(-0.5 * exponent).sum(axis=(2, 3))
+    return total

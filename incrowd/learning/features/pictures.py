@@ -1,9 +1,9 @@
-"""What is in a picture, grey or in colours, in numbers that know no data set: energies, patches, coarse brightness."""
+"""Features of pictures: energies and patches, along the directions in which made-up pictures differ."""
 
+import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache as once
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,43 +11,37 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from incrowd import _validate
+from incrowd._random import SeededRandomness
 from incrowd.errors import DataError
-from incrowd.learning.features.centred import centred
-from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
-from incrowd.learning.features.feature_map import FeatureMap, Values
-from incrowd.learning.features.images import as_tensor
+from incrowd.learning.features import cache as disk
+from incrowd.learning.features.energies import SecondOrderEnergies
+from incrowd.learning.features.feature_map import FeatureMap, Values, as_tensor, less_mean, unit
 from incrowd.learning.features.made_up import MadeUpPictures
-from incrowd.learning.features.patches import PatchResponses, around
-from incrowd.learning.features.stretched import stretched
+from incrowd.learning.features.patches import PatchResponses
+from incrowd.learning.features.transform import evaluate
+
+_log = logging.getLogger(__name__)
 
 _LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels, as far as both sides allow
-_SMALL, _LONG = 6, 192  # pixels a side, as they are looked at: the shorter at least, the longer at most
+_SMALL, _LONG = 6, 192  # pixels a side, after that: the shorter at least, the longer at most
 A_PICTURE = (
     f"pictures of {_SMALL} x {_SMALL} pixels or more, [h, w] or three colours, with at most {_LONG} pixels along one "
     f"side for every {_SMALL} along the other"
 )
 _PATCHED = 16  # pixels a side, from which on grey pictures have patches; smaller ones have too few places for them
-_OPPONENTS = torch.tensor([[0.3, 0.59, 0.11], [0.5, 0.0, -0.5], [-0.25, 0.5, -0.25]])
-"""Brightness, red against blue, green against magenta."""
+_STRETCHED = 0.25  # pixels may leave 0 to 1 by so much: resized pictures do
+_PIXELS = 1024  # features at most that a picture's own pixels become
+_CUT = 1500  # made-up pictures that patches are cut from
+_EXTRA, _PASSES = 64, 2  # directions beyond those that are wanted, and power iterations, of the range finder
 
 PictureShape = tuple[int, ...]
 
 
 def is_picture(shape: PictureShape) -> bool:
     """Whether examples of this shape are pictures: [h, w], [1, h, w], [3, h, w] or [h, w, 3]."""
-    sides = sides_of(shape)
+    sides = _sides(shape)
     return sides is not None and min(sides) >= _SMALL and max(sides) // _by(sides) <= _LONG
-
-
-def sides_of(shape: PictureShape) -> tuple[int, int] | None:
-    """Height and width, or None."""
-    if len(shape) == 2:
-        return shape[0], shape[1]
-    if len(shape) == 3 and shape[0] in (1, 3):
-        return shape[1], shape[2]
-    if len(shape) == 3 and shape[2] in (1, 3):
-        return shape[0], shape[1]
-    return None
 
 
 def in_colour(shape: PictureShape) -> bool:
@@ -56,8 +50,8 @@ def in_colour(shape: PictureShape) -> bool:
 
 
 def reduced(shape: PictureShape) -> tuple[int, int]:
-    """The sides of pictures of this shape when they are looked at."""
-    sides = sides_of(shape)
+    """The sides of pictures of this shape after they were reduced."""
+    sides = _sides(shape)
     if sides is None or not is_picture(shape):
         raise DataError(
             f"examples of the shape {shape} are no pictures: give {A_PICTURE}; or take the recipe general, which "
@@ -67,40 +61,29 @@ def reduced(shape: PictureShape) -> tuple[int, int]:
     return sides[0] // by, sides[1] // by
 
 
-def _by(sides: Sequence[int]) -> int:
-    """Of how many pixels a side a mean is taken, so that pictures are small enough, and long ones have two sides."""
-    return max(1, min(math.ceil(max(sides) / _LARGE), min(sides) // _SMALL))
-
-
-def channels_first(pictures: Tensor) -> Tensor:
-    """Pictures [n, 1 or 3, h, w] of any form that `is_picture` knows."""
-    if pictures.ndim == 3:
-        return pictures[:, None]
-    return pictures if pictures.shape[1] in (1, 3) else pictures.permute(0, 3, 1, 2)
-
-
 def as_pictures(values: Values) -> Tensor:
-    """Pictures [n, 1 or 3, h, w] with pixels around 0 to 1, small enough to look at, with what is on a blank ground
-    in the middle.
+    """Pictures [n, 1 or 3, h, w] with pixels from about 0 to 1, of `reduced` sides.
+
+    A picture whose pixels are far from 0 to 1 (bytes, standardised pixels) is stretched onto that, by itself.
     """
-    return centred(smaller(stretched(channels_first(as_tensor(values)))))
-
-
-def smaller(pictures: Tensor) -> Tensor:
-    """Pictures [n, c, h, w] of `reduced` sides: means of whole pixels."""
-    height, width = reduced(pictures.shape[1:])
-    by = _by(pictures.shape[2:])
-    pictures = pictures if by == 1 else avg_pool2d(pictures, by)
-    return pictures[:, :, :height, :width]
+    pictures = as_tensor(values)
+    pictures = pictures[:, None] if pictures.ndim == 3 else pictures
+    pictures = pictures if pictures.shape[1] in (1, 3) else pictures.permute(0, 3, 1, 2)
+    height, width = reduced(tuple(pictures.shape[1:]))
+    by = _by((pictures.shape[2], pictures.shape[3]))
+    half = pictures.flatten(1) / 2  # so that the range of the largest numbers is finite
+    least, most = half.amin(1), half.amax(1)
+    far = ((2 * least < -_STRETCHED) | (2 * most > 1 + _STRETCHED)) & least.isfinite() & most.isfinite()
+    span = (most - least).clamp_min(torch.finfo(torch.float32).tiny)
+    stretched = torch.where(far[:, None], (half - least[:, None]) / span[:, None], pictures.flatten(1))
+    return avg_pool2d(stretched.view(pictures.shape), by)[:, :, :height, :width]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GreyPictures:
-    """Second-order energies, oriented energies, patches, coarse brightness: 6605 features for 28 x 28 pixels.
+    """Second-order energies and patches: 6017 features for 28 x 28 pixels.
 
-    Pixels far from 0 to 1 are stretched onto that, and what is on a blank ground is moved to the middle, by whole
-    pixels. Pictures of less than 16 pixels a side have
-    no patches. What patches are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
+    Pictures of less than 16 pixels a side have no patches. With `cache`, a folder, the directions of patches are kept.
     """
 
     cache: Path | None = field(default=None, repr=False)
@@ -113,36 +96,24 @@ class GreyPictures:
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         pictures = as_pictures(values)
-        groups = _strokes_and_brightness(pictures)
-        if _patched(pictures.shape[2:]):
-            groups.append(0.5 * _grey_patches(self.cache)(pictures[:, 0].numpy()))
+        grey: Values = pictures[:, 0].numpy()
+        stride = 4 if max(grey.shape[1:]) > 16 else 2
+        groups = [SecondOrderEnergies(stride=stride)(grey)]
+        if min(grey.shape[1:]) >= _PATCHED:
+            groups.append(0.5 * self._patches(pictures.numpy()))
         return np.concatenate(groups, axis=1)
 
-    def count(self, shape: PictureShape) -> int:
-        """How many features a picture of this shape has; nothing is learnt for it."""
-        blank = as_pictures(np.zeros((1, *shape), np.float32))
-        patches = _grey_patches(self.cache).count if _patched(blank.shape[2:]) else 0
-        return patches + sum(int(group.shape[1]) for group in _strokes_and_brightness(blank))
-
-
-def _strokes_and_brightness(pictures: Tensor) -> list[Values]:
-    grey: Values = pictures[:, 0].numpy()
-    stride = 4 if max(grey.shape[1:]) > 16 else 2
-    second = SecondOrderEnergies(stride=stride)(grey)
-    first = OrientedEnergies(stride=stride, octave=1 if stride == 4 else 0)(grey)
-    return [second, 0.5 * first, 0.1 * _coarse(pictures, 14)]
-
-
-def _patched(sides: Sequence[int]) -> bool:
-    return min(sides) >= _PATCHED
+    @cached_property
+    def _patches(self) -> PatchResponses:
+        return PatchResponses(pictures=MadeUpPictures(count=_CUT), directions=64, cache=self.cache)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColourPictures:
-    """Patches, energies of brightness and of the two opponent colours, coarse colours: 9664 features for 32 x 32.
+    """Patches, the mean of the picture's and its mirror image's: 6400 features for 32 x 32 pixels. A photograph means
+    the same in a mirror.
 
-    Pixels far from 0 to 1 are stretched onto that, and what is on a blank ground is moved to the middle. What patches
-    are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
+    Guarantee: a picture and its mirror image have the same features, bit for bit.
     """
 
     cache: Path | None = field(default=None, repr=False)
@@ -154,36 +125,142 @@ class ColourPictures:
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
-        pictures = as_pictures(values)
-        opponents = torch.einsum("kc,nchw->nkhw", _OPPONENTS, pictures)
-        stride = 4 if max(pictures.shape[2:]) > 16 else 2
-        fine, coarse = (OrientedEnergies(octave=octave, stride=stride, floor=0.04) for octave in (0, 1))
-        weighted: tuple[tuple[float, FeatureMap], ...] = ((0.15, fine), (0.3, coarse))
-        groups = [0.25 * _colour_patches(self.cache)(pictures.numpy()), 0.1 * _coarse(opponents * _AS_BRIGHT, 8)]
-        for channel in range(3):
-            one: Values = opponents[:, channel].contiguous().numpy()
-            groups += [weight * energies(one) for weight, energies in weighted]
-        return np.concatenate(groups, axis=1)
+        pictures = as_pictures(values).contiguous()
+        found: Values = (self._patches(pictures.numpy()) + self._patches(pictures.flip(3).numpy())) * np.float32(0.5)
+        return found
+
+    @cached_property
+    def _patches(self) -> PatchResponses:
+        return PatchResponses(pictures=MadeUpPictures(count=_CUT, colour=True, blank=0.1), cache=self.cache)
 
 
-@once
-def _grey_patches(folder: Path | None) -> PatchResponses:
-    """Learnt once in a process."""
-    pictures = MadeUpPictures(blank=0.5, variants=2)
-    return PatchResponses(pictures=pictures, directions=64, of_each=240, cache=folder)
+@dataclass(frozen=True, kw_only=True)
+class Whitened:
+    """The features of `base`, seen along the `dimensions` leading principal directions of made-up pictures of this
+    `shape`, each divided by its standard deviation to the power of 2 `whitening`; L2 norm 1.
+
+    In real pictures, too, a few directions have most of the variance, and classes differ along the others as well.
+    Whitening raises them: under noise of equal strength in all directions each then counts. The directions come from
+    made-up pictures, and not from any client, so they cost no privacy.
+
+    The first use learns the directions, which takes some seconds; with `cache`, a folder, they are kept.
+
+    Guarantee: the same settings give the same features on one machine.
+
+    Edge cases: on machines with other linear algebra the last digits can differ.
+    """
+
+    base: FeatureMap
+    shape: tuple[int, int]
+    pictures: MadeUpPictures
+    dimensions: int = 256
+    whitening: float = 0.3
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        _validate.count(dimensions=self.dimensions)
+        _validate.non_negative(whitening=self.whitening)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        settings = (self.shape, self.pictures, self.dimensions, self.whitening)
+        return f"Whitened({self.base.name}; {', '.join(map(str, settings))})"
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        centre, directions = self._learnt
+        projected: Values = unit((as_tensor(self.base(values)) - centre) @ directions).numpy()
+        return projected
+
+    @cached_property
+    def _learnt(self) -> tuple[Tensor, Tensor]:
+        """The mean features [d], and the directions [d, dimensions] over what they are divided by."""
+        key = f"spectrum {self.base.name} {self.shape} {self.pictures} {self.dimensions}"
+        found = disk.learnt(self.cache, key, self._spectrum)
+        variances = torch.from_numpy(found[1:]).norm(dim=1)
+        directions = torch.from_numpy(found[1:]) / variances[:, None]
+        return torch.from_numpy(found[0]), (directions.T * (variances / variances[0]) ** -self.whitening).contiguous()
+
+    def _spectrum(self) -> Values:
+        """One array: the mean features, and below each direction times its variance, at most as many as features."""
+        kept = "" if self.cache is None else ", once on this machine"
+        _log.info("learning the features of pictures from made-up ones%s: up to a minute", kept)
+
+        def source(rows: slice) -> Values:
+            return self.pictures.render(range(rows.start, rows.stop), shape=self.shape)
+
+        features = evaluate(self.base, source, self.pictures.count, chunk=8)
+        centre = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+        directions, variances = _principal(as_tensor(features - centre), self.dimensions, seed=self.pictures.seed)
+        found: Values = torch.cat([torch.from_numpy(centre)[None], directions * variances[:, None]]).numpy()
+        return found
 
 
-@once
-def _colour_patches(folder: Path | None) -> PatchResponses:
-    return PatchResponses(cache=folder)
+@dataclass(frozen=True, kw_only=True)
+class WithPixels:
+    """The features of `base`, and the picture's own pixels less their mean, which have the share `raw` of the square of
+    its length: a pattern of pixels that shows in no edge can be learnt, if slowly.
+
+    Edge cases: more than 1,024 pixels become so many random sums of them; a blank picture has zeros.
+    """
+
+    base: FeatureMap
+    raw: float
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return f"WithPixels({self.base.name}; {self.raw})"
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        flat = less_mean(as_tensor(values).flatten(1))
+        if flat.shape[1] > _PIXELS:
+            stream = SeededRandomness(0).stream("pixels")
+            order = torch.from_numpy(stream.bits(flat.shape[1]).argsort(kind="stable"))
+            signs = torch.from_numpy(stream.normals(flat.shape[1])).sign().float()
+            flat = flat.new_zeros(len(flat), _PIXELS).index_add_(1, order % _PIXELS, flat * signs)
+        seen = as_tensor(self.base(values)) * math.sqrt(1 - self.raw)
+        both: Values = torch.cat([seen, unit(flat) * math.sqrt(self.raw)], dim=1).numpy()
+        return both
 
 
-_AS_BRIGHT = torch.tensor([1.0, 2.0, 2.0])[:, None, None]  # colours differ less than brightness
+def picture_map(shape: PictureShape, *, dimensions: int = 256, cache: Path | None = None) -> FeatureMap:
+    """The features of pictures of this shape, grey or in colours, along so many directions."""
+    colour = in_colour(shape)
+    base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
+    made_up = MadeUpPictures(count=4500, colour=colour, blank=0.1 if colour else 0.5)
+    known = Whitened(base=base, shape=reduced(shape), pictures=made_up, dimensions=dimensions, cache=cache)
+    return WithPixels(base=known, raw=0.03 if colour else 0.01)
 
 
-def _coarse(pictures: Tensor, places: int) -> Values:
-    """Means around so many places a side, at most half of the pixels."""
-    height, width = pictures.shape[2:]
-    by_row, by_column = (around(side, min(places, side // 2)) for side in (height, width))
-    flat: Values = (by_row @ pictures @ by_column.T).flatten(1).numpy()
-    return flat
+def _principal(rows: Tensor, count: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """The leading principal directions [count, d] of centred rows [n, d] and the variances along them.
+
+    By a randomised range finder with power iterations (Halko, Martinsson, Tropp 2011, algorithm 4.4); the largest
+    number of each direction is positive.
+    """
+    width = min(count + _EXTRA, *rows.shape)
+    normals = SeededRandomness(seed).stream("directions").normals(rows.shape[1] * width)
+    basis = torch.from_numpy(normals.reshape(rows.shape[1], width).astype(np.float32))
+    for _ in range(_PASSES + 1):
+        basis, _ = torch.linalg.qr(rows.T @ torch.linalg.qr(rows @ basis)[0])
+    _, sizes, axes = torch.linalg.svd(rows @ basis, full_matrices=False)
+    directions = (axes[:count] @ basis.T).contiguous()
+    largest = directions.abs().argmax(1, keepdim=True)
+    return directions * directions.gather(1, largest).sign(), sizes[:count].square() / len(rows)
+
+
+def _sides(shape: PictureShape) -> tuple[int, int] | None:
+    """Height and width, or None."""
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    if len(shape) == 3 and shape[0] in (1, 3):
+        return shape[1], shape[2]
+    return (shape[0], shape[1]) if len(shape) == 3 and shape[2] in (1, 3) else None
+
+
+def _by(sides: tuple[int, int]) -> int:
+    """The side of the squares whose means make pictures small enough, and leave long ones two sides."""
+    return max(1, min(math.ceil(max(sides) / _LARGE), min(sides) // _SMALL))

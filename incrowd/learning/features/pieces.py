@@ -15,8 +15,7 @@ from incrowd import _validate
 from incrowd.data import Columns, Text
 from incrowd.data.grams import BUCKETS
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.features.encoder import ModuleMap
-from incrowd.learning.features.feature_map import Composed, FeatureMap, Values
+from incrowd.learning.features.feature_map import Composed, FeatureMap, ModuleMap, Values
 
 Reads = Literal["end", "all"]
 
@@ -78,15 +77,18 @@ class TextPieces:
     @property
     def name(self) -> str:
         """See `FeatureMap.name`."""
-        return f"TextPieces({[len(self.columns.meaning(name).features(name)) for name in self.columns.features]})"
+        return f"TextPieces({self._widths})"
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
-        widths = [len(self.columns.meaning(name).features(name)) for name in self.columns.features]
         sizes = np.abs(values).astype(np.int64) - 1
-        moved = (sizes + np.repeat(np.arange(len(widths)) * _APART, widths)) % BUCKETS + 1
+        moved = (sizes + np.repeat(np.arange(len(self._widths)) * _APART, self._widths)) % BUCKETS + 1
         numbers: Values = (np.sign(values) * (moved + BUCKETS * (sizes >= BUCKETS))).astype(np.float32)
         return numbers
+
+    @property
+    def _widths(self) -> list[int]:
+        return [len(self.columns.meaning(name).features(name)) for name in self.columns.features]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Rows of a table as a linear model sees them best, from what is stated of its columns alone."""
+"""Rows of a table for a linear model, by what is stated of its columns alone."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -11,33 +11,32 @@ from incrowd import _validate
 from incrowd.data import Category, Column, Columns, Date, Number, Text, YesNo
 from incrowd.errors import ConfigError
 from incrowd.learning.features.feature_map import Values
-from incrowd.learning.features.sizes import sizes, sizes_or_numbers
 
-_WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
+_WIDE = 1000.0  # a range this wide may have a long tail: its logarithm is there, too
 _MOST_BINS = 256
-_LOUDER = math.sqrt(3)  # texts: what they say is in many more numbers, each of which is rarely there
-_MOSTLY = 0.9  # of a row's numbers without a range: what is beside them says nothing of their scale
+_LOUDER = math.sqrt(3)  # texts: they are many numbers, each of which is rarely not zero
 _TINY = 1e-6
+_SMALLEST, _SIDE, _A_DECADE = 1e-3, 36, 3  # sizes on either side of 0, three a decade, from a thousandth on
+
+PLACES = 2 * _SIDE + 1
+"""How many features a number without a stated range becomes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRows:
-    """A row that was encoded as `columns` state, as a vector of length one that suits a linear model under noise.
+    """A row that was encoded as `columns` state, as a vector of length one for a linear model under noise.
 
     Its texts are in buckets already (`TextBuckets`).
 
     - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
-      linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen through a logarithm that
-      keeps the sign, too. Together the ramps of one scale weigh as much as one number from -1 to 1. One that was stated
-      with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
-    - A number without a range becomes how near it is to sizes from a thousandth to a thousand million
-      (`incrowd.learning.features.sizes`). Where hardly any column is anything else, a row whose numbers are on one
-      scale already stays as it is.
+      linear model is piecewise linear in it. A range of at least 1,000 has ramps over its logarithm, too. A number
+      stated with `knots` is these, less their mean.
+    - A number without a range becomes how near it is to fixed sizes, of either sign, from a thousandth to a thousand
+      million: a scale found in the rows would tell who is in them.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
-    - Texts are made louder by the root of three, and what says that a value was missing stays as it is.
-    - With `raw`, numbers are there once more as they were encoded, as loud as they are in a row of length one, times
-      the root of that share. Over a range far wider than its numbers ramps hardly differ, and sizes make a column that
-      is a hundred times as loud as the others as quiet as these.
+    - Texts are scaled by the root of three; flags of missing values stay as they are.
+    - With `raw`, numbers are there once more as they were encoded, with that share of the square of the row's length:
+      over a range far wider than its numbers ramps hardly differ.
 
     Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
 
@@ -70,56 +69,78 @@ class TableRows:
         if values.shape[1:] != (plan.width,):
             remedy = f"the columns become {plan.width} numbers, these rows have {values.shape[1:]}: give their columns"
             raise ConfigError(field="name", value="table", remedy=remedy)
-        places = self._places(values[:, plan.numbers], plan)
-        ramps = np.clip(places[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
-        scaled = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
-        seen = sizes_or_numbers if len(plan.unknown) >= _MOSTLY * plan.width else sizes
-        features = np.concatenate(
-            [scaled, seen(values[:, plan.unknown]), (values[:, plan.others] - plan.centres) * plan.weights], axis=1
-        )
-        lengths = np.linalg.norm(features, axis=1, keepdims=True) + _TINY
-        shortened: Values = self._with_raw(features / lengths, values, plan).astype(np.float32)
-        return shortened
+        exact = values.astype(np.float64)
+        ramps = np.clip(self._places(exact)[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
+        numbers = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
+        others = (exact[:, plan.others] - plan.centres) * plan.weights
+        seen = _unit(np.concatenate([numbers, sizes(exact[:, plan.bare]), others], axis=1))
+        if self.raw:
+            encoded = _unit(exact)[:, [*plan.numbers, *plan.bare]] * math.sqrt(self.raw)
+            rest = np.sqrt(1 - np.square(encoded).sum(axis=1, keepdims=True))
+            seen = np.concatenate([seen * rest, encoded], axis=1)
+        features: Values = seen.astype(np.float32)
+        return features
 
-    def _with_raw(self, seen: NDArray[np.float64], values: Values, plan: "_Arrangement") -> NDArray[np.float64]:
-        """Rows of length one with their numbers as they are, and of length one again."""
-        if not self.raw:
-            return seen
-        lengths = np.linalg.norm(values.astype(np.float64), axis=1, keepdims=True) + _TINY
-        numbers = values[:, [*plan.numbers, *plan.unknown]] * (math.sqrt(self.raw) / lengths)
-        rest = np.sqrt(1 - (numbers * numbers).sum(axis=1, keepdims=True))
-        return np.concatenate([seen * rest, numbers], axis=1)
-
-    def _places(self, placed: Values, plan: "_Arrangement") -> NDArray[np.float64]:
-        """Where numbers are in their ranges, from 0 to 1; the wide ones once more, through the logarithm."""
-        linear = (placed.astype(np.float64) - plan.least) / (1 - plan.least)
-        low, high = plan.low[plan.wide], plan.high[plan.wide]
-        meant = low + (high - low) * linear[:, plan.wide]
-        logarithmic = (_log(meant) - _log(low)) / (_log(high) - _log(low))
+    def _places(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The places of numbers in their ranges, from 0 to 1; the wide ones once more, by the logarithm."""
+        least, low, high = np.array(self._plan.ranges).reshape(-1, 3).T
+        linear = (rows[:, self._plan.numbers] - least) / (1 - least)
+        wide = high - low >= _WIDE
+        meant = low[wide] + (high - low)[wide] * linear[:, wide]
+        logarithmic = (_log(meant) - _log(low[wide])) / (_log(high[wide]) - _log(low[wide]))
         return np.concatenate([linear, logarithmic], axis=1)
 
     @cached_property
-    def _plan(self) -> "_Arrangement":
-        numbers: list[tuple[int, float, float, float]] = []
-        unknown: list[int] = []
-        others: list[tuple[int, float, float]] = []
-        at = 0
+    def _plan(self) -> "_Plan":
+        plan, at = _Plan(), 0
         for name in self.columns.features:
             meaning = self.columns.meaning(name)
-            width = len(meaning.features(name))
+            width, flags = len(meaning.features(name)), 1
             if isinstance(meaning, Text):
                 width += meaning.buckets - meaning.pieces
-            flags = 1
             if is_bare(meaning):
-                unknown.append(at)
+                plan.bare.append(at)
             elif isinstance(meaning, Date) or (isinstance(meaning, Number) and meaning.knots is None):
-                numbers.append((at, meaning.to[0], *_range(meaning)))
+                plan.numbers.append(at)
+                plan.ranges.append((meaning.to[0], *_range(meaning)))
             else:
                 flags = width - meaning.indicator
-                others += [(at + inner, _centre(meaning, flags), _weight(meaning)) for inner in range(flags)]
-            others += [(at + inner, 0.0, 1.0) for inner in range(flags, width)]
+                plan.add(at, flags, _centre(meaning, flags), _LOUDER if isinstance(meaning, Text) else 1.0)
+            plan.add(at + flags, width - flags, 0.0, 1.0)
             at += width
-        return _Arrangement.of(at, numbers, unknown, others)
+        plan.width = at
+        return plan
+
+
+@dataclass
+class _Plan:
+    """Which of a row's numbers are what."""
+
+    width: int = 0
+    numbers: list[int] = field(default_factory=list)
+    ranges: list[tuple[float, float, float]] = field(default_factory=list)
+    bare: list[int] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)
+    centres: list[float] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def add(self, at: int, count: int, centre: float, weight: float) -> None:
+        self.others += range(at, at + count)
+        self.centres += [centre] * count
+        self.weights += [weight] * count
+
+
+def sizes(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How near numbers [n, columns] are to each size [n, columns * PLACES], from 0 to 1; at most two are not 0. All
+    zeros of a row together weigh as much as one number.
+
+    Edge cases: up to a thousandth a number is 0, from a thousand million on all are alike.
+    """
+    decades = np.log10(np.maximum(np.abs(numbers), _SMALLEST) / _SMALLEST)
+    at = np.clip(np.sign(numbers) * decades * _A_DECADE, -_SIDE, _SIDE)
+    near: NDArray[np.float64] = np.maximum(0.0, 1 - np.abs(at[..., None] - np.arange(-_SIDE, _SIDE + 1)))
+    near[..., _SIDE] /= np.maximum(np.linalg.norm(near[..., _SIDE], axis=1, keepdims=True), 1.0)
+    return near.reshape(len(numbers), -1)
 
 
 def bare(columns: Columns) -> tuple[str, ...]:
@@ -128,56 +149,22 @@ def bare(columns: Columns) -> tuple[str, ...]:
 
 
 def is_bare(meaning: Column) -> bool:
-    """Whether it is a number of which nobody knows how large it may be."""
+    """Whether it is a number without a stated range."""
     return isinstance(meaning, Number) and meaning.range is None
 
 
 def texts_of(columns: Columns) -> tuple[bool, ...]:
-    """Of each column that is learned from, whether it is a text."""
+    """For each column that is learned from, whether it is a text."""
     return tuple(isinstance(columns.meaning(name), Text) for name in columns.features)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Arrangement:
-    """Which of a row's numbers are what."""
-
-    width: int
-    numbers: NDArray[np.int64]
-    least: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    wide: NDArray[np.bool_]
-    unknown: NDArray[np.int64]
-    others: NDArray[np.int64]
-    centres: NDArray[np.float64]
-    weights: NDArray[np.float64]
-
-    @classmethod
-    def of(
-        cls,
-        width: int,
-        numbers: list[tuple[int, float, float, float]],
-        unknown: list[int],
-        others: list[tuple[int, float, float]],
-    ) -> "_Arrangement":
-        stated = np.array(numbers, np.float64).reshape(-1, 4)
-        beside = np.array(others, np.float64).reshape(-1, 3)
-        return cls(
-            width=width,
-            numbers=stated[:, 0].astype(np.int64),
-            least=stated[:, 1],
-            low=stated[:, 2],
-            high=stated[:, 3],
-            wide=stated[:, 3] - stated[:, 2] >= _WIDE,
-            unknown=np.array(unknown, np.int64),
-            others=beside[:, 0].astype(np.int64),
-            centres=beside[:, 1],
-            weights=beside[:, 2],
-        )
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + _TINY)
+    return found
 
 
 def _range(meaning: Number | Date) -> tuple[float, float]:
-    """That of the scale on which a place is: of a date, or of a logarithm, whichever."""
+    """The range of the scale on which a place is; any range for a date or a logarithm."""
     stated = isinstance(meaning, Number) and not meaning.log and meaning.range
     return stated or (0.0, 1.0)
 
@@ -187,11 +174,6 @@ def _centre(meaning: Column, flags: int) -> float:
     if isinstance(meaning, Category | Number):  # a number with knots is near one, or between two
         return 1 / flags
     return 0.5 if isinstance(meaning, YesNo) else 0.0
-
-
-def _weight(meaning: Column) -> float:
-    """By what its numbers are multiplied."""
-    return _LOUDER if isinstance(meaning, Text) else 1.0
 
 
 def _log(numbers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,8 +13,7 @@ from incrowd.data import Clients, Examples
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import cache as disk
-from incrowd.learning.features.encoder import CallableMap, ModuleMap
-from incrowd.learning.features.feature_map import FeatureMap, Values
+from incrowd.learning.features.feature_map import CallableMap, FeatureMap, ModuleMap, Values
 from incrowd.learning.features.pieces import takes_tokens
 from incrowd.learning.isolation import refused, remembered
 
@@ -27,13 +26,12 @@ def transform(
 ) -> Examples:
     """The same examples with their features [n, d] in place of what they were.
 
-    This stands for what every client does at home with its own examples, and it is free: see `FeatureMap`. With
-    `cache`, a folder, features are kept in a file that only the user may read, known by the name of the map and a
-    checksum of the examples. As many threads work as torch would use (`torch.set_num_threads`).
+    Each client does this with its own examples, and it costs no privacy: see `FeatureMap`. With `cache`, a folder,
+    features are kept in a file that only the user may read, known by the name of the map and a checksum of the
+    examples. As many threads work as torch would use (`torch.set_num_threads`).
 
-    Guarantee: unless `alone` is given up, as it may be for public data, which that makes about four times faster, an
-    example's features have the same bits whatever others there are. The labels are the caller's own array; a cached
-    file that was cut off or changed is computed anew, and one that is being written is never seen.
+    Guarantee: an example's features have the same bits whatever others there are, unless `alone` is false, which is
+    four times faster and for public data. A cached file that was cut off or changed is computed anew.
 
     Edge cases: a map whose features of the first example change with the examples around it, or from call to call, and
     one that remembers what it was called with, are a `ConfigError`; one that gives the wrong number of rows, no numbers
@@ -79,7 +77,7 @@ def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: 
 
 
 def _own(feature_map: object) -> Iterator[object]:
-    """The functions and modules of one's own in a map, and in those that it consists of."""
+    """The user's functions and modules in a map, and in the maps that it consists of."""
     if isinstance(feature_map, CallableMap | ModuleMap):
         yield vars(feature_map)
     elif is_dataclass(feature_map):
