@@ -17,7 +17,7 @@ _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another e
 
 def divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:
     """The frozen layers that a Sequential begins with, a copy, and the rest of it; None if there are none."""
-    # Settled as a whole, because dropout in a frozen part is at rest with that part, and not by itself.
+    # Settled as a whole: dropout rests with the frozen part that it is in.
     layers = _layers(settled(copy.deepcopy(module, {id(one): one for one in module.parameters()})))
     count = next((place for place, layer in enumerate(layers) if not _frozen(layer)), 0)
     frozen, rest = nn.Sequential(*copy.deepcopy(layers[:count])), nn.Sequential(*layers[count:])
@@ -25,7 +25,7 @@ def divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:
 
 
 def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: float) -> tuple[int, ...] | None:
-    """The shape of what the layers make of an example; None if it is not a row of numbers of each, alone.
+    """The shape of the layers' output for one example; None if they give no row of numbers for each example alone.
 
     Edge cases: layers that look along the batch (attention with batch_first=False, say) are found by made-up examples.
     """
@@ -36,7 +36,7 @@ def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: fl
     try:
         with torch.no_grad(), ieee(several.device.type), torch.random.fork_rng(devices=[]):
             made, alone = frozen(made_up), frozen(made_up[:1].clone())
-    except (RuntimeError, IndexError):  # not what these layers are for: zeros have been tried before
+    except (RuntimeError, IndexError):  # the layers are for other numbers; zeros have been tried before
         return None
     if not isinstance(made, Tensor) or made.dtype != torch.float32 or made.ndim < 2 or len(made) != _SEVERAL:
         return None
@@ -45,9 +45,7 @@ def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: fl
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of a Sequential and of those in it, in order; of any other module, or one with parameters of its own,
-    itself.
-    """
+    """The layers of a Sequential and of those in it, in order. Another module is a layer itself."""
     if type(module) is not nn.Sequential or not known(module) or list(module.parameters(recurse=False)):
         return [module]
     # Not children(), which leaves out a layer that comes again.

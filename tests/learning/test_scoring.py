@@ -136,33 +136,6 @@ def test_the_longest_contribution_is_as_long_as_the_bound_and_is_not_shortened()
     assert np.linalg.norm(sure) > 0.999 * ALL.bound
 
 
-def test_outputs_that_are_not_finite_are_wrong_and_cost_the_whole_bound() -> None:
-    data = replace(tensors(), labels=torch.zeros(35, dtype=torch.int64))
-    model = Model(Says([math.nan, 0.0, 0.0, 0.0]))  # torch takes a NaN for the largest
-    row = scorer(data, model=model).rows(model.weights, [0])[0]
-    assert row.tolist() == [-0.5, 0.5, 0.0, 1.0, *[0.0] * 6]
-
-
-def test_a_loss_that_fails_costs_the_whole_bound() -> None:
-    loss = as_loss(nn.BCELoss())  # which refuses outputs outside of 0 .. 1
-    data = replace(tensors(), labels=torch.ones(35))
-    model = Model(Says([7.0]))
-    with pytest.raises(ConfigError, match="accuracy = False"):
-        Scoring(accuracy=False)
-    found = scorer(data, Scoring(accuracy=False, loss_bound=2.0), model=model, loss=loss).rows(model.weights, [0])
-    assert found.tolist() == [[0.5]]
-
-
-def test_several_labels_are_right_by_their_share() -> None:
-    labels = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
-    data = ClientTensors(
-        features=torch.zeros(2, FEATURES), labels=labels, offsets=np.array([0, 2]), indices=np.arange(2)
-    )
-    model = Model(Says([3.0, -3.0, -3.0, 3.0]))
-    row = scorer(data, Scoring(), model=model, loss=LOGISTIC).rows(model.weights, [0])[0]
-    assert row.tolist() == [(3 + 3) / 8 - 0.5]
-
-
 class EachPlace(nn.Module):
     """Says class 1 at each place of a sequence."""
 
@@ -174,27 +147,41 @@ class EachPlace(nn.Module):
         return self.outputs.expand(*examples.shape, 2)
 
 
-def test_of_a_sequence_the_places_that_count_are() -> None:
-    labels = torch.tensor([[1, 1, 0, IGNORED], [IGNORED, IGNORED, IGNORED, IGNORED]])
-    data = ClientTensors(features=torch.zeros(2, 4), labels=labels, offsets=np.array([0, 2]), indices=np.arange(2))
-    model = Model(EachPlace())
-    row = scorer(data, Scoring(), model=model).rows(model.weights, [0])[0]
-    assert row.tolist() == [(2 / 3 + 0) / 2 - 0.5]
+LOSS = Scoring(accuracy=False, loss_bound=2.0)
+LEFT_OUT = [[1, 1, 0, IGNORED], [IGNORED] * 4]
+Counted = tuple[nn.Module, Loss, Scoring, Any, list[float]]
+COUNTED: dict[str, Counted] = {
+    "not finite: wrong, at the whole bound": (  # torch takes a NaN for the largest
+        Says([math.nan, 0.0, 0.0, 0.0]), CROSS_ENTROPY, ALL, [0, 0], [-0.5, 0.5, 0.0, 1.0, *[0.0] * 6]
+    ),
+    "a loss that fails: the whole bound": (Says([7.0]), as_loss(nn.BCELoss()), LOSS, [1.0, 1.0], [0.5]),
+    "half of the squared error, over 2": (Says([9.0]), SQUARED, LOSS, [10.0, 10.0], [0.25 - 0.5]),
+    "several labels: the share that is right": (
+        Says([3.0, -3.0, -3.0, 3.0]),
+        LOGISTIC,
+        Scoring(),
+        [[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]],
+        [6 / 8 - 0.5],
+    ),
+    "a sequence: the places that count": (EachPlace(), CROSS_ENTROPY, Scoring(), LEFT_OUT, [(2 / 3 + 0) / 2 - 0.5]),
+    "one output: yes above zero": (
+        Says([0.5]), LOGISTIC, Scoring(classes=2), [1, 0, 1], [2 / 3 - 0.5, 0.0, 1 / 3, 2 / 3, 0.0]
+    ),
+}  # fmt: skip
 
 
-def test_a_model_with_one_output_says_yes_above_zero() -> None:
-    labels = torch.tensor([1, 0, 1])
-    data = ClientTensors(features=torch.zeros(3, 2), labels=labels, offsets=np.array([0, 3]), indices=np.arange(3))
-    model = Model(Says([0.5]))
-    row = scorer(data, Scoring(classes=2), model=model, loss=LOGISTIC).rows(model.weights, [0])[0]
-    assert row.tolist() == pytest.approx([2 / 3 - 0.5, 0.0, 1 / 3, 2 / 3, 0.0])
-
-
-def test_numbers_have_a_loss_up_to_a_bound() -> None:
-    data = replace(tensors(), labels=torch.full((35,), 10.0))
-    model = Model(Says([9.0]))
-    found = scorer(data, Scoring(accuracy=False, loss_bound=2.0), model=model, loss=SQUARED).rows(model.weights, [0])
-    assert found.tolist() == [[0.25 - 0.5]]  # half of the squared error, over 2
+@pytest.mark.parametrize("name", COUNTED)
+def test_labels_and_outputs_of_all_kinds_are_counted(name: str) -> None:
+    module, loss, scoring, labels, expected = COUNTED[name]
+    data = ClientTensors(
+        features=torch.zeros(len(labels), 4),
+        labels=torch.tensor(labels),
+        offsets=np.array([0, len(labels)]),
+        indices=np.arange(len(labels)),
+    )
+    model = Model(module)
+    row = scorer(data, scoring, model=model, loss=loss).rows(model.weights, [0])[0]
+    assert row.tolist() == pytest.approx(expected)
 
 
 def test_a_client_without_examples_contributes_nothing() -> None:
@@ -266,7 +253,7 @@ def test_what_cannot_be_compared_is_refused_on_made_up_examples() -> None:
     ("form", "field"),
     [
         ({"accuracy": "yes"}, "accuracy"),
-        ({"accuracy": False}, "accuracy"),
+        ({"accuracy": False}, "accuracy = False"),
         ({"accuracy": True, "loss_bound": -1.0}, "loss_bound"),
         ({"accuracy": True, "loss_bound": math.inf}, "loss_bound"),
         ({"accuracy": True, "loss_bound": "1"}, "loss_bound"),
