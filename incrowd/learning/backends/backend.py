@@ -41,12 +41,12 @@ class Task:
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether that is another place than the CPU."""
+        """True if the device is not the CPU."""
         return self.device.type != "cpu"
 
     @property
     def by_sgd(self) -> bool:
-        """Whether clients take steps of SGD, with or without momentum, weight decay and a proximal term."""
+        """True if clients train with SGD, with or without momentum, weight decay and a proximal term."""
         return type(self.algorithm) is Sgd
 
     @property
@@ -88,7 +88,7 @@ class Backend(ABC):
     """A way to train clients of one task. Write your own: `CohortEngine(..., backends=(yours, *BACKENDS))`.
 
     Guarantee: a client's update, and its bits, follow from the model, the settings, its own examples and its
-    `ClientRound`. Other clients of the group and earlier groups change nothing, and decide about nobody's backend.
+    `ClientRound`. Other clients of the group and earlier groups change neither the update nor the client's backend.
     """
 
     takes: NDArray[np.bool_]
@@ -116,7 +116,7 @@ MakeBackend = Callable[[Task], Backend | None]
 
 
 class Choice:
-    """The first backend that takes a client trains it, whoever else there is.
+    """The first backend that takes a client trains it, for any other clients.
 
     Edge cases: clients that no backend takes are a `ConfigError`.
     """

@@ -34,7 +34,7 @@ from incrowd.settings.local import Local
 
 _log = logging.getLogger(__name__)
 _FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
-_CLOSE = 1e-3  # of the length of a step: so far rounding may take a compiled one from the plain one
+_CLOSE = 1e-3  # relative to a step: rounding may move a compiled step that far from the plain one
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor], Inputs, Tensor, Tensor | None], None]
 """Moves parameters in place, given parameters, velocities (if there is momentum), starts, examples, labels, offset."""
@@ -129,7 +129,7 @@ class _Attempt:
                 remedy = "it remembers something, which a compiled step would not"
                 raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch about itself
+                warnings.simplefilter("ignore")  # torch warns about its own code
                 self.compiled = compiled(written_out(self.plain) if weights.few else self.plain)
                 found = self._stepped(self.compiled)
         refuse_another(found, expected, self.weights)

@@ -1,7 +1,7 @@
-"""The path for a model that begins with frozen layers: what they make of an example never changes, and is kept.
+"""The backend for models that begin with frozen layers: it caches their outputs, which never change.
 
-Only what comes after the frozen layers is trained, by whichever other path takes that, on examples as the frozen layers
-left them: a Linear head on a frozen network is then trained as fast as any Linear model.
+Another backend trains the layers after them on these outputs: a Linear head on a frozen network then trains as fast as
+any Linear model.
 """
 
 import math
@@ -28,18 +28,18 @@ from incrowd.learning.store import ClientTensors
 _ROWS = 32  # examples that go through the frozen layers together, always so many
 _MEMORY = 2**30  # bytes of frozen outputs that are kept at most, of all clients
 _OF_ONE = 2**28  # bytes of one client's frozen outputs at most, or it is trained another way
-_NOBODY = 0  # a row of NaN in the table, for who is not trained now
+_NOBODY = 0  # a row of NaN in the table, for clients that do not train now
 
 
 def before(others: Sequence[MakeBackend]) -> MakeBackend:
-    """Makes the backend, which leaves what is not frozen to `others`: of each client, to the first that takes it."""
+    """Make the backend, which leaves the trained layers to `others`: each client to the first that takes it."""
     return partial(_make, others=tuple(others))
 
 
 def _make(task: Task, others: Sequence[MakeBackend]) -> "Frozen | None":
     """The backend, if the model is a Sequential that begins with frozen layers.
 
-    Guarantee: of the examples only shapes, types and each client's own number of them are read.
+    Guarantee: it reads only the examples' shapes, types, and each client's own number of them.
     """
     if not is_single(task.data.features) or len(task.data.indices) == 0:
         return None
@@ -52,15 +52,15 @@ def _make(task: Task, others: Sequence[MakeBackend]) -> "Frozen | None":
 
 
 class Frozen(Backend):
-    """Puts a client's examples through the frozen layers when it is first trained, and trains the rest another way.
+    """Computes a client's frozen outputs when it first trains, and has another backend train the other layers.
 
-    Guarantee: the frozen outputs of a client's example, and the bits of them, follow from the layers and the client's
-    own examples: they go through in blocks that are always equally large, and nobody else's are among them. Kept or
-    computed again, they are the same, and training reads them from the same table. A layer that could remember
-    anything, or that draws, is not taken for frozen.
+    Guarantee: the frozen outputs of a client's example, and their bits, follow from the layers and the client's own
+    examples: these go through in blocks of one size, without other clients' examples. Cached or computed anew, they are
+    the same, and training reads them from the same table. A layer that could keep state, or that draws, does not count
+    as frozen.
 
-    Edge cases: a client whose own frozen outputs are too large goes another way. Outputs that were not computed yet
-    are NaN, so that nothing can be learnt from them unnoticed.
+    Edge cases: a client whose own frozen outputs are too large goes to another backend. Outputs that were not computed
+    yet are NaN, so that training on them cannot go unnoticed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Frozen(Backend):
 
     @contextmanager
     def _in_table(self, clients: Sequence[int]) -> Iterator[None]:
-        """Clients' frozen outputs and labels, while they are trained, in rows of the table that nobody else has."""
+        """Hold clients' frozen outputs and labels in rows of the table that no other client has, while they train."""
         data, table, begin = self._task.data, self._table, 1
         own = [slice(*data.offsets[client : client + 2]) for client in clients]
         for client, place in zip(clients, own, strict=True):
@@ -131,7 +131,7 @@ class Frozen(Backend):
                 table.indices[place] = _NOBODY
 
     def _write(self, client: int, rows: Tensor, out: Tensor) -> None:
-        """Write a client's frozen outputs: those that are kept, or computed now."""
+        """Write a client's frozen outputs, from the cache or computed now."""
         kept = self._cache.of(client)
         if kept is None:
             self._compute(rows, out)
@@ -154,9 +154,9 @@ class Frozen(Backend):
 
 
 class _Cache:
-    """Frozen outputs that are kept: those of the first clients, as many as there is memory for.
+    """Cached frozen outputs of the first clients, as many as there is memory for.
 
-    On a processor they are shared, so that processes that are forked from this one tell each other what they computed.
+    On a CPU they are in shared memory, so that forked processes share their results.
     """
 
     def __init__(self, counts: NDArray[np.int64], shape: tuple[int, ...], *, most: int, device: torch.device) -> None:
@@ -172,7 +172,7 @@ class _Cache:
 
 
 def _table_of(data: ClientTensors, rows: int, shape: tuple[int, ...]) -> ClientTensors:
-    """Memory for the frozen outputs and labels of some clients at a time, behind a row for everybody else."""
+    """Memory for the frozen outputs and labels of some clients at a time, after one row for all other clients."""
     return ClientTensors(
         features=torch.full((1 + rows, *shape), torch.nan, device=data.device),
         labels=data.labels.new_zeros(1 + rows, *data.labels.shape[1:]),

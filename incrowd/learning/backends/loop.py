@@ -28,7 +28,7 @@ def make(task: Task) -> "Loop":
 
 
 def few(task: Task) -> int:
-    """How many updates to hold at a time."""
+    """The number of updates to hold at a time."""
     usual = 1 if task.on_accelerator else max(1, min(_FEW, _CACHE // (4 * task.model.size)))
     return task.execution.chunk or usual
 

@@ -41,7 +41,7 @@ _PARTS = 4  # widths between a power of two and the next: filling up takes less 
 _EVEN = 8  # numbers: matrices of as many rows begin where accelerators like it
 _MANY = 256  # clients side by side at most
 _MEMORY = 2**33  # bytes that their steps may take
-_COPIES = 6  # of the weights: those of the clients, velocities, gradients, moves, changes, and one more
+_COPIES = 6  # copies of the weights: the clients' weights, velocities, gradients, moves, changes, and one more
 _COUNTS = 16  # numbers of examples that batches of one width are tried with
 _FILLING = 8.0  # noise times this fills a batch up in a trial
 
@@ -57,8 +57,8 @@ def side_by_side(task: Task) -> "Vectorized | None":
     Guarantee: it reads only shapes, types and each client's own number of examples. A client's gradient has been seen
     to have the same bits in another place, again, and whatever others hold. The reason for a refusal is logged.
 
-    Edge cases: another backend has dropout, whose masks a client draws itself, a loss of one's own, which may be no
-    mean, and modules that remember anything.
+    Edge cases: another backend takes dropout, whose masks a client draws itself, custom losses, which may be no mean,
+    and modules that keep state.
     """
     odd = has_dropout(task.model.module) or task.loss not in LOSSES.values() or not task.by_sgd
     if odd or len(task.data.indices) == 0:
@@ -72,25 +72,25 @@ def side_by_side(task: Task) -> "Vectorized | None":
 
 
 def _tried(task: Task, width: int) -> "Size | str":
-    """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly; or why not."""
+    """Try batches of this width, then padded ones, which libraries round more evenly; else give the reason."""
     reason = ""
     for wide in dict.fromkeys((width, -(-width // _EVEN) * _EVEN)):
         with MadeUp() as attempt:
             trial = Trial(task, wide)
             return Size(width=wide, clients=trial.clients_at_once(), gradients=trial.gradients)
-        # The texts of other errors may say how many examples somebody has.
+        # The texts of other errors may reveal a client's number of examples.
         reason = str(attempt.error) if isinstance(attempt.error, IncrowdError) else type(attempt.error).__name__
     return reason
 
 
 def steps_of(examples: int, local: Local) -> int:
-    """How many steps a client with so many examples takes."""
+    """The number of steps of a client with so many examples."""
     batches = -(-examples // _largest(examples, local)) if local.batches is None else min(local.batches, examples)
     return local.epochs * batches
 
 
 def width_of(examples: int, local: Local) -> int:
-    """How wide the batches of a client with so many examples are: as its largest, or a little more."""
+    """The width of the batches of a client with so many examples: its largest batch, or a little more."""
     largest = _largest(examples, local)
     if largest == local.batch_size:
         return largest
@@ -105,7 +105,7 @@ def _largest(examples: int, local: Local) -> int:
 
 
 def _widths(task: Task) -> NDArray[np.int64]:
-    """How wide the batches of each client are; 0 for a client without examples."""
+    """The width of the batches of each client; 0 for a client without examples."""
     counts, places = np.unique(np.diff(task.data.offsets), return_inverse=True)
     return np.array([width_of(int(count), task.local) if count else 0 for count in counts])[places]
 
@@ -172,16 +172,16 @@ class Abreast:
 class Vectorized(Backend):
     """Trains clients side by side.
 
-    Guarantee: a client's steps are the same operations on as many matrices whoever else is there: copies of its last
-    client fill a group up to the same number, and batches are as wide as the client's own examples ask for. A client
-    that has taken all its steps keeps its weights while others go on.
+    Guarantee: a client's steps are the same operations on as many matrices for any other clients. Copies of its last
+    client fill a group up to the same number, and the client's own examples set the width of its batches. A client that
+    has taken all its steps keeps its weights while others go on.
     """
 
     def __init__(self, task: Task, sizes: dict[int, Size]) -> None:
         """`sizes` are those of groups, by how wide the clients' own batches are."""
         self._task, self._sizes = task, sizes
         self.at_once = most_at_once(task)
-        self.takes = np.isin(_widths(task), [0, *sizes])  # nobody trains a client without examples
+        self.takes = np.isin(_widths(task), [0, *sizes])  # a client without examples never trains
         self._notes = Notes(task.device)
         self._there: dict[Size, Abreast] = {}
         self._steps: dict[tuple[Size, bool], Take] = {}
@@ -247,10 +247,10 @@ def plan(task: Task, clients: Sequence[ClientRound], *, width: int) -> tuple[NDA
 
 
 def step(task: Task, gradients: OfClients, clients: Abreast, *, everyone: bool) -> None:
-    """One step of all of them.
+    """Take one step for all of them.
 
-    Guarantee: a client whose step this is not keeps its weights, bit for bit, whatever its gradient is. With
-    `everyone`, which says that it is everybody's, the same numbers come out in less time.
+    Guarantee: a finished client keeps its weights, bit for bit, whatever its gradient is. `everyone` promises that no
+    client is finished, and saves the mask.
     """
     local, parameters = task.local, clients.parameters
     inputs, labels = _batch(task, clients.rows)
@@ -333,7 +333,7 @@ def _no_shortcut() -> Iterator[None]:
 
 
 def most_at_once(task: Task) -> int:
-    """How many clients may go side by side: the chunk, or so many that groups of a usual cohort are equally large."""
+    """The most clients of a group: the chunk, or the number that divides a usual cohort into equal groups."""
     cohort = task.execution.cohort
     return task.execution.chunk or (math.ceil(cohort / math.ceil(cohort / _MANY)) if cohort else _MANY)
 
@@ -353,15 +353,14 @@ class Trial:
         self.gradients: OfClients = gradients_of(self._module, names, task.loss, task.data.features)
 
     def clients_at_once(self) -> int:
-        """How many clients go side by side, once that has been seen to change nothing.
+        """The number of clients of a group, after a check that the group changes no client's gradient.
 
-        Edge cases: a module that remembers anything, gradients that are not what they are for one client, or that
-        change with the place, with the others or with what fills a batch up, and operations that add up in no fixed
-        order, are an error.
+        Edge cases: a module that keeps state, and operations that add up in no fixed order, are an error. So are
+        gradients that differ from those of one client alone, or that change with the place, the others or the padding.
         """
         before = remembered(self._module), remembered(self._twin)
         with warnings.catch_warnings(), in_one_order(self._task.device):
-            warnings.simplefilter("ignore")  # of torch about itself
+            warnings.simplefilter("ignore")  # torch warns about its own code
             with remembering_nothing(self._module, self._task.device, whose="client"):
                 several = min(most_at_once(self._task), max(1, _memory(self._task.device) // self._bytes_of_one()))
                 self._check_values(several)
@@ -371,7 +370,7 @@ class Trial:
         return several
 
     def _bytes_of_one(self) -> int:
-        """About what one client's step needs at once: what autograd keeps for its gradient, and weights."""
+        """An estimate of the memory of one client's step: saved tensors of autograd, and weights."""
         numbers = [_COPIES * self._task.model.size]
 
         def kept(one: Tensor) -> Tensor:
@@ -383,8 +382,8 @@ class Trial:
         return 4 * sum(numbers)
 
     def _check_values(self, several: int) -> None:
-        """Compare with a client alone, in batches of one example to as many as there is room for; what fills a batch up
-        is larger than the rest.
+        """Compare with a client alone, in batches of one example up to the full width; the padding holds larger numbers
+        than the examples.
         """
         counts = [1 + round(place * (self._width - 1) / (_COUNTS - 1)) for place in range(_COUNTS)]
         for begin in range(0, _COUNTS, several):

@@ -1,4 +1,4 @@
-"""`sgemm` for compiled code: that of the library that torch brings along (MKL), else the one that scipy does."""
+"""`sgemm` for compiled code, from torch's own library (MKL), else from scipy's."""
 
 import ctypes
 from pathlib import Path

@@ -1,13 +1,13 @@
 """One client's training: a compiled loop over its batches, and the first layer where that is Linear.
 
-A sparse client's examples are pairs of a feature and a number that is not zero. Outputs are then sums of rows of the
-weight, and a step adds rows of gradients to the rows in use: example by example where rows are narrow, else feature by
-feature, so that a batch reads and writes each row once.
+A sparse client's examples are pairs of a feature and a nonzero number. Outputs are then sums of rows of the weight, and
+a step adds rows of gradients to the rows in use: example by example where rows are narrow, else feature by feature, so
+that a batch reads and writes each row once.
 
-For another client, the weights of the features that it uses are moved together, and matrix products do the work. In
-small batches the update of the first weight is put off over a block of them. With the weights W at the beginning of a
-block, the outputs of batch t are x_t W - rate * x_t (sum of x_s' d_s over the batches s before it), and the products
-x_t x_s' of all batches come from one matrix product.
+A dense client's weights of the features in use are copied together for matrix products. For small batches a block of
+them defers the update of the first weight. Let W be the weights at the beginning of the block. The outputs of batch t
+are x_t W - rate * x_t (sum of x_s' d_s over the batches s before it). One matrix product gives the products x_t x_s' of
+all batches.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from incrowd.learning.backends.fast.passes import product
 from incrowd.learning.backends.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
 from incrowd.learning.deltas import RUN
 
-_MOST = 0.9  # of the features in use, from which on all are as fast
+_MOST = 0.9  # share of features in use, above which taking all is as fast
 _NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
 _ONE, _ZERO = np.float32(1), np.float32(0)
 
@@ -43,7 +43,7 @@ class Examples(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How a step is made; a `plain` one is the gradient alone."""
+    """The settings of a step; a `plain` step is the gradient alone."""
 
     rate: np.float32
     momentum: np.float32
@@ -58,7 +58,7 @@ class Settings(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """One client's batches: of `sizes`, one after the other in `rows` and `labels`; `offset` is added to outputs."""
+    """One client's batches, with these `sizes`, one after the other in `rows` and `labels`; outputs get `offset`."""
 
     rows: NDArray[np.int64]
     labels: Numbers
@@ -119,12 +119,12 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
 
 @inner
 def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[np.int64], sparse: bool) -> int:
-    """Copy the weights of features in use, and all others; how many features there are."""
+    """Copy the weights of features in use, and all other layers' weights; return the number of these features."""
     first = s.table[0]
     used: int = first[m.INPUTS]
     if not sparse and not how.pictures:
         used = _find_used(e, s, rows, how.weight_decay != 0 or e.offset != 0)
-    # What is no number must not reach the next client through fillings.
+    # NaN in the padding must not reach the next client.
     for k in range(len(start), s.integers[m.KEPT_FROM]):
         s.floats[k] = 0
     for k in range(first[m.WEIGHT]):
@@ -139,7 +139,7 @@ def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[n
 
 @inner
 def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> int:
-    """Find the features that are not zero in all of a client's examples; where few are, all are taken."""
+    """Find the features that are not zero in a client's examples; take all if few are zero."""
     flags, found = s.shorts[s.integers[m.FLAGS] :][: e.table.shape[1]], s.integers[m.USED]
     flags[:] = every
     several = np.int32(0)
@@ -191,7 +191,7 @@ def _load_pictures(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
 
 @inner
 def _sparse_outputs(e: Examples, s: Space, rows: NDArray[np.int64], following: NDArray[np.int64]) -> None:
-    """The first layer's outputs for a batch; that which follows is fetched meanwhile."""
+    """Compute the first layer's outputs for a batch, and prefetch the next batch."""
     t = s.table[0]
     for row in following:
         fetch(e.places, (e.starts[row], e.starts[row + 1]))
@@ -225,9 +225,9 @@ def _sparse_step(e: Examples, s: Space, how: Settings, rows: NDArray[np.int64]) 
 
 @inner
 def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
-    """Which examples of a batch have a feature, and how much of it: pairs firsts[k] to ends[k] of feature k.
+    """Transpose a batch: pairs firsts[k] to ends[k] are the examples that have feature k, and their numbers.
 
-    Gives how many features are in use. In `order`, those with equally many examples come together, so that a processor
+    Returns the number of features in use. `order` sorts them by their number of examples, so that the processor
     predicts where their loops end, which is a quarter of the time.
     """
     features, h = s.table[0, m.INPUTS], s.integers
@@ -294,8 +294,8 @@ def _multiply(s: Space, done: int, count: int, used: int, out: int) -> None:
 def _dense_outputs(s: Space, how: Settings, done: int, size: int, count: int, used: int, put_off: bool) -> None:
     """The first layer's outputs for a batch, `done` examples behind the first of its block.
 
-    Where the update is put off they are there, by the weights at the beginning of the block. The gradients of the
-    examples before, which have taken the place of their outputs, count by the products of these examples with others.
+    With `put_off`, memory holds them already, for the weights at the beginning of the block. The gradients of earlier
+    examples, which have replaced their outputs, then add their share through the products of examples.
     """
     t, block = s.table[0], s.integers[m.BLOCK]
     if not put_off:
@@ -320,7 +320,7 @@ def _dense_step(s: Space, how: Settings, done: int, d: int, count: int, used: in
 
 @inner
 def _multiply_examples(s: Space, count: int, used: int) -> bool:
-    """The products of examples with each other, and of the bias; whether all are numbers."""
+    """Compute the products of examples with each other, and of the bias; return whether all are finite."""
     x, gram = (s.integers[m.X], s.table[0, m.INPUTS]), s.integers[m.GRAM]
     for k in range(count * count):
         s.floats[gram + k] = s.table[0, m.BIASED]

@@ -12,7 +12,7 @@ from incrowd.learning.models import picture_of
 from incrowd.learning.program import Labelled
 
 LINEAR, CONVOLUTION, NORM, POOL, RELU, TANH, SIGMOID, GELU, GELU_TANH, SILU = range(10)
-SOFTMAX, LOGIT, NUMBER, RATE = range(4)  # which number of the outputs is compared with a label
+SOFTMAX, LOGIT, NUMBER, RATE = range(4)  # the mean of the outputs that a loss compares with a label
 
 Shape = tuple[int, int, int]
 """Channels, rows and columns; a vector has one row and one column."""
@@ -42,14 +42,14 @@ class Layer:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of what one number of the output is computed from, as torch orders it; of a norm it is empty."""
+        """The shape of the inputs of one number of the output, in torch's order; empty for a norm."""
         if self.kind == NORM:
             return ()
         return self.before if self.kind == LINEAR else (self.before[0], self.size, self.size)
 
     @property
     def places(self) -> int:
-        """How many rows times columns it has."""
+        """The number of rows times columns."""
         return self.after[1] * self.after[2]
 
 
@@ -62,7 +62,7 @@ class Stack:
 
     @property
     def pictures(self) -> bool:
-        """Whether it begins with a convolution."""
+        """True if the stack begins with a convolution."""
         return self.layers[0].kind == CONVOLUTION
 
 
@@ -102,7 +102,7 @@ def _layers(modules: list[nn.Module], shape: Sequence[int]) -> tuple[Layer, ...]
 
 
 def _layer(module: nn.Module, now: Shape, *, flat: bool) -> Layer | None:
-    """What a module does to something of this shape, or None if that is something else."""
+    """The layer that a module is for inputs of this shape, or None for any other module."""
     vector = flat and now[1:] == (1, 1)
     if type(module) is nn.Linear:
         outputs, inputs = module.weight.shape

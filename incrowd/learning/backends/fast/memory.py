@@ -1,8 +1,8 @@
-"""Where a stack's numbers lie while a client is trained: everything of a kind in one flat array.
+"""The memory layout of a stack while a client trains: one flat array for each kind of number.
 
-A weight is [inputs][outputs], the outputs filled up to whole lines of the cache; of a window, or of a picture, the
-inputs are ordered by row, column and channel. The first weight lies behind all others, because of it alone only some
-rows may be in use. Values are [example][row][column][channel]; vectors are filled up to whole lines, too.
+A weight is [inputs][outputs], the outputs padded to whole cache lines. The inputs of a window, or of a picture, are in
+the order row, column, channel. The first weight comes last, because it alone may have rows out of use. Values are
+[example][row][column][channel]; vectors are padded to whole cache lines, too.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from incrowd._random import Floats
 from incrowd.learning.backends.fast.layers import CONVOLUTION, GELU, LINEAR, NORM, POOL, Layer, Stack
 
 LINE = 16  # float32 numbers in a line of the cache
-_WINDOWS = 2**20  # numbers of windows that are computed with together; measured, the optimum is flat
-_EXAMPLES = 10  # that are looked at together at most, for the same reason
+_WINDOWS = 2**20  # numbers of windows in one product; measured, the optimum is flat
+_EXAMPLES = 10  # most examples in one product, measured as well
 
 Numbers = NDArray[np.float32]
 
@@ -29,21 +29,21 @@ SIZE, STRIDE, PADDING, GROUPS, CHANNELS, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS, K
 
 VELOCITY, GRADIENTS, X, GRAM, BLOCK, AMOUNTS, REAL, KEPT_FROM = range(8)
 FIRSTS, ENDS, ORDER, MANY, USED, FLAGS, USERS, SUMS = range(8, 16)
-"""Where the other parts of `Space` begin, by their places in `integers`; gradients lie so far behind their values."""
+"""Indices in `integers` of the offsets of the other parts of `Space`, and of the distance of gradients to values."""
 
 LETTERS = 6  # the place in `shorts` of arguments for BLAS, which it wants at addresses: six sizes and two letters
 
 
 class Space(NamedTuple):
-    """Where a client is trained; few arrays, so that machine code is made fast.
+    """The memory of a client in training; few arrays, so that numba compiles fast.
 
-    | array      | what                                                                                              |
+    | array      | contents                                                                                          |
     | ---------- | ------------------------------------------------------------------------------------------------- |
-    | `table`    | where a layer has its own                                                                         |
-    | `floats`   | weights, velocity, values, their gradients, what is kept for the backward pass, examples          |
-    | `integers` | where these begin; of a sparse batch the pairs feature by feature; the features in use            |
-    | `shorts`   | arguments for BLAS; of pooling windows the place of the largest; the examples of these pairs      |
-    | `doubles`  | what a norm adds to the variance, layer by layer, and four sums for each channel                  |
+    | `table`    | the offsets of each layer                                                                         |
+    | `floats`   | weights, velocity, values, their gradients, saved tensors of the backward pass, examples          |
+    | `integers` | the offsets of these; the pairs of a sparse batch by feature; the features in use                 |
+    | `shorts`   | arguments for BLAS; the argmax of each pooling window; the examples of these pairs                |
+    | `doubles`  | the epsilon of each norm, layer by layer, and four sums for each channel                          |
     """
 
     table: NDArray[np.int64]
@@ -84,7 +84,7 @@ class Memory:
 
     @property
     def together(self) -> int:
-        """How many pictures are looked at together."""
+        """The number of pictures in one product."""
         windows = (row[PLACES] * row[INPUTS] for row in self.table if row[KIND] == CONVOLUTION)
         return max(1, min(_EXAMPLES, _WINDOWS // int(max(windows))))
 
@@ -134,8 +134,8 @@ class Memory:
         return spaces
 
     def _placed(self, most: int, *, plain: bool) -> tuple[NDArray[np.int64], tuple[int, int], int, int]:
-        """The table for so many examples at a time; where what is kept begins and ends; how many shorts there are;
-        how far behind their values gradients lie.
+        """The table for so many examples at a time, the begin and end of the saved tensors, the number of shorts, and
+        the distance of gradients to values.
         """
         table, row = self.table.copy(), int(np.prod(self.stack.layers[0].before)) if self.stack.pictures else 0
         begin = self.size if plain else 2 * self.size
@@ -174,7 +174,7 @@ class Memory:
         return np.concatenate(parts)
 
     def _parameters(self) -> Iterator[tuple["_Place", tuple[int, ...], int]]:
-        """Of each parameter where it lies, its shape [outputs, ..], and how many numbers it has."""
+        """The place of each parameter, its shape [outputs, ..], and its size."""
         for row, layer in zip(self.table.tolist(), self.stack.layers, strict=True):
             shape = (layer.after[0], *layer.inputs)
             if layer.weight:

@@ -33,8 +33,8 @@ def product(
     s: Space, turned: tuple[int, int], sizes: tuple[int, int, int], alpha: np.float32, a: tuple[int, int],
     b: tuple[int, int], beta: np.float32, c: tuple[int, int],
 ) -> None:  # fmt: skip
-    """Write alpha * a [m, k] b [k, n] + beta * c into c; of `turned` ones the transpose is given. Matrices are places
-    in `floats` and distances of rows.
+    """Write alpha * a [m, k] b [k, n] + beta * c into c; `turned` arguments are transposed. Matrices are offsets in
+    `floats` and distances of rows.
     """
     words, numbers, real = s.shorts, s.floats, s.integers[m.REAL]
     words[0], words[1], words[2] = sizes[1], sizes[0], sizes[2]
@@ -96,8 +96,8 @@ def _multiply(s: Space, number: int, count: int) -> None:
 
 @inner
 def backward(s: Space, count: int, end: int, target: int, change: np.float32) -> None:
-    """The gradients of the values down to layer `end`; those of the parameters, times `change`, are added to numbers
-    that lie from `target` on as the weights do.
+    """Compute the gradients of the values down to layer `end`. Add the parameters' gradients, times `change`, at offset
+    `target`, in the layout of the weights.
     """
     shift = s.integers[m.GRADIENTS]
     for number in range(len(s.table) - 1, end - 1, -1):

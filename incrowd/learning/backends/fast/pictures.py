@@ -68,7 +68,7 @@ def fold(s: Space, number: int, count: int) -> None:
 
 @inner
 def pool(s: Space, number: int, count: int) -> None:
-    """The largest of each square, and which it was: of equals the first; what is no number is larger than all."""
+    """The largest of each square, and its place: the first of equals; NaN counts as the largest."""
     t = s.table[number]
     size, channels, line = t[m.SIZE], t[m.CHANNELS], t[m.COLUMNS] * t[m.CHANNELS]
     for i in range(count):
@@ -166,7 +166,7 @@ def normalize(s: Space, number: int, count: int) -> None:
 
 @inner
 def normalize_back(s: Space, number: int, count: int) -> None:
-    """The gradients of what went in; those of gain and shift are the first two of the sums."""
+    """The gradients of the inputs; the first two sums are the gradients of gain and shift."""
     t, move, sums = s.table[number], s.integers[m.GRADIENTS], s.doubles[s.integers[m.SUMS] :]
     channels, places, row, groups = t[m.OUTPUTS], t[m.PLACES], t[m.OUT_ROW], t[m.GROUPS]
     size, scales, shared = places * channels, t[m.KEPT] + count * row, groups / (places * channels)

@@ -20,7 +20,7 @@ def _turn(of: Numbers, to: Numbers, rows: int, columns: int) -> None:
 
 @compiled
 def outputs(s: Space, record: Numbers, out: Numbers) -> None:
-    """What the layers make of a record, both with channels first."""
+    """The layers' outputs for a record, both with channels first."""
     first, last = s.table[0], s.table[len(s.table) - 1]
     _turn(record, s.floats[first[m.IN] :], first[m.CHANNELS], first[m.ROWS] * first[m.COLUMNS])
     passes.forward(s, 1, 0)

@@ -232,7 +232,7 @@ def _fetch(_: Any, numbers: Any, where: Any) -> Any:
     return signature, generate
 
 
-# What follows is called by compiled code only, as numba understands it.
+# Only compiled code calls the functions below.
 
 add_rows: Any = _add_rows
 """add_rows(out, table, (out_at, table_at, width, begin, end), places, numbers, factor):
@@ -252,7 +252,7 @@ fetch: Any = _fetch
 def exp(x: np.float32) -> np.float32:
     """At most 2^-21 of it off: 2^k e^r, r at most log(2) / 2 from 0; the library's takes one number at a time.
 
-    Beyond what float32 holds it is 0 or infinite; of what is no number it is none.
+    It is 0 or infinite beyond the range of float32, and NaN of NaN.
     """
     held = min(max(x, _LEAST), _MOST)
     held = held if x == x else _ZERO

@@ -15,8 +15,8 @@ from incrowd.learning.backends.fast.update import StackDelta
 from incrowd.learning.contributions import Contributions
 
 _NARROW, _DENSE_NARROW, _DENSE_WIDE = 64, 0.6, 0.35
-"""Of a first layer with at most so many outputs pairs are faster up to the first share of numbers that are not zero,
-else up to the second; measured."""
+"""Pairs are faster up to a share of nonzero numbers: the first, up to so many outputs of the first layer, else the
+second; measured."""
 _BLOCK, _SMALL = 60, 30  # examples over which an update is put off, for batches of at most so many; measured
 _FEW, _CACHED = 25, 2**18  # clients who are trained in one go at most, and numbers of their updates
 _ROWS = 4096  # examples that are searched at a time
@@ -25,8 +25,8 @@ _ROWS = 4096  # examples that are searched at a time
 class Fast(Backend):
     """Trains clients on a stack of layers.
 
-    Guarantee: what a client learns is computed from its own examples alone; whether zeros are skipped follows from
-    them. Its numbers begin at a line of the cache, so that a processor adds up in the same order whoever was there.
+    Guarantee: a client's update is computed from its own examples alone, and they alone decide whether zeros are
+    skipped. Its memory begins at a cache line, so that the order of summation never changes.
     """
 
     def __init__(self, task: Task, stack: Stack) -> None:
@@ -91,14 +91,14 @@ class Fast(Backend):
         return kernel.train(self._examples, space, how, start, batches, sparse, out)
 
     def _compile(self) -> None:
-        """Train nobody, so that processes that are forked from this one find the machine code ready."""
+        """Train on no examples, so that forked processes have the machine code."""
         none = np.zeros(0, np.int64)
         self._trained(self._task.model.weights, 0, none, none, self._rows[0])
         kernel.add_steps(self._rows[:0], np.zeros(0, np.float32), self._rows[0])
         self._start = None
 
     def _mostly_zero(self) -> NDArray[np.bool_]:
-        """Whose examples are kept as pairs: of each client by its own numbers."""
+        """Choose the clients whose examples become pairs, each by its own numbers."""
         data, first = self._task.data, self._memory.stack.layers[0]
         if self._memory.stack.pictures or data.offset != 0:
             return np.zeros(data.present, bool)
@@ -139,6 +139,6 @@ class Fast(Backend):
 
 
 def _counts(table: NDArray[Any]) -> NDArray[np.int64]:
-    """How many numbers of each row are not zero."""
+    """The number of nonzero numbers of each row."""
     parts = [np.count_nonzero(table[begin : begin + _ROWS], axis=1) for begin in range(0, len(table), _ROWS)]
     return np.concatenate([np.zeros(0, np.int64), *parts])

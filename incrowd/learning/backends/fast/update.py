@@ -18,7 +18,7 @@ class StackDelta:
 
     layout: Memory
     rows: Numbers
-    """What each client learnt, as its weights lie."""
+    """The update of each client, in the layout of its weights."""
     known: Floats
     """The squared length of each row."""
 
