@@ -12,14 +12,14 @@ _TINY = 2.0**-1074  # the smallest float64 number, which a processor that flushe
 
 @contextmanager
 def ieee(device: str = "cpu") -> Iterator[None]:
-    """Let torch compute with float32 as IEEE 754 defines it, the same again and again; afterwards as before.
+    """Let torch compute in IEEE 754 float32, reproducibly, and restore its settings afterwards.
 
-    Guarantee: products of matrices and convolutions are not computed in TF32 or bfloat16 (`allow_tf32`,
-    `set_float32_matmul_precision`, `fp32_precision`), small numbers are not taken for 0 (`set_flush_denormal`), nothing
-    is cast (`torch.autocast`), new tensors are float32 (`set_default_dtype`), and cuDNN neither tries algorithms out
-    nor uses those that add up in another order each time. What a promise says of rounding relies on it.
+    Guarantee: matrix products and convolutions do not use TF32 or bfloat16 (`allow_tf32`,
+    `set_float32_matmul_precision`, `fp32_precision`). Denormals are kept (`set_flush_denormal`), nothing is cast
+    (`torch.autocast`), and new tensors are float32 (`set_default_dtype`). cuDNN uses deterministic algorithms alone and
+    does not benchmark them. The bounds on rounding rely on it.
 
-    Edge cases: the settings hold for the whole process (small numbers and casts: for this thread).
+    Edge cases: the settings hold for the whole process (denormals and casts: for this thread).
     """
     kind, flushed = torch.get_default_dtype(), torch.tensor(_TINY, dtype=torch.float64).item() * 1.0 == 0
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in _SETTINGS]
@@ -39,9 +39,9 @@ def ieee(device: str = "cpu") -> Iterator[None]:
 
 @contextmanager
 def in_one_order(device: torch.device) -> Iterator[None]:
-    """Have an accelerator add up in the same order each time; what cannot is torch's RuntimeError meanwhile.
+    """Use deterministic algorithms on an accelerator; torch raises a RuntimeError for operations without one.
 
-    On a processor every order is fixed: there nothing changes.
+    On a CPU the order of summation is fixed already.
     """
     if device.type == "cpu":
         yield

@@ -1,4 +1,4 @@
-"""Which examples make up which batch: each client draws from a stream of its own, so that no other client matters."""
+"""The batches of clients: each client draws from a stream of its own, so that no other client matters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return int(self.positions.shape[-2])
 
     @property
@@ -36,8 +36,8 @@ class Batches:
 def draw_batches(examples: int, local: Local, *, randomness: Randomness, round: int, client: int) -> Batches:
     """The batches of one client in one round.
 
-    Guarantee: every example comes once in every epoch; what is drawn depends on nothing but the randomness, round,
-    client and number of examples.
+    Guarantee: every example comes once in every epoch; the batches depend on nothing but the randomness, round, client
+    and number of examples.
     """
     template, sizes = _template(examples, local.batch_size, local.batches)
     if local.shuffle and len(sizes) > 1:

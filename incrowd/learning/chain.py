@@ -1,7 +1,7 @@
-"""A module as people write it down, as the Sequential of layers that it goes through, if that is all it does.
+"""Rewrite a module as the Sequential of its layers, if its `forward` does nothing else.
 
-The ways that need no autograd go by a table of layers. A class with a `forward` of its own is followed by torch.fx on a
-copy; what comes out has to compute the same of made-up examples, or the module stays what it is.
+Backends without autograd read a table of layers. torch.fx traces a copy of a class with its own `forward`; the layers
+must give the module's outputs for synthetic examples, or the module stays as it is.
 """
 
 import copy
@@ -36,20 +36,20 @@ _LAYERS = (
     *(nn.Linear, nn.LayerNorm, nn.GELU, nn.SiLU),
     *(nn.Conv2d, nn.GroupNorm, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten),
 )
-"""What tables are made of: modules with other parts, which may be large, are not copied and followed."""
+"""The layers of a table: modules with other parts, which may be large, are not copied and traced."""
 _POOLS = (torch.max_pool2d, functional.max_pool2d)
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
 
 
 def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
-    """The layers of a module, its own ones, in the order in which examples of this shape go through them.
+    """Return the module's layers, in the order in which examples of this shape pass through them.
 
-    Guarantee: they compute what the module computes, to rounding, as made-up examples show, and their parameters are
-    the module's, in its order. The module itself is not called.
+    Guarantee: they compute the module's outputs, to rounding, as synthetic examples show, and their parameters are the
+    module's, in its order. The module is not called.
 
-    Edge cases: None where something else is computed, where parameters are frozen or tied, where they have another
-    order than the layers and in these than weight and bias, or where there are more, where somebody has hung something
-    on a part or given it another `forward`, or where a call changes what the module holds.
+    Edge cases: None for a module that computes anything else, or whose state a call changes. None for parameters that
+    are frozen or tied, not in the order of the layers (weight, bias), or outside of them. None for hooks and for an
+    instance's `forward`.
     """
     if any(map(hooked, module.modules())) or not plain(module):
         return None
@@ -61,7 +61,7 @@ def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
         return None
     try:
         return _followed(module, tuple(shape))
-    except _FAILURES:  # what torch.fx cannot follow, and what somebody's module may raise on the way
+    except _FAILURES:  # torch.fx cannot trace it, or the module raises
         return None
 
 
@@ -77,7 +77,7 @@ def _followed(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential | None
 
 
 def _alike(chain: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether they compute the same, and the module, a copy, is afterwards what it was."""
+    """Return whether the outputs are equal, and the call leaves the module, a copy, unchanged."""
     made_up, before = torch.randn(_EXAMPLES, *shape, generator=torch.Generator().manual_seed(0)), remembered(module)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         one, other = chain(made_up.clone()), module(made_up)
@@ -103,7 +103,7 @@ def _layers(graph: fx.Graph, module: nn.Module, shape: tuple[int, ...]) -> list[
 
 
 def _is_size(node: fx.Node, last: fx.Node, sizes: set[fx.Node]) -> bool:
-    """Whether it asks how many examples there are."""
+    """Return whether the node reads the number of examples."""
     if node.op == "call_method":
         return node.target == "size" and node.args == (last, 0)
     if node.op != "call_function" or node.target not in (getattr, operator.getitem):
@@ -117,7 +117,7 @@ def _is_size(node: fx.Node, last: fx.Node, sizes: set[fx.Node]) -> bool:
 def _layer(
     node: fx.Node, module: nn.Module, sizes: set[fx.Node], shape: tuple[int, ...], before: list[nn.Module]
 ) -> nn.Module | None:
-    """What a node does as a layer, or None."""
+    """Return the layer that computes a node, or None."""
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
         alone = len(node.args) == 1 and not node.kwargs and layer not in before

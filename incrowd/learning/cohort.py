@@ -28,7 +28,7 @@ class EngineTrainer:
     see: Callable[[Contributions], object] | None = field(kw_only=True, default=None)
 
     def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "EngineCohort | VectorCohort":
-        """What these clients contribute to a round that starts with the weights."""
+        """The contributions of these clients to a round that starts with the weights."""
         its, query = [int(client) for client in clients], self.engine.label_query
         if query is not None and round == 0:
             return query.trainer(self.engine.data, width=self.engine.model.size).cohort(its, round=round)

@@ -1,7 +1,7 @@
-"""Torch's compiler: whether it pays, in a private folder, and attention written out where that is faster.
+"""Torch's compiler: when it pays, its private folder, and attention as products where those are faster.
 
-How a client is trained decides about the last bits of its update. So public facts choose, never a clock, which would
-choose otherwise when a run goes on in another process, and never another client's data.
+The backend of a client decides the last bits of its update. Therefore public facts choose it, never another client's
+data, and never a clock, which would choose otherwise in the process that resumes a run.
 """
 
 import os
@@ -37,13 +37,13 @@ _LARGE = 5e6  # floating point operations of one of torch's: beyond, convolution
 _WEIGHTS = 2**19  # of one attention; more no longer stay in the caches (measured)
 
 _TORCH, _TRITON, _HEADERS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "precompiled_headers"
-_LOCAL = {"fx_graph_remote_cache": False}  # nobody else's compiled code comes over a network
+_LOCAL = {"fx_graph_remote_cache": False}  # no compiled code comes over a network
 
 Computation = TypeVar("Computation", bound=Callable[..., object])
 
 
 def compiler_there() -> bool:
-    """Whether the machine has the C++ compiler that torch calls."""
+    """Return whether the machine has the C++ compiler that torch calls."""
     return shutil.which(os.environ.get("CXX") or "g++") is not None
 
 
@@ -107,11 +107,10 @@ def _backend(traced: GraphModule, arguments: list[Tensor]) -> Any:
 
 
 def keep_private() -> Path:
-    """Have torch keep and look for compiled code in a private folder: the one that the environment names, if it is
-    such a folder, or `incrowd._private.compiled_code`. Torch's own choice is a folder in the temporary directory, which
-    another user may have made.
+    """Have torch cache compiled code in a private folder: the one that the environment names, if that is private, or
+    `incrowd._private.compiled_code`. Torch's default is in the temporary directory, where another user may make it.
 
-    Guarantee: nobody but this user can read or write the folder, or change the way to it.
+    Guarantee: only this user can read or write the folder, or change the path to it.
     """
     named = os.environ.get(_TORCH)
     folder = Path(named).absolute() if named and _is_private(named) else compiled_code("torch")
@@ -157,7 +156,7 @@ class AttentionWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     @property
     def few(self) -> bool:
-        """Whether it pays to write them out: torch compiles products and a softmax, and only calls its attention."""
+        """True if products are faster: torch compiles products and a softmax, but only calls its attention kernel."""
         return 0 < self.most <= _WEIGHTS
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

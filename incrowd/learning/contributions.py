@@ -1,4 +1,4 @@
-"""What a few clients learnt, kept where it was computed: only norms and sums need to cross over."""
+"""The contributions of a few clients, on the device that computed them: only norms and sums need to leave it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ class Contributions:
     """The contributions of `clients`: their weights after local training minus the server's.
 
     Guarantee: a norm is never below the real one, and at most one part in 2^15 above it; a contribution that is not
-    finite has a norm that is not finite. What the methods give is the caller's own and outlives the chunk.
+    finite has a norm that is not finite. The methods' results are the caller's and outlive the chunk.
 
     Edge cases: parts that do not add up are refused, and so is a chunk that a `Total` has used up.
     """
@@ -43,7 +43,7 @@ class Contributions:
 
     @property
     def size(self) -> int:
-        """How many numbers a contribution has."""
+        """The length of a contribution."""
         return self.delta.size
 
     def norms(self, parts: tuple[int, ...] | None = None) -> Floats:

@@ -1,4 +1,4 @@
-"""What a few clients changed in a model's parameters: their norms, and how they are added up."""
+"""Updates of a few clients: their norms and their sum."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,11 +13,11 @@ from incrowd.errors import ConfigError
 
 RUN = 256  # numbers whose squares are added up in float32; 128 take longer, more gain little
 _RAISED = 1 + (RUN + 8) * 2.0**-24
-_SURE = 2.0**-70  # of smaller squared norms in float32 too much may have vanished
+_SURE = 2.0**-70  # smaller squared norms in float32 may have lost too much to underflow
 
 
 class Delta(Protocol):
-    """What some clients changed."""
+    """The updates of some clients."""
 
     @property
     def layout(self) -> object:
@@ -26,7 +26,7 @@ class Delta(Protocol):
 
     @property
     def size(self) -> int:
-        """How many numbers a client's update has."""
+        """The length of a client's update."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Delta(Protocol):
         ...
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         ...
 
     def squares(self) -> Floats:
@@ -64,7 +64,7 @@ class Delta(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FlatDelta:
-    """Changes [c, size] as the flat vector holds them; `known` are their squares, if somebody has measured them."""
+    """Updates [c, size] as flat vectors; `known` are their squared norms, if they are known."""
 
     changes: Tensor
     known: Floats | None = None
@@ -100,7 +100,7 @@ class FlatDelta:
         for number, place in enumerate(rows.split_with_sizes(sizes, dim=1)):
             place.div_(by[:, number, None], rounding_mode="trunc")
             if by[:, number].isinf().any():
-                place[by[:, number].isinf()] = 0  # what is not finite has no quotient either
+                place[by[:, number].isinf()] = 0  # infinity over infinity would be NaN
         total.add_(rows[0] if len(rows) == 1 else rows.sum(0))
 
     def flat(self, total: Tensor) -> NDArray[np.floating]:
@@ -128,13 +128,13 @@ def norms(delta: Delta, parts: tuple[int, ...] | None) -> Floats:
 def squares(delta: Delta) -> Floats:
     """The squared L2 norm of each row of changes, never below the real one and at most 2^-14 of it above.
 
-    Each row is measured on its own, so that its norm has the same bits whoever else is there.
+    Each row is measured alone, so that no other row changes the bits of its norm.
 
-    In any order of adding, the squared length of a run of B numbers that float32 computes is at least its real value
-    times (1 - u)^(B + 2), u = 2^-24: one rounding for each square, B - 1 for the sum, two for a root (Higham 2002,
-    section 3.1). Squares below 2^-126 may vanish; but n of them are less than n 2^-56 of a squared norm of 2^-70.
-    `_RAISED` makes up for all that and for the float64 arithmetic. Rows with a smaller norm, or one that float32 cannot
-    hold, are measured in float64 alone, where a square of a float32 number is exact.
+    The float32 sum of B squares, in any order, is at least its real value times (1 - u)^(B + 2), u = 2^-24.
+    There is one rounding for each square, B - 1 for the sum, two for a root (Higham 2002, section 3.1). Squares below
+    2^-126 may vanish; but n of them are less than n 2^-56 of a squared norm of 2^-70. `_RAISED` makes up for all that
+    and for the float64 arithmetic. Float64 alone measures rows with a smaller norm, or one that float32 cannot hold;
+    there the square of a float32 number is exact.
     """
     found = _RAISED * delta.squares()
     unsure = ~((found >= _SURE) & (found < np.inf))
@@ -157,7 +157,7 @@ def run_squares(rows: Tensor) -> Floats:
 def halved_squares(rows: Tensor) -> Tensor:
     """The squared L2 norm of each row: its second half is added to its first, number by number, until one is left.
 
-    So every row is added up in the same order, however many there are; how a library adds up may depend on that.
+    The order of summation is the same for any number of rows; a library's order may depend on that number.
     """
     squares = rows.double().square_()
     while (numbers := squares.shape[1]) > 1:

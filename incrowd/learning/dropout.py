@@ -10,7 +10,7 @@ from incrowd.learning.modules import settled
 
 
 class OwnDropout(nn.Module):
-    """What nn.Dropout does in training, with masks from a given generator."""
+    """nn.Dropout in training mode, with masks from a generator."""
 
     def __init__(self, p: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def with_own_dropout(module: nn.Module, generator: torch.Generator) -> nn.Module
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether dropout is at work when the module is trained."""
+    """Return whether dropout is active when the module trains."""
     return any(map(_at_work, _ready(module).modules()))
 
 

@@ -36,7 +36,7 @@ _MADE_UP = 3  # examples
 
 @dataclass(frozen=True)
 class _CohortStart:
-    """What a cohort starts with."""
+    """The weights, randomness and round of a cohort."""
 
     weights: Tensor
     randomness: Randomness
@@ -44,19 +44,18 @@ class _CohortStart:
 
 
 class CohortEngine:
-    """Trains clients of one data set with one model. The loss is the one that is given, or that `local` names. Where a
-    linear model has no biases, `constant` is the last feature of every example.
+    """Trains clients of one data set with one model. `loss` defaults to the loss that `local` names. For a linear model
+    without biases, `constant` is the last feature of every example.
 
-    Guarantee: what a client contributes is, bit for bit, a function of its own examples, the weights, the settings and
-    the stream of its round and number. Other clients, the chunk, the threads and the order change nothing: every client
-    is trained on its own, in batches that nobody else fills up, in memory that begins where a processor likes it; which
-    way it is trained follows from the model, the settings and its own examples. Memory does not grow with the cohort.
+    Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights, the settings and
+    the stream of its round and number. Other clients, the chunk, the threads and the order change nothing. Every client
+    trains alone, in batches of its own examples, in aligned memory. The model, the settings and the client's own
+    examples choose its backend. Memory does not grow with the cohort.
 
     Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
-    that does not exist: refused before anything is trained. What a program told torch before, so that it computes less
-    exactly, does not hold here (see `incrowd.learning.arithmetic`). Another processor or release of torch may round
-    differently. A module or a loss of your own that remembers anything, in a global variable, say, is refused too, at
-    the latest after it has been at work (see `OwnCode`).
+    that does not exist: refused before any training. Settings by which torch computes less exactly do not hold here
+    (see `incrowd.learning.arithmetic`). Another processor or release of torch may round differently. A module or a loss
+    of your own that keeps state, such as a global variable, is refused too, at the latest after it ran (see `OwnCode`).
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class CohortEngine:
 
     @property
     def backends(self) -> Sequence[Backend]:
-        """The backends that train somebody."""
+        """The backends that train at least one client."""
         return self._choice.backends
 
     @property
@@ -118,7 +117,7 @@ class CohortEngine:
         return self._data
 
     def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some clients that there are, in the same order. Private where their number is declared."""
+        """Return the clients that exist, in the same order. Private where their number is declared."""
         return clients[clients < self._data.present]
 
     @property
@@ -128,18 +127,18 @@ class CohortEngine:
 
     @property
     def size(self) -> int:
-        """How many numbers a client sends, and a round starts with."""
+        """The length of the vector that a client sends, and of the one that a round starts with."""
         return sum(self.parts)
 
     @property
     def chunk(self) -> int:
-        """Of how many clients the contributions are in memory at once, at most."""
+        """The number of contributions in memory at once, at most."""
         return self._choice.at_once
 
     def rehearse(self, weights: ArrayLike | Tensor) -> None:
-        """Train a made-up client from these weights: what fails here says nothing about anybody.
+        """Train a synthetic client from these weights: an error reveals nothing about the clients.
 
-        Guarantee: of the clients' own examples only shapes and types are read.
+        Guarantee: it reads only shapes and types of the clients' own examples.
         """
         execution = replace(self.execution, threads=1, compile="never")
         made_up = CohortEngine(self.model, self._data.made_up(_MADE_UP), self.local, execution, loss=self.loss)
@@ -171,10 +170,9 @@ class CohortEngine:
         randomness: Randomness,
         round: int,
     ) -> ShortenedSum:
-        """Train these clients from these weights and add up their contributions, shortened, where they are computed;
-        see `train`.
+        """Train these clients from these weights and add up their clipped contributions in the workers; see `train`.
 
-        Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
+        Guarantee: it is the sum of the contributions, none of which depends on another client: exact in any order.
         """
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
@@ -217,7 +215,7 @@ class CohortEngine:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")
 
     def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
-        """Who is worked on together; it makes no difference to anyone."""
+        """Divide clients into groups, which change no client's update."""
         self._check(clients)
         backend, kind = self._choice.of, {client: self._choice.kind(client) for client in clients}
         groups: list[ClientGroup] = []

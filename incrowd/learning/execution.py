@@ -1,4 +1,4 @@
-"""How the engine's work is done: where, by how many processes, and of how many clients at a time."""
+"""The engine's device, number of processes, and number of clients at a time."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -12,20 +12,20 @@ from incrowd.settings.compiling import Compile
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the work is done, which changes its speed and memory, and nothing else.
+    """The settings of the engine that change its speed and memory alone.
 
-    With more than one thread each has a process of its own, because Python's threads were measured to wait for each
-    other. Of `chunk` clients the contributions are in memory at once. Whether a client's step is compiled by torch,
-    which takes seconds, "auto" decides by how many `contributions` are expected in all; where that is not known (0) it
-    is not compiled. On an accelerator a chunk is trained side by side, always so many, filled up: without `chunk` as
-    many as there is memory for, divided evenly where a round usually has a `cohort` of fewer, or of more.
+    With more than one thread each has its own process, because Python's threads wait for each other. `chunk` is the
+    number of contributions in memory at once. With "auto", the expected number of `contributions` decides whether torch
+    compiles a step, which takes seconds; an unknown number (0) means that it does not. An accelerator trains a chunk
+    side by side, padded to a fixed number of clients. The default `chunk` fills its memory, in even parts of the usual
+    `cohort`.
 
-    Guarantee: what is decided about compiling follows from the model, the settings and each client's own examples: it
-    is the same in every process, and when a run is taken up again.
+    Guarantee: the model, the settings and each client's own examples decide about compiling: every process, and a
+    resumed run, decides the same.
 
-    Edge cases: on an accelerator, and where processes cannot be forked (other systems than Linux), there is one thread.
-    Another chunk on an accelerator may round differently. Where nothing can be compiled (no C++ compiler, a module that
-    torch cannot compile as a whole) clients learn the same to rounding, so take a run up again where its compiler is.
+    Edge cases: there is one thread on an accelerator, and on systems that cannot fork (other than Linux). Another chunk
+    on an accelerator may round differently. Without a C++ compiler, or for a module that torch cannot compile as a
+    whole, updates are the same to rounding; so resume a run on a machine with its compiler.
     """
 
     device: str = "cpu"

@@ -53,7 +53,7 @@ def _layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _frozen(layer: nn.Module) -> bool:
-    """Whether a layer is always the same function of each example."""
+    """Return whether a layer is always the same function of each example."""
     if any(parameter.requires_grad for parameter in layer.parameters()):
         return False
     return all(map(known, layer.modules())) and not has_dropout(layer)

@@ -1,4 +1,4 @@
-"""Inputs as tensors: what they mean, made-up ones, and how a module is called with them (see `incrowd.data.inputs`)."""
+"""Inputs as tensors: decoded, synthetic, and passed to a module (see `incrowd.data.inputs`)."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def are_numbers(inputs: Inputs) -> bool:
-    """Whether there is one input, of numbers: what the fast paths are for."""
+    """Return whether there is one input, of numbers, as the fast backends need."""
     return is_single(inputs) and inputs.dtype in _NUMBERS
 
 
@@ -78,7 +78,7 @@ def shown(inputs: Inputs) -> str:
 
 
 def calling(module: nn.Module, inputs: Inputs) -> Callable[[Inputs], Any]:
-    """How a module takes such inputs: as they are; a tuple in order; a dict by name, or whole.
+    """Return a function that calls a module with such inputs: a tuple in order; a dict by name, or whole.
 
     Edge cases: a dict for a `forward` of several parameters that have other names is a `DataError`.
     """
@@ -103,7 +103,7 @@ class WithInputs(nn.Module):
 
 
 def _takes_whole(module: nn.Module, inputs: dict[str, Tensor]) -> bool:
-    """Whether a dict is the module's one argument, and not a name for each of several."""
+    """Return whether a dict is the module's one argument, and not a name for each of several."""
     parameters = inspect.signature(module.forward).parameters
     names = {name for name, one in parameters.items() if one.kind in _BY_NAME}
     if inputs.keys() <= names or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):

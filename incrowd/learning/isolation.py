@@ -1,4 +1,4 @@
-"""Isolation: a module or a loss of one's own carries nothing from one client or record to the next.
+"""Isolation: a custom module or loss carries no state from one client or record to the next.
 
 `OwnCode` sees that a call changes nothing that code can hold. `check_values` and `check_company` try functions that
 compute many clients or records at a time: each has to get what it gets alone, in the same bits in any company.
@@ -22,7 +22,7 @@ from incrowd.learning.losses import LOSSES, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import known, trainable, working_copy
 
-_CLOSE = 1e-3  # of the length of a gradient: so far rounding takes it
+_CLOSE = 1e-3  # relative error that rounding may cause
 _AT_A_KINK = 0.1  # and so far where it took a rectifier, or the maximum of some, to its other side
 _FEW = 1 / 8  # of all gradients: to more than these that does not happen
 _PROBES = 7  # companies that are tried
@@ -38,8 +38,8 @@ class Unlike(IncrowdError):
 def check_values(found: Tensor, expected: Tensor) -> None:
     """Refuse gradients, one a row, that differ from those of each alone by more than rounding.
 
-    Of the millions of rectifiers that a block of made-up pictures goes through, one may be so near its kink that
-    rounding takes it across; then a gradient is another one, a little. So few of them may be further apart.
+    Rounding may move a ReLU of a synthetic batch across its kink, which changes a gradient a little. So few gradients
+    may differ by more.
     """
     off, lengths = (found - expected).norm(dim=1), expected.norm(dim=1)
     close = off <= _CLOSE * lengths + 1e-6
@@ -74,7 +74,7 @@ def check_company(
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of float32 hold the same, NaN included."""
+    """Return whether two tensors of float32 have the same bits, NaN included."""
     return torch.equal(one.contiguous().view(torch.int32), other.contiguous().view(torch.int32))
 
 
@@ -95,8 +95,8 @@ def tried_copy(model: Model, device: torch.device) -> nn.Module:
 
 
 class MadeUp:
-    """A block that calls somebody's module with made-up numbers, which it may not be for: any error ends the block, and
-    is kept in `error`. Edge cases: a Ctrl-C stops the program.
+    """A block that calls a custom module with synthetic inputs, which may not suit it: an error ends the block and is
+    kept in `error`. Edge cases: a Ctrl-C stops the program.
     """
 
     error: Exception | None = None
@@ -144,7 +144,7 @@ class OwnCode:
 
 
 def ours(value: object) -> bool:
-    """Whether an object is of a class of ours."""
+    """Return whether an object's class is in incrowd."""
     return type(value).__module__.startswith("incrowd.")
 
 
@@ -158,11 +158,11 @@ def refused(field: str, name: str) -> ConfigError:
 
 
 def remembered(value: object) -> Any:
-    """All that is reachable from a module, a function or any other object, as far as it can be compared: attributes,
-    closures, defaults, and the globals and class attributes that its code names.
+    """The state that is reachable from a module, a function or any other object, as far as it can be compared:
+    attributes, closures, defaults, and the globals and class attributes that its code names.
 
-    Edge cases: what the code of installed packages names is not read, and neither is the content of other modules'
-    globals but for names that are used.
+    Edge cases: it does not read names in the code of installed packages, nor other modules' globals that its code does
+    not use.
     """
     return _comparable(value, {})
 
@@ -187,7 +187,7 @@ def _comparable(value: object, seen: dict[int, object]) -> Any:
 
 
 def _held(value: object) -> Iterator[object]:
-    """What any other object holds."""
+    """The objects that any other object holds."""
     if isinstance(value, type):
         yield [] if _known(value.__module__) else dict(vars(value))
     elif isinstance(value, MethodType):
@@ -237,7 +237,7 @@ def _slots(kind: type) -> list[str]:
 
 @cache
 def _known(module: str | None) -> bool:
-    """Whether a module is torch's, Python's or ours, or installed."""
+    """Return whether a module is torch's, Python's, incrowd's, or installed."""
     if (module or "").partition(".")[0] in _KNOWN:
         return True
     file = getattr(sys.modules.get(module or ""), "__file__", None) or ""

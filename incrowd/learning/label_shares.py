@@ -34,10 +34,9 @@ def check_label_shares(smoothing: float | None, loss: Loss) -> None:
 
 
 def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
-    """The share of each of so many classes among labels, float64; for `several` labels of yes and no each the share
-    of yes.
+    """The share of each class among labels, float64; for `several` binary labels the share of ones in each.
 
-    Edge cases: places of a sequence that do not count are left out; without labels all shares are 0.
+    Edge cases: ignored places of a sequence are left out; without labels all shares are 0.
     """
     if several:
         given = labels.to(torch.float64).reshape(len(labels), classes)
@@ -47,9 +46,9 @@ def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
 
 
 def logit_offset(labels: Tensor, smoothing: float, *, loss: Loss, outputs: OutputShape) -> Tensor:
-    """The adjustment of the last dimension of outputs: log(share of the class among a client's labels + smoothing).
+    """The logit adjustment of a client: log(share of the class among its labels + smoothing), in the last dimension.
 
-    For labels of yes and no it is the difference between the two logarithms. Edge cases: see `shares_of`.
+    Binary labels get the difference between the two logarithms. Edge cases: see `shares_of`.
     """
     several = loss is LOGISTIC
     classes = math.prod(labels.shape[1:]) if several else outputs[-1]
@@ -87,7 +86,7 @@ class ClassPrior:
 
     @classmethod
     def of(cls, model: Model, data: ClientTensors, local: Local, query: MeanQuery) -> "ClassPrior":
-        """The adjustment of a model's last biases, or of a linear model's weights of a last feature that is `constant`.
+        """Place the prior in a model's last biases, or in a linear model's weights for a `constant` last feature.
 
         Edge cases: a model whose outputs have no such biases is a `ConfigError`: its outputs cannot be adjusted.
         """
@@ -119,7 +118,7 @@ class ClassPrior:
 
 
 def _moves_outputs(model: Model, data: ClientTensors, prior: ClassPrior, classes: int) -> bool:
-    """Whether a step of the biases moves all outputs for a made-up example by as much."""
+    """Return whether a step of the biases moves all outputs for a synthetic example by as much."""
     made_up = meant(zeros(data.features, 1), scale=1, offset=0)
     if data.constant and isinstance(made_up, Tensor):
         made_up = made_up.cpu().clone().flatten(1)

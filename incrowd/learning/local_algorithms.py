@@ -1,4 +1,4 @@
-"""Local algorithms: how a client moves the weights of a round over its own batches.
+"""Local algorithms, by which a client moves the weights of a round over its own batches.
 
 | algorithm  | a step                                                                              |
 | ---------- | ----------------------------------------------------------------------------------- |
@@ -52,7 +52,7 @@ class LocalAlgorithm(Protocol):
     """
 
     def sends(self, size: int) -> int:
-        """How many numbers a client sends beside its update of so many weights: 0, or one for each weight.
+        """The number of values that a client sends with its update of `size` weights: 0, or one for each weight.
 
         They are zeros before the first round; after each the server adds the released mean.
         """

@@ -1,4 +1,4 @@
-"""What local training makes small, averaged over the examples of a batch.
+"""Losses of local training, averaged over the examples of a batch.
 
 | loss            | labels             | outputs | the outputs are               |
 | --------------- | ------------------ | ------- | ----------------------------- |
@@ -13,9 +13,9 @@ With several labels for each example, [N, L], there are as many outputs, and the
 them. Labels of a sequence, [N, T], go with outputs [N, T, classes]; the loss of an example is the mean over the places
 that count.
 
-The first four belong to generalised linear models with their canonical link, so the gradient with respect to the
-outputs is mean(outputs) - label, and the fast path of the engine needs no other. `as_loss` makes a loss of a name, of a
-function of your own, or of a loss module of torch's.
+The first four belong to generalised linear models with their canonical link. Their gradient with respect to the outputs
+is mean(outputs) - label, as the fast backend needs. `as_loss` makes a loss of a name, of your function, or of a loss
+module of torch.
 """
 
 import difflib
@@ -48,7 +48,7 @@ class Mean(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Canonical:
-    """What the fast path knows about a loss: its gradient with respect to the outputs is `mean` - `target`."""
+    """A loss whose gradient with respect to the outputs is `mean` - `target`, for the fast backend."""
 
     mean: Mean
     target: Callable[[Tensor, int], Tensor]  # labels and the number of outputs -> [labels, outputs]
@@ -75,7 +75,7 @@ class Loss:
             raise DataError(f"the loss {self.name!r} does not fit a model with {several}: {self.needs}{form}")
 
     def fast(self, labels: Tensor) -> Canonical | None:
-        """What the fast path needs to know, where there is one label for each example."""
+        """The canonical form, if there is one label for each example."""
         return self.canonical if labels.ndim == 1 else None
 
 
@@ -188,7 +188,7 @@ def _one_hot(labels: Tensor, outputs: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _unit_vectors(outputs: int) -> Tensor:
-    """Kept, because each client of each round asks for them. Nobody writes to them."""
+    """Cached, because each client of each round needs them. Never written to."""
     return torch.eye(outputs)
 
 
@@ -204,7 +204,7 @@ def _classes(labels: Tensor, outputs: OutputShape) -> bool:
 
 
 def _alike(labels: Tensor, outputs: OutputShape) -> bool:
-    """Whether there is an output for every label."""
+    """Return whether there is an output for every label."""
     return tuple(outputs) == tuple(labels.shape[1:]) or (labels.ndim == 1 and tuple(outputs) == (1,))
 
 

@@ -50,7 +50,7 @@ def kept(file: str) -> Callable[[Loop], Loop]:
 
 
 def _forget_unreadable(file: Any) -> None:
-    """What another release left on disk may name classes that are gone, which numba would fail on when it is called."""
+    """Drop an index that names classes of another release, which numba could not load when it is called."""
     try:
         file._load_index()
     except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):

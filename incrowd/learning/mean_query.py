@@ -79,7 +79,7 @@ class MeanQuery:
 
     @property
     def width(self) -> int:
-        """How many numbers a contribution has at least: the last one fills it up to the bound."""
+        """The least length of a contribution: the last number pads its norm up to the bound."""
         return self.size + 1
 
     def ask(self, data: Clients, private: PrivateRun, *, number: int = 0) -> Answer:

@@ -36,8 +36,8 @@ class Model:
 
     Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm) and layers that keep
     running statistics, unless they are frozen or in evaluation mode; parameters that are uninitialised, not on the CPU
-    or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. What
-    dropout may be in it is for those who train it to say (`incrowd.learning.dropout`).
+    or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. The
+    trainers decide which dropout they accept (`incrowd.learning.dropout`).
     """
 
     module: nn.Module
@@ -58,7 +58,7 @@ class Model:
 
     @property
     def size(self) -> int:
-        """How many weights there are."""
+        """The number of weights."""
         return self.layout.size
 
     @property
@@ -77,11 +77,11 @@ class Model:
         return _vector(self.module)
 
     def initial(self, randomness: Randomness, *indices: int, init_scale: float = 1.0) -> Tensor:
-        """What training starts from: the module's own weights, or fresh ones, times `init_scale`.
+        """The initial weights of training: the module's own, or fresh ones, times `init_scale`.
 
         Fresh weights come from the stream ``initialisation``; torch's global generator is neither read nor changed.
         Linear and convolutional layers are drawn uniformly within 1 / sqrt(inputs of one output), as torch does;
-        normalisation layers start at 1 and 0; what other modules hold, and what is frozen, stays as it is in `module`.
+        normalisation layers start at 1 and 0; other modules' parameters, and frozen ones, stay as they are in `module`.
 
         Edge cases: an `init_scale` other than 1 for a model that is not fresh is refused.
         """
@@ -120,8 +120,8 @@ class Model:
         return module
 
     def state_dict(self, weights: ArrayLike | Tensor) -> dict[str, Tensor]:
-        """The whole module with these weights, under torch's names: what is trained, frozen parameters and buffers;
-        a tied parameter under each of its names. All copies.
+        """The whole module with these weights, under torch's names: trained and frozen parameters, and buffers; a tied
+        parameter under each of its names. All copies.
         """
         return whole_state(self.with_weights(weights))
 

@@ -1,4 +1,4 @@
-"""What a torch module must be like so that clients and records can be kept apart, and copies of it to work on."""
+"""Requirements on torch modules that keep clients and records apart, and working copies of modules."""
 
 import copy
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from incrowd.errors import ConfigError
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)  # the lazy ones and SyncBatchNorm are of this kind too
 
-_KNOWN = ("torch.nn.modules.", "incrowd.")  # whose modules use the weights of no other
+_KNOWN = ("torch.nn.modules.", "incrowd.")  # their modules use no other module's weights
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -21,32 +21,32 @@ def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether every parameter is trained, and none is tied to another."""
+    """Return whether every parameter is trained, and none is tied to another."""
     every = list(module.named_parameters(remove_duplicate=False))
     return len(trainable(module)) == len(every)
 
 
 def in_order(layers: nn.Sequential) -> bool:
-    """Whether its parameters are those of its layers, one after the other, of each the weight and then the bias.
+    """Return whether its parameters are the layers' weights and biases, layer by layer.
 
-    They are not where somebody has added one, or put one in anew, as torch does when it takes a parametrization away.
+    A parameter that was added or registered anew breaks the order, as when torch removes a parametrization.
     """
     several = (getattr(layer, name, None) for layer in layers for name in ("weight", "bias"))
     return [id(one) for one in layers.parameters()] == [id(one) for one in several if one is not None]
 
 
 def known(module: nn.Module) -> bool:
-    """Whether a module is torch's or ours, and nobody has hung anything on it: then it remembers nothing."""
+    """Return whether a module is torch's or incrowd's and has no hooks: then it keeps no state between calls."""
     return f"{type(module).__module__}.".startswith(_KNOWN) and not hooked(module)
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether something else than its class says is to be called when the module is used."""
+    """Return whether a call runs hooks, or an instance's `forward`, besides its class's code."""
     return "forward" in vars(module) or any(getattr(module, name) for name in _HOOKS)
 
 
 def settled(module: nn.Module) -> nn.Module:
-    """The module with its frozen parts in evaluation mode; what is not frozen stays in the mode it has."""
+    """Put the module's frozen parts into evaluation mode; other parts stay in their mode."""
     for part in module.modules():
         parameters = list(part.parameters())
         if parameters and not any(parameter.requires_grad for parameter in parameters):
@@ -57,8 +57,7 @@ def settled(module: nn.Module) -> nn.Module:
 def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
     """A copy to train on a device, with `settled` parts.
 
-    Edge cases: frozen parameters that are there already are not copied, because nobody writes to them and they may be
-    large.
+    Edge cases: it shares frozen parameters on that device, which are never written to and may be large.
     """
     frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
     shared = {id(parameter): parameter for parameter in frozen if parameter.device.type == device.type}
@@ -76,7 +75,7 @@ def refuse_unsuitable(module: nn.Module) -> None:
 
 
 def _trouble(layer: nn.Module) -> str | None:
-    """What to do about a layer that does not treat each example alone, or the same way each time."""
+    """The remedy for a layer that does not treat each example alone, or the same way each time."""
     if isinstance(layer, _MIXING) and (layer.training or layer.running_mean is None):
         return "it mixes the examples of a batch; use GroupNorm or LayerNorm, or freeze the part that it is in"
     if layer.training and getattr(layer, "track_running_stats", False):
@@ -116,7 +115,7 @@ def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) 
 
 
 class Untouched:
-    """What a module may not change while it trains, as it is now: buffers, frozen parameters, global generators."""
+    """A snapshot of all that a module may not change while it trains: buffers, frozen parameters, global generators."""
 
     def __init__(self, module: nn.Module, device: torch.device, *, whose: str) -> None:
         self._module, self._device, self._whose = module, device, whose
@@ -136,13 +135,13 @@ class Untouched:
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:
-    """What training must leave alone: buffers and frozen parameters."""
+    """The tensors that training must not change: buffers and frozen parameters."""
     frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
     return {**dict(module.named_buffers()), **frozen}
 
 
 def _drawn(device: torch.device) -> list[Tensor]:
-    """How far torch's global generators have come that a module on this device may draw from."""
+    """The states of torch's global generators that a module on this device may draw from."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":  # pragma: no cover - where there is one
         states.append(torch.cuda.get_rng_state(device))

@@ -1,8 +1,8 @@
-"""A place of a sequence that is taken at the end is taken at the beginning: nobody computes the others.
+"""Slice push-down: a slice of one place of a sequence moves before the layers that need no other place.
 
-Who classifies by the last place, `encoder(x)[:, -1]`, needs no other one from the layers before it, but to attend to.
-torch computes them all, there and back. Here the place is taken before the layers that treat each place alone, as
-far up as the attention, which is asked from this place only.
+A classifier that reads the last place, `encoder(x)[:, -1]`, needs the other places only as keys and values of the
+attention. torch computes them all, forward and backward. The slice moves before the layers that treat each place alone,
+up to the attention, which then gets one query.
 """
 
 import operator
@@ -21,12 +21,11 @@ _ALL = slice(None)
 
 
 def take_places_early(module: GraphModule) -> None:
-    """Rewrite what torch has traced, so that a place that is taken is taken as early as possible.
+    """Move slices of one place in a traced module as early as possible.
 
-    Guarantee: what is computed is the same but for rounding.
+    Guarantee: the outputs are the same to rounding.
 
-    Edge cases: where anything is changed in place while the module is at work, all stays as it is; so does a place that
-    is asked for in another way than by one whole number.
+    Edge cases: a module with in-place operations stays as it is, and so does an index other than one whole number.
     """
     graph = module.graph
     if any(map(_in_place, graph.nodes)):
@@ -72,7 +71,7 @@ class _Taking:
         return self._found[node, dim]
 
     def replace(self, node: Node, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        """Put this in the place of a node, and remove what nobody needs any more."""
+        """Replace a node, and remove nodes without users."""
         new = self._new(function, arguments)
         new.meta = dict(node.meta)
         node.replace_all_uses_with(new)
@@ -86,7 +85,7 @@ class _Taking:
         if not node.args:
             return None  # by name
         target, (given, *others) = node.target, node.args
-        within = len(shape) - dim  # of so many last dimensions the place is one
+        within = len(shape) - dim  # the dimension, counted from the last
         alone = (
             target in _EACH_NUMBER
             or (target is F.dropout and not _draws(node))
@@ -145,7 +144,7 @@ def _draws(dropout: Node) -> bool:
 
 
 def _in_place(node: Node) -> bool:
-    """Whether a node changes what another one computed. Parameters that a step moves at its end are not meant."""
+    """Return whether a node changes another one's result. Parameters that a step moves at its end do not count."""
     if node.op not in ("call_function", "call_method"):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
@@ -155,7 +154,7 @@ def _in_place(node: Node) -> bool:
     changing = (name.endswith("_") and not name.endswith("__")) or node.kwargs.get("out") is not None
     schema = getattr(getattr(node.target, "default", node.target), "_schema", None)
     if schema is not None and schema.is_mutable:
-        return True  # somebody's own operation says so
+        return True  # a custom operator declares it
     assigning = name in ("setitem", "delitem") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
     return changing or assigning or node.kwargs.get("inplace") is True or _inplace_argument(node)
 

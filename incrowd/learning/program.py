@@ -15,7 +15,7 @@ class Labelled(Protocol):
 
     @property
     def plain(self) -> bool:
-        """Whether an example is one tensor of numbers."""
+        """True if an example is one tensor of numbers."""
         ...
 
     @property

@@ -13,10 +13,10 @@ Take = Callable[[], None]
 
 
 class Notes:
-    """Notes steps, where the device can (CUDA), which then repeats them.
+    """Captures steps as CUDA graphs, if the device can, and replays them.
 
-    What a step makes on its way lies in memory that all steps noted here share: what is to stay is written to memory of
-    the caller's, and two steps are never at work at the same time.
+    All captured steps share memory for their intermediate results. A step writes its results to the caller's memory,
+    and two steps never run at the same time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -28,10 +28,10 @@ class Notes:
         return self.noted_together(step)[0]
 
     def noted_together(self, *steps: Take) -> tuple[Take, ...]:
-        """Steps that work on each other's memory, in their order: all of them noted, or none.
+        """Capture steps that work on each other's memory, in their order: all of them, or none.
 
-        Edge cases: each is taken a few times to be noted, so do that before there is anything to lose. What asks the
-        device for a number on the way cannot be noted: it is told each operation again.
+        Edge cases: capture runs each step a few times, so capture before memory holds anything. A step that reads a
+        number from the device cannot be captured: it launches each operation anew.
         """
         if self._memory is None:
             return steps

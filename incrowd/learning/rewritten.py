@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_CELLS = 64  # of a layer that is written out: each is compiled on its own
-_ROWS = 4096  # of a table: of larger ones the product takes longer than a client's other work
+_CELLS = 64  # most cells of an unrolled layer: torch compiles each of them
+_ROWS = 4096  # most rows of a table: the product of a larger one takes longer than a client's other work
 
 States = tuple[Tensor, ...]
 """The tensors that pass from one time to the next; the first of them is the output."""
@@ -31,7 +31,7 @@ def rewrite(module: nn.Module) -> None:
 def convolve(module: nn.Module) -> None:
     """Have every nn.Conv2d of a module, which is a copy of our own, computed by windows.
 
-    Edge cases: those in groups, or padded with something else than zeros, stay torch's own.
+    Edge cases: grouped convolutions, and padding other than zeros, stay torch's.
     """
     for part in module.modules():
         zeros = isinstance(part, nn.Conv2d) and part.padding_mode == "zeros" and not isinstance(part.padding, str)
@@ -40,7 +40,7 @@ def convolve(module: nn.Module) -> None:
 
 
 class WindowConv2d(nn.Module):
-    """What nn.Conv2d computes, to rounding. Edge cases: pictures without a batch are a ValueError."""
+    """nn.Conv2d by windows, the same to rounding. Edge cases: pictures without a batch are a ValueError."""
 
     weight: Tensor
     bias: Tensor | None
@@ -78,7 +78,7 @@ def _usual(table: nn.Embedding) -> bool:
 
 
 class ProductEmbedding(nn.Module):
-    """What nn.Embedding computes, as long as its numbers are finite."""
+    """nn.Embedding by a product, the same as long as its numbers are finite."""
 
     weight: Tensor
     num_embeddings: int
@@ -103,10 +103,10 @@ def unroll(module: nn.Module) -> None:
 
 
 class Unrolled(nn.Module, ABC):
-    """What a recurrent layer of torch's computes, to rounding. The products with all times' inputs are one product.
+    """A recurrent layer of torch, step by step, the same to rounding. One product takes the inputs of all times.
 
-    Edge cases: packed sequences, sequences without a batch and very long ones raise a ValueError: these are left to
-    torch's own.
+    Edge cases: packed sequences, sequences without a batch and very long ones raise a ValueError: they are left to
+    torch's layer.
     """
 
     num_layers: int
@@ -115,10 +115,10 @@ class Unrolled(nn.Module, ABC):
     bidirectional: bool
     bias: bool
     passed = 1
-    """How many tensors pass from one time to the next."""
+    """The number of tensors that pass from one time to the next."""
 
     def forward(self, x: Tensor, hx: Tensor | Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor | States]:
-        """What the last layer puts out at all times, and what every layer would pass on."""
+        """The last layer's outputs at all times, and every layer's last states."""
         if getattr(x, "ndim", 0) != 3:
             raise ValueError("only sequences of one length, in batches, are written out")
         x = x.transpose(0, 1) if self.batch_first else x
@@ -154,7 +154,7 @@ class Unrolled(nn.Module, ABC):
 
     @abstractmethod
     def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
-        """The next states: of what comes from the inputs, from the layer's own last output, and the last states."""
+        """The next states, from the products with the inputs and with the layer's last output, and the last states."""
 
 
 class UnrolledRNN(Unrolled):

@@ -1,4 +1,4 @@
-"""How good weights are on clients' own examples, as contributions of bounded length. Private until released."""
+"""Scores of weights on clients' own examples, as contributions of bounded length. Private until released."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,12 +64,12 @@ class Scoring:
 
     @property
     def halved(self) -> int:
-        """How many numbers, the first ones, are less one half."""
+        """The number of figures, the first ones, that are less one half."""
         return int(self.accuracy) + int(self.loss_bound is not None)
 
     @property
     def size(self) -> int:
-        """How many numbers a contribution has."""
+        """The length of a contribution."""
         return self.halved + 2 * (self.classes or 0)
 
     @property
@@ -188,7 +188,7 @@ class Scorer:
 
 
 def _right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """How right each example is, [N] in 0 .. 1: with several labels, or places that count, the share."""
+    """The share of each example's labels that are right, [N] in 0 .. 1, over several labels or places that count."""
     finite = outputs.isfinite()
     if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1:
         right = (outputs.argmax(-1) == labels) & finite.all(-1)
@@ -211,7 +211,7 @@ def _losses(outputs: Tensor, labels: Tensor, *, loss: Loss, bound: float) -> Ite
 
 
 def _by_class(right: Tensor, labels: Tensor, classes: int) -> list[float]:
-    """How many examples of each class are right, and how many are wrong, one after the other."""
+    """The numbers of right and of wrong examples of each class, one after the other."""
     among = (labels >= 0) & (labels < classes)
     places = 2 * labels[among].long() + (right[among] < 0.5).long()
     return torch.bincount(places, minlength=2 * classes).tolist()

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class ClientTensors:
     """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
 
-    Features keep the type they are stored in; what they mean is ``features * scale + offset``, as
-    `incrowd.data.Examples` has it: one tensor, or several inputs. ``declared`` is the public number of clients, where
-    it is another one than those that are there, ``constant`` the last feature of every example, where it is a constant.
+    Features keep the type they are stored in and stand for ``features * scale + offset``, as in
+    `incrowd.data.Examples`: one tensor, or several inputs. ``declared`` is the public number of clients, if it differs
+    from the real one. ``constant`` is the last feature of every example, if that is a constant.
     """
 
     features: Inputs = field(repr=False)
@@ -66,7 +66,7 @@ class ClientTensors:
 
     @property
     def present(self) -> int:
-        """How many clients there are, which is private where a number is declared."""
+        """The number of clients, which is private where a number is declared."""
         return len(self.offsets) - 1
 
     @property
@@ -76,12 +76,12 @@ class ClientTensors:
 
     @property
     def plain(self) -> bool:
-        """Whether features are one tensor of numbers: what the fast paths are for."""
+        """True if features are one tensor of numbers, as the fast backends need."""
         return are_numbers(self.features)
 
     @property
     def device(self) -> torch.device:
-        """Where the examples are."""
+        """The device of the examples."""
         return self.labels.device
 
     def examples(self, client: int) -> NDArray[Any]:
@@ -89,7 +89,7 @@ class ClientTensors:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def made_up(self, examples: int) -> "ClientTensors":
-        """One client with so many examples like these, all zeros: of these only shapes and types are read."""
+        """One client with so many examples like these, all zeros: it reads only shapes and types of these."""
 
         def zeros(one: Tensor) -> Tensor:
             return torch.zeros((examples, *one.shape[1:]), dtype=one.dtype)

@@ -1,4 +1,4 @@
-"""How many threads torch computes with: where we share work out ourselves, one."""
+"""The number of torch's threads: one where incrowd shares out the work."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -13,17 +13,17 @@ from incrowd._random import Floats
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import Delta, cut, norms
 
-_STEPS = 2**19  # in the bound; of 32 times as many float32 still holds every whole number
+_STEPS = 2**19  # in the bound; float32 still holds every whole number up to 32 times as many
 _TOGETHER = 32
 _EXACTLY = 2**34  # contributions that float64 adds up without rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shortening:
-    """What contributions are multiplied with before they are added up.
+    """The clipping of contributions before they are added up.
 
-    `parts` are the sizes of their parts, None is the whole as one. `factors` turns norms [m, parts] into factors; of
-    every part, factor times norm is at most `bound`, a public number.
+    `parts` are the sizes of their parts, None is the whole as one. `factors` turns norms [m, parts] into factors;
+    factor times norm of every part is at most `bound`, a public number.
     """
 
     bound: float
@@ -92,7 +92,7 @@ class ShortenedSum:
 def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> ShortenedSum:
     """The sum of all chunks; each is used up before the next one is asked for.
 
-    Clients may come in deltas of several layouts, because each one's own examples decide; such sums are exact as well.
+    The deltas may have several layouts, because each client's own examples decide; such sums are exact as well.
     """
     totals: dict[object, Total] = {}
     norms = [np.empty((0, 1 if shortening.parts is None else len(shortening.parts)))]

@@ -27,10 +27,10 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
     """Refuse a model, or a loss, that does not fit such features and labels; `what` is what an example is called.
     Gives the shape of the outputs for one.
 
-    With `each_alone`, as records need it, also a module in which the examples of a batch change each other's outputs,
-    and a loss that is not the mean over a batch of what each example gives alone.
+    Records need `each_alone`: it also refuses a module whose examples change each other's outputs, and a loss that is
+    not the mean over the examples.
 
-    Guarantee: of features only shapes and types are used, and torch's global generator is left as it was.
+    Guarantee: it reads only shapes and types of features, and leaves torch's global generator as it was.
     """
     model.check_unchanged()
     module = working_copy(model.module, torch.device("cpu"))
@@ -46,10 +46,10 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
 
 
 def tried_for_classes(model: Model, features: Inputs, labels: Tensor, classes: int, loss: Loss) -> None:
-    """Refuse a model that does not fit so many stated classes, whichever of them the labels have.
+    """Refuse a model that does not fit the stated number of classes, even if the labels have fewer.
 
-    Guarantee: of features and labels only shapes and types are used. Otherwise whether a run starts would tell whether
-    anybody has an example of the last class.
+    Guarantee: it reads only shapes and types of features and labels. Otherwise the start of a run would reveal whether
+    any client has an example of the last class.
     """
     outputs = tried(model, features, labels[:0], loss, each_alone=False, what="examples")
     if loss is CROSS_ENTROPY and len(outputs) == labels.ndim and outputs[-1] != classes:
@@ -63,7 +63,7 @@ def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
 
     It is shown two examples that have, in each place, the smallest and the largest number that any example has there.
 
-    Edge cases: where it cannot take these, which nobody may have, it is shown all that there are.
+    Edge cases: a model that cannot take these two, which may not exist, is shown all examples.
     """
     first = next(iter(named(features).values()))
     count = len(first)
@@ -81,7 +81,7 @@ def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
         return
     for begin in range(0, count, _SHOWN):
         rows = torch.arange(begin, min(begin + _SHOWN, count), device=first.device)
-        if error_of(chosen(features, rows)) is not None:  # whose text may hold somebody's token
+        if error_of(chosen(features, rows)) is not None:  # its text may hold a client's token
             raise DataError(
                 f"the model cannot take the whole numbers that some {what} have: give its Embedding a place for every "
                 "token, or all tokens that it does not know one number of their own"
@@ -89,7 +89,7 @@ def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
 
 
 def _extremes(one: Tensor) -> Tensor:
-    """Two examples: of the smallest whole numbers in each place, and of the largest."""
+    """Two examples: the smallest whole numbers in each place, and the largest."""
     if one.dtype != torch.int64:
         return one.new_zeros(2, *one.shape[1:])
     return torch.stack([one.amin(0), one.amax(0)])
@@ -189,7 +189,7 @@ def _check_memory(own: OwnCode, model: Model, features: Inputs, loss: Loss, outp
         ("loss", loss.name, of_loss),
     ]
     for field, name, call in calls[not own.of_module : 1 + own.of_loss]:
-        first = call(_SEVERAL)  # what is made once, at the first call, may be made
+        first = call(_SEVERAL)  # state that is made once, at the first call, is fine
         with own.unchanged():
             call(1)
             again = call(_SEVERAL)
@@ -216,7 +216,7 @@ def _labels(labels: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _check_module(module: nn.Module, features: Inputs) -> None:
-    """Whether an example's outputs are the same alone and beside others, where made-up examples can tell."""
+    """Check with synthetic examples that an example's outputs are the same alone and in a batch."""
     generator = torch.Generator().manual_seed(0)
 
     def random(one: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Make the machine code of compiled loops ahead of their first use: `python -m incrowd.learning.warm_up`.
 
-It is made for this processor and kept on disk, so that nobody's first run waits for it: in an image of a container, or
-after an installation.
+It is made for this processor and kept on disk, so that no first run waits for it: in an image of a container, or after
+an installation.
 """
 
 import sys
@@ -26,7 +26,7 @@ from incrowd.settings.descent import Descent
 from incrowd.settings.local import Local
 
 KINDS = (torch.uint8, torch.float32)
-"""What features are stored as: bytes of pictures, and numbers."""
+"""The types of stored features: bytes of pictures, and numbers."""
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 """Several processes that share the work on cohorts, because Python's interpreter lock keeps threads from it.
 
-They are forked once, so they see the model and the data without a copy. For a cohort each trains every n-th group of
-clients with one thread, and hands the contributions over in shared memory, or, where that is all that is wanted, their
-sum.
+They are forked once, so they see the model and the data without a copy. Each trains every n-th group of a cohort with
+one thread, and returns the contributions, or their sum alone, in shared memory.
 """
 
 import multiprocessing
@@ -43,8 +42,8 @@ class WorkerPool(Generic[Assignment]):
 
     Guarantee: at most two chunks a worker wait in memory; workers end when this object or its process does.
 
-    Edge cases: what a worker cannot do (it failed, or was killed) is done here, so that an error appears as if there
-    were no workers; after that, or after an assignment that was broken off, the pool is not `fit` for another.
+    Edge cases: this process does the work of a worker that failed or was killed, so that an error appears as without
+    workers; after that, or after an assignment that was broken off, the pool is not `fit` for another.
     """
 
     def __init__(self, work: GroupWork[Assignment], *, workers: int, size: int, most: int) -> None:
@@ -78,7 +77,7 @@ class WorkerPool(Generic[Assignment]):
         *,
         here: GroupWork[Assignment],
     ) -> ShortenedSum:
-        """The sum of all contributions, as one process gives it: what is added up is exact in any order."""
+        """The sum of all contributions, as one process gives it: the addition is exact in any order."""
         self._start(assignment, groups, shortening)
         norms, total = [], np.zeros(self._size)
         for worker in self._workers:
@@ -159,7 +158,7 @@ def _dismiss(workers: Sequence[_Worker[Assignment]]) -> None:
 
 
 def _serve(work: GroupWork[Assignment], pipe: Connection, slots: Sequence[Tensor], total: Floats) -> None:
-    """What the process does."""
+    """Do a worker's assignments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here
     torch.set_num_threads(1)
