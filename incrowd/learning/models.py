@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
-from incrowd.learning.modules import hooked, load_state, plain, refuse_unsuitable, trainable, whole_state
+from incrowd.learning.modules import load_state, refuse_unsuitable, trainable, whole_state
 from incrowd.privacy.mechanism.contribution import Layout
 
 
@@ -216,18 +216,6 @@ def picture_of(layer: nn.Module, shape: Sequence[int]) -> tuple[int, int, int] |
     else:
         return None
     return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and math.prod(sizes) == math.prod(shape) else None
-
-
-def layers_of_flat(module: nn.Module, shape: Sequence[int]) -> list[nn.Module] | None:
-    """The layers that a plain Sequential puts flat examples through, without the Flatten; None for any other module,
-    and for one with frozen or tied parameters.
-    """
-    if type(module) is not nn.Sequential or any(map(hooked, module.modules())) or not plain(module):
-        return None
-    layers = list(module)
-    if layers and isinstance(layers[0], nn.Flatten) and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
-        return layers[1:]
-    return layers if len(shape) == 1 else None
 
 
 def _vector(module: nn.Module) -> Tensor:

@@ -24,22 +24,18 @@ class Notes:
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def noted(self, step: Take) -> Take:
-        """The step, noted if it can be. Edge cases: as `noted_together`."""
-        return self.noted_together(step)[0]
+        """The step, recorded if the device can.
 
-    def noted_together(self, *steps: Take) -> tuple[Take, ...]:
-        """Capture steps that work on each other's memory, in their order: all of them, or none.
-
-        Edge cases: capture runs each step a few times, so capture before memory holds anything. A step that reads a
-        number from the device cannot be captured: it launches each operation anew.
+        Edge cases: recording takes the step a few times, so call this before any client's numbers are in its memory. A
+        step that reads a number back from the device cannot be recorded, and runs operation by operation.
         """
         if self._memory is None:
-            return steps
-        try:  # pragma: no cover - where there is one
-            return tuple([self._graph(step) for step in steps])
+            return step
+        try:  # pragma: no cover - on a device that records
+            return self._graph(step)
         except RuntimeError as error:  # pragma: no cover - as above
             _log.warning("a step is not repeated by the device itself: %s", type(error).__name__)
-            return steps
+            return step
 
     def _graph(self, step: Take) -> Take:  # pragma: no cover - where there is one
         with torch.cuda.device(self._device):

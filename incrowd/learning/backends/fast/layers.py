@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from incrowd.learning.chain import chained
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss
 from incrowd.learning.models import picture_of
-from incrowd.learning.program import Labelled
 
 LINEAR, CONVOLUTION, NORM, POOL, RELU, TANH, SIGMOID, GELU, GELU_TANH, SILU = range(10)
 SOFTMAX, LOGIT, NUMBER, RATE = range(4)  # the mean of the outputs that a loss compares with a label
@@ -20,6 +20,25 @@ Shape = tuple[int, int, int]
 _LOSSES = {CROSS_ENTROPY: SOFTMAX, LOGISTIC: LOGIT, SQUARED: NUMBER, POISSON: RATE}
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID, nn.SiLU: SILU}
 _FROM_OUTPUT = (RELU, TANH, SIGMOID)  # their derivatives are computed from their outputs
+
+
+class Labelled(Protocol):
+    """Examples with their labels, of clients or records."""
+
+    @property
+    def labels(self) -> Tensor:
+        """A label for each example, or several."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """Whether an example is one tensor of numbers."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an example."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
