@@ -1,4 +1,4 @@
-"""Plain float32 arithmetic, whatever a program has told torch to do with it before."""
+"""Plain float32 arithmetic, for any earlier settings of torch."""
 
 import os
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ class Batches:
     """The batches of one client, or of several side by side.
 
     ``positions[..., t, :]`` are the places, in a client's own list, of the examples of step t, of which the first
-    ``sizes[..., t]`` count; the others only fill the row, and repeat one that counts. A size of 0 is no step at all.
+    ``sizes[..., t]`` count; the others are padding, and repeat one that counts. A size of 0 is no step at all.
     """
 
     positions: Integers

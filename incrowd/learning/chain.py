@@ -86,7 +86,7 @@ def _alike(chain: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 def _layers(graph: fx.Graph, module: nn.Module, shape: tuple[int, ...]) -> list[nn.Module] | None:
-    """The layers of a graph that is one line, or None for any other."""
+    """The layers of a graph that is one chain, or None for any other."""
     sizes: set[fx.Node] = set()
     layers: list[nn.Module] = []
     last, *others, output = graph.nodes
@@ -141,7 +141,7 @@ def _layer(
 
 
 def _pool(node: fx.Node) -> nn.Module | None:
-    """Squares without a margin, side by side."""
+    """Pooling over adjacent squares without padding."""
     given: dict[str, Any] = dict(zip(("kernel_size", "stride"), node.args[1:3], strict=False)) | node.kwargs
     size = given.pop("kernel_size", None)
     stride = given.pop("stride", None)
@@ -153,7 +153,7 @@ def _pool(node: fx.Node) -> nn.Module | None:
 def _arranged(
     arguments: tuple[object, ...], sizes: set[fx.Node], shape: tuple[int, ...], *, first: bool
 ) -> nn.Module | None:
-    """A view or reshape that keeps examples apart: flat, or, of what comes in, as pictures."""
+    """A view or reshape that keeps examples apart: flat, or, for the inputs, as pictures."""
     if len(arguments) == 1 and isinstance(arguments[0], tuple):
         arguments = arguments[0]
     examples, *rest = arguments or (None,)

@@ -1,4 +1,4 @@
-"""Clients who are to train, and what can be had of them: contributions chunk by chunk, or their sum alone."""
+"""The clients of a round, and their results: contributions chunk by chunk, or their sum alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -146,7 +146,7 @@ def squares(delta: Delta) -> Floats:
 def run_squares(rows: Tensor) -> Floats:
     """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64.
 
-    On an accelerator all rows are measured at once, in float64: there an operation is what takes time.
+    On an accelerator all rows are measured at once, in float64: there the number of operations sets the time.
     """
     if rows.device.type != "cpu":  # pragma: no cover - where there is one
         found: Floats = halved_squares(rows).cpu().numpy()

@@ -27,7 +27,7 @@ def divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:
 def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: float) -> tuple[int, ...] | None:
     """The shape of the layers' output for one example; None if they give no row of numbers for each example alone.
 
-    Edge cases: layers that look along the batch (attention with batch_first=False, say) are found by made-up examples.
+    Edge cases: layers that look along the batch (attention with batch_first=False, say) show with synthetic examples.
     """
     generator = torch.Generator().manual_seed(0)
     several = single(zeros(features, _SEVERAL))
@@ -45,7 +45,7 @@ def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: fl
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of a Sequential and of those in it, in order. Another module is a layer itself."""
+    """The layers of a Sequential, nested ones included, in order. Any other module is one layer."""
     if type(module) is not nn.Sequential or not known(module) or list(module.parameters(recurse=False)):
         return [module]
     # Not children(), which leaves out a layer that comes again.

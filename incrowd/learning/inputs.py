@@ -52,12 +52,12 @@ def meant(inputs: Inputs, *, scale: float, offset: float) -> Inputs:
 
 
 def zeros(inputs: Inputs, count: int) -> Inputs:
-    """So many examples of zeros, as these are stored: nothing of them but shapes and types is in it."""
+    """So many examples of zeros, stored as these are: it reads only their shapes and types."""
     return each(lambda one: one.new_zeros(count, *one.shape[1:]), inputs)
 
 
 def noise(inputs: Inputs, count: int, *, generator: torch.Generator) -> Inputs:
-    """So many made-up examples, as these are stored: noise, zeros and ones where they are whole, and nothing masked."""
+    """So many synthetic examples, stored as these are: noise, whole numbers as zeros and ones, and nothing masked."""
 
     def made(stored: Tensor) -> Tensor:
         empty = torch.zeros((count, *stored.shape[1:]), dtype=stored.dtype)

@@ -135,7 +135,7 @@ class OwnCode:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Refuse, after a block, code that holds something else than before."""
+        """Refuse code whose state a block has changed."""
         before = {key: remembered(one) for key, one in self._parts.items()}
         yield
         for (field, name), one in self._parts.items():
@@ -149,7 +149,7 @@ def ours(value: object) -> bool:
 
 
 def refused(field: str, name: str) -> ConfigError:
-    """The error for code that remembers what it was called with."""
+    """The error for code that keeps state between calls."""
     remedy = (
         "it remembers what it was called with, or draws numbers, so that one client's data would reach the next: "
         "compute everything from the arguments, and give constants, say class weights, as such"

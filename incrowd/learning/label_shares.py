@@ -1,10 +1,10 @@
 """Logit adjustment: training compares outputs with a client's own label distribution, publication adds everyone's.
 
-Clients whose labels are not everyone's teach each other's labels away: a client that holds two classes of ten teaches
-the model that no others exist. Under such a label shift the right likelihood of a client's labels adds the logarithm of
-each class's share among them to the model's logits (logit adjustment: Menon et al. 2021, of clients Zhang et al. 2022).
-The model learns how classes differ, and not which are frequent. `ClassPrior` adds that once, when weights are
-published: the logarithm of everyone's label distribution, which the first round asks for (`MeanQuery`).
+Clients with different labels unlearn each other's classes: a client that holds two classes of ten teaches the model
+that no others exist. Under such a label shift the right likelihood of a client's labels adds the logarithm of each
+class's share among them to the model's logits (logit adjustment: Menon et al. 2021, of clients Zhang et al. 2022). The
+model learns how classes differ, and not which are frequent. `ClassPrior` adds that once, when weights are published:
+the logarithm of everyone's label distribution, which the first round asks for (`MeanQuery`).
 """
 
 import math

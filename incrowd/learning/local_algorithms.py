@@ -46,9 +46,9 @@ class ClientAtWork(Protocol):
 
 
 class LocalAlgorithm(Protocol):
-    """A local algorithm. Its state ends with the round; between rounds the server alone remembers anything.
+    """A local algorithm. Its state ends with the round; between rounds the server alone keeps state.
 
-    Guarantee: a client's update and what it `sends` beside are one vector: one clip bounds it, one noise covers it.
+    Guarantee: a client's update and the rest that it `sends` are one vector: one clip bounds it, one noise covers it.
     """
 
     def sends(self, size: int) -> int:

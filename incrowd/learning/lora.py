@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, Hu et al. 2021): fine-tune a frozen module through a few small matrices.
 
 An adapted Linear layer computes ``base(x) + alpha / rank * up(down(x))``. Only `down` and `up` are trained, so that a
-contribution has as many numbers as they have, and there is that much less to put noise on.
+contribution holds only their numbers, and the noise covers no others.
 
 >>> import torch
 >>> from torch import nn

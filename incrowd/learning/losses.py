@@ -84,8 +84,8 @@ def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]"
 
     Torch's losses that compare number with number also take outputs [N, 1] for labels [N].
 
-    Edge cases: an unknown name, a module that does not reduce to a mean, one with parameters of its own to train, and
-    what cannot be called are a `ConfigError`.
+    Edge cases: an unknown name, a module that does not reduce to a mean, one with its own trainable parameters, and an
+    object that cannot be called are a `ConfigError`.
     """
     if isinstance(given, Loss):
         return given

@@ -12,7 +12,7 @@ import numba
 from incrowd._machine_code import kept_privately, whatever_the_disk_says
 
 SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-"""Sums may be taken in another order, but what is no number stays none."""
+"""Sums may be reordered, but NaN stays NaN."""
 
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
@@ -41,7 +41,7 @@ def kept(file: str) -> Callable[[Loop], Loop]:
             index._source_stamp = sources  # in place of the one file's size and time
             _forget_unreadable(index)
             whatever_the_disk_says(loop)
-        except (AttributeError, RuntimeError):  # or there is no folder that can be written to
+        except (AttributeError, RuntimeError):  # or no folder is writable
             loop = compile_(function, **SETTINGS)
         found: Loop = loop
         return found
@@ -58,7 +58,7 @@ def _forget_unreadable(file: Any) -> None:
 
 
 def inserted(function: Loop) -> Loop:
-    """A function that is put where it is called, so that machine code of it is made only there."""
+    """A function that numba inlines where it is called."""
     compile_: Any = numba.njit
     loop: Loop = compile_(function, inline="always", **SETTINGS)
     return loop

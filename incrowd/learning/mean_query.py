@@ -83,7 +83,7 @@ class MeanQuery:
         return self.size + 1
 
     def ask(self, data: Clients, private: PrivateRun, *, number: int = 0) -> Answer:
-        """Ask the cohort of a round; declared clients that are not there contribute zeros."""
+        """Ask the cohort of a round; declared clients that do not exist contribute zeros."""
         tensors = ClientTensors.of(data)
         self.check(tensors, private)
         private.check_clients(clients=data.clients, declared=data.declared is not None)
@@ -94,7 +94,7 @@ class MeanQuery:
         return self.answer(opened.release())
 
     def check(self, data: ClientTensors, private: PrivateRun) -> None:
-        """Refuse a plan that scales contributions otherwise, and a function that does not fit made-up examples."""
+        """Refuse a plan that scales contributions otherwise, and a function that does not fit synthetic examples."""
         start = private.start()
         if not isinstance(start.clip, NormalisedClip | FixedClip) or start.clip.clip_norm > LONG:
             remedy = f"give a normalised or a fixed clip of at most {LONG:.0f}"

@@ -1,4 +1,4 @@
-"""Models: a torch module, and what is trained of it as one flat vector.
+"""Models: a torch module, and its trained parameters as one flat vector.
 
 The flat vector holds the trainable parameters in the order of ``module.named_parameters()``, each row by row in torch's
 own shape (a Linear's weight is [outputs, inputs]), a tied one once. It is what a contribution, a release and a
@@ -29,8 +29,7 @@ class Model:
     """A torch module that clients can train: its parameters that require a gradient.
 
     Training starts from the module's own weights, so that a pretrained start is kept; a `fresh` model draws its weights
-    (see `initial`). Frozen parts are in evaluation mode whenever the model is at work; other layers stay in the mode in
-    which they are given.
+    (see `initial`). Frozen parts are in evaluation mode whenever the model is at work; other layers stay in their mode.
 
     Guarantee: training never writes to `module`.
 

@@ -106,8 +106,8 @@ def _refuse_parameters(module: nn.Module) -> None:
 
 @contextmanager
 def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) -> Iterator[None]:
-    """Refuse, after it was at work, a module that has changed its buffers or frozen parameters, or that has drawn from
-    torch's global generator: `whose` data would have reached the next.
+    """Refuse, after a call, a module that changed its buffers or frozen parameters, or drew from torch's global
+    generator: `whose` data would have reached the next.
     """
     before = Untouched(module, device, whose=whose)
     yield
@@ -123,7 +123,7 @@ class Untouched:
         self._versions = {name: one._version for name, one in self._constants.items()}
 
     def check(self) -> None:
-        """Refuse what has changed since then."""
+        """Refuse a module that has changed since then."""
         now = _constants(self._module)
         for name, one in self._constants.items():
             if now.get(name) is not one or one._version != self._versions[name]:

@@ -1,4 +1,4 @@
-"""A step that an accelerator repeats by itself, without being told each operation again (a CUDA graph)."""
+"""A step that an accelerator replays without new launches (a CUDA graph)."""
 
 import logging
 from collections.abc import Callable

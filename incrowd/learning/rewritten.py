@@ -65,7 +65,7 @@ class WindowConv2d(nn.Module):
 def look_up(module: nn.Module) -> None:
     """Have every trained nn.Embedding of a module, which is a copy of our own, computed by products.
 
-    Edge cases: large tables, and those with a padding index, a largest norm or other wishes, stay torch's own.
+    Edge cases: large tables, and those with a padding index, a largest norm or other options, stay torch's own.
     """
     for part in module.modules():
         if type(part) is nn.Embedding and _usual(part) and part.weight.requires_grad:
@@ -94,12 +94,12 @@ class ProductEmbedding(nn.Module):
 def unroll(module: nn.Module) -> None:
     """Have every recurrent layer of a module, which is a copy of our own, written out when it is called.
 
-    Edge cases: an nn.LSTM that projects what it puts out stays torch's own.
+    Edge cases: an nn.LSTM that projects its outputs stays torch's own.
     """
     for part in module.modules():
         written = _WRITTEN.get(type(part))
         if written is not None and not getattr(part, "proj_size", 0):
-            part.__class__ = written  # it keeps its parameters and what it was told
+            part.__class__ = written  # it keeps its parameters and settings
 
 
 class Unrolled(nn.Module, ABC):

@@ -26,7 +26,7 @@ from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 
 _ROWS = 1000  # examples that a module takes at a time
-_ROUNDED_UP = 1 + 2.0**-20  # so that the longest contribution there can be is not shortened
+_ROUNDED_UP = 1 + 2.0**-20  # so that the longest possible contribution is not clipped
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
 
 
@@ -133,8 +133,8 @@ class Scorer:
 
     Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights and the scoring.
 
-    Edge cases: a model that cannot be scored on made-up examples is a `ConfigError`, and so are classes of labels that
-    are none. Modules that are not torch's or ours get a fresh copy for every client.
+    Edge cases: a model that cannot be scored on synthetic examples is a `ConfigError`, and so are classes of labels
+    that are none. Modules that are not torch's or ours get a fresh copy for every client.
     """
 
     model: Model
@@ -205,7 +205,7 @@ def _losses(outputs: Tensor, labels: Tensor, *, loss: Loss, bound: float) -> Ite
     for one in torch.split(torch.arange(len(labels)), 1):
         try:
             value = float(loss.value(outputs[one], labels[one]))
-        except _FAILURES:  # some losses raise for outputs that are not finite; made-up examples have been tried
+        except _FAILURES:  # some losses raise for outputs that are not finite; synthetic examples have been tried
             value = math.nan
         yield min(max(value, 0.0), bound) / bound if math.isfinite(value) else 1.0
 

@@ -90,7 +90,7 @@ class ShortenedSum:
 
 
 def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> ShortenedSum:
-    """The sum of all chunks; each is used up before the next one is asked for.
+    """The sum of all chunks; each is used up before the next one is requested.
 
     The deltas may have several layouts, because each client's own examples decide; such sums are exact as well.
     """

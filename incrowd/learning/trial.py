@@ -1,4 +1,4 @@
-"""A model tried out on made-up examples, before anything real is read or paid for."""
+"""A dry run of a model on synthetic examples, before anything real is read or paid for."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -97,7 +97,7 @@ def _extremes(one: Tensor) -> Tensor:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """One thread, because processes are forked later, and would wait for those that others had begun."""
+    """One thread, because forked processes would wait for threads that the parent started."""
     forked = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
     with one_thread(), forked, warnings.catch_warnings():
         warnings.filterwarnings("error", message="Using a target size")

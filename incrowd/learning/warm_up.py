@@ -30,7 +30,7 @@ KINDS = (torch.uint8, torch.float32)
 
 
 def main() -> None:
-    """Train a made-up client of each kind of features, and records, in models with such loops, and say how long."""
+    """Train a synthetic client for each type of features, and records, through all such loops, and print the time."""
     begun = time.perf_counter()
     for kind in KINDS:
         _trained(mlp((3, 2)), torch.zeros(2, 3).to(kind))

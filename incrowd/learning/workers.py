@@ -33,7 +33,7 @@ _Form = tuple[tuple[int, ...], Floats | None]
 GroupWork = Callable[[Assignment, ClientGroup], Sequence[Contributions]]  # together they have all of the group
 
 CAN_FORK = sys.platform == "linux"
-_SLOTS = 2  # contributions of so many groups a worker may have lying ready
+_SLOTS = 2  # contributions of so many groups may wait for each worker
 
 
 class WorkerPool(Generic[Assignment]):
@@ -57,9 +57,9 @@ class WorkerPool(Generic[Assignment]):
     def in_order(
         self, assignment: Assignment, groups: Sequence[ClientGroup], *, here: GroupWork[Assignment]
     ) -> Iterator[Contributions]:
-        """The chunks of each group, in the order of the groups; they hold until those of the next are asked for.
+        """The chunks of each group, in the order of the groups; they hold until those of the next are requested.
 
-        `here` is the same work, for what has to be done in this process.
+        `here` is the same work, for groups that this process has to do.
         """
         self._start(assignment, groups, None)
         several, done_here = len(self._workers), 0
@@ -146,7 +146,7 @@ class _Worker(Generic[Assignment]):
     def dismiss(self) -> None:
         """End the process, whatever it does."""
         if self._employer != os.getpid():
-            return  # a fork has copies of all objects, but the workers of others are not its own to end
+            return  # a fork has copies of all objects, but must not end the parent's workers
         self.pipe.close()
         self._process.terminate()
         self._process.join()

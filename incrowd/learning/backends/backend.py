@@ -51,7 +51,7 @@ class Task:
 
     @property
     def everyone(self) -> NDArray[np.bool_]:
-        """All clients that there are, for a backend that takes them."""
+        """All clients that exist, for a backend that takes them."""
         return np.ones(self.data.present, bool)
 
     def offset(self, client: int) -> Tensor | None:
@@ -80,7 +80,7 @@ class ClientRound:
     randomness: Randomness
 
     def masks_seed(self) -> int:
-        """The seed of what torch draws for this client in this round."""
+        """The seed of torch's random numbers for this client in this round."""
         return int(self.randomness.stream("masks", self.round, self.client).bits(1)[0] >> np.uint64(1))
 
 

@@ -1,6 +1,6 @@
 """The compiled backend: torch compiles a client's whole step, forward, backward and update, for any module.
 
-A compilation takes seconds, so clients go this way only where the run is long enough: see `compiler.pays`.
+A compilation takes seconds, so this backend takes clients only if the run is long enough: see `compiler.pays`.
 """
 
 import logging
@@ -46,8 +46,8 @@ def make(task: Task) -> "Compiled | None":
     Guarantee: it reads only shapes, types and each client's own number of examples. A module that torch cannot compile
     costs the attempt alone, and the reason is logged once.
 
-    Edge cases: another backend has batches without a fixed size, dropout, whose masks a client draws itself, and
-    modules that remember anything.
+    Edge cases: another backend takes batches without a fixed size, dropout, whose masks a client draws itself, and
+    modules that keep state.
     """
     if task.on_accelerator or not task.by_sgd or task.local.batch_size is None or has_dropout(task.model.module):
         return None
@@ -100,7 +100,7 @@ class Compiled(Backend):
 
 
 class _Attempt:
-    """A step of a task's module, plain and compiled, tried on a made-up batch."""
+    """A step of a task's module, plain and compiled, tried on a synthetic batch."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -117,7 +117,7 @@ class _Attempt:
         return self._stepped(self.plain)
 
     def compile(self) -> None:
-        """Compile the step. Edge cases: one that computes something else, or that remembers anything, is an error."""
+        """Compile the step. Edge cases: a step that computes anything else, or that keeps state, is an error."""
         before, task = remembered(self.module), self._task
         if torch._dynamo.config.disable:
             raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
@@ -192,7 +192,7 @@ def _velocities(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _made_up(task: Task) -> tuple[Inputs, Tensor, Tensor | None]:
-    """A full made-up batch."""
+    """A full synthetic batch."""
     data, size = task.data, task.local.batch_size or 1
     made = noise(data.features, size, generator=torch.Generator().manual_seed(1))
     labels = torch.zeros((size, *data.labels.shape[1:]), dtype=data.labels.dtype)

@@ -27,7 +27,7 @@ from incrowd.learning.store import ClientTensors
 
 _ROWS = 32  # examples that go through the frozen layers together, always so many
 _MEMORY = 2**30  # bytes of frozen outputs that are kept at most, of all clients
-_OF_ONE = 2**28  # bytes of one client's frozen outputs at most, or it is trained another way
+_OF_ONE = 2**28  # most bytes of one client's frozen outputs; others go to another backend
 _NOBODY = 0  # a row of NaN in the table, for clients that do not train now
 
 
@@ -166,7 +166,7 @@ class _Cache:
         self.there = _shared(len(counts)).zero_()
 
     def of(self, client: int) -> Tensor | None:
-        """The memory for what is kept of a client; None if nothing is."""
+        """The memory of a client's cached outputs; None if nothing is."""
         begin, end = int(self._begins[client]), int(self._ends[client])
         return self.made[begin:end] if end <= self._most else None
 

@@ -59,7 +59,7 @@ class _Client:
     """A copy of a module at work for one client at a time: see `ClientAtWork`.
 
     Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
-    ours, which remember nothing; other modules get a fresh copy for every client.
+    ours, which keep no state; other modules get a fresh copy for every client.
 
     Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
     generator; nn.Dropout draws from a generator of the client's own.
@@ -125,7 +125,7 @@ def batches_of(feed: Feed) -> Iterator[Batch]:
 
 
 def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of the client, without what only fills them up. The next one may overwrite the examples."""
+    """The batches of the client, without padding. The next one may overwrite the examples."""
     width, sizes = feed.batches.width, feed.batches.sizes[0].tolist()
     for begin in range(0, len(sizes), max(1, _ROWS // width)):
         steps = sizes[begin : begin + max(1, _ROWS // width)]

@@ -1,7 +1,7 @@
 """The vectorized backend: many clients take their steps in the same operations, each in matrices of its own.
 
-An accelerator needs longer to be told an operation than to do it for one client. So torch's `vmap` makes one step of a
-client the step of hundreds, and the device repeats it by itself, step after step: see `incrowd.learning.replay`.
+An accelerator needs longer to launch an operation than to compute it for one client. So torch's `vmap` makes one step
+of a client the step of hundreds, and the device replays it, step after step: see `incrowd.learning.replay`.
 """
 
 import logging
@@ -54,8 +54,8 @@ def make(task: Task) -> "Vectorized | None":
 def side_by_side(task: Task) -> "Vectorized | None":
     """The backend, if `vmap` takes the module and its steps are those of one client alone.
 
-    Guarantee: it reads only shapes, types and each client's own number of examples. A client's gradient has been seen
-    to have the same bits in another place, again, and whatever others hold. The reason for a refusal is logged.
+    Guarantee: it reads only shapes, types and each client's own number of examples. A trial has shown that a client's
+    gradient has the same bits in another place, again, and next to any others. The reason for a refusal is logged.
 
     Edge cases: another backend takes dropout, whose masks a client draws itself, custom losses, which may be no mean,
     and modules that keep state.
@@ -140,7 +140,7 @@ class Abreast:
 
     @classmethod
     def of(cls, task: Task, *, clients: int, width: int) -> "Abreast":
-        """So many clients, who have nothing yet."""
+        """Memory for so many clients, all zeros."""
         zeros, shapes = partial(torch.zeros, device=task.device), task.model.layout.shapes
         parameters = [zeros((clients, *shape)) for shape in shapes]
         offset = task.made_up_offset()
@@ -322,7 +322,7 @@ def _of_each(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:
 
 @contextmanager
 def _no_shortcut() -> Iterator[None]:
-    """Without torch's own way for frozen attention, which `vmap` takes for one client after the other."""
+    """Switch off torch's fast path for frozen attention, which `vmap` runs for one client after the other."""
     attention: Any = torch.backends.mha
     before = attention.get_fastpath_enabled()
     attention.set_fastpath_enabled(False)
@@ -399,7 +399,7 @@ class Trial:
             check_values(torch.stack([_vector([one[client] for one in found]) for client in tried]), expected)
 
     def _alone(self, batch: "Batch", client: int, count: int) -> Tensor:
-        """The gradient of a client's first examples in the plain way."""
+        """The gradient of a client's first examples by plain autograd."""
         parameters = [one for _, one in trainable(self._twin)]
         with torch.enable_grad():
             value = self._value(self._twin, batch, client, count)
@@ -435,7 +435,7 @@ class Trial:
         return [one.detach().expand(clients, *one.shape).clone() for _, one in trainable(self._module)]
 
     def _made_up(self, clients: int, *, seed: int) -> "Batch":
-        """Batches of noise, of which the last example only fills up, where there are several."""
+        """Batches of noise, whose last example is padding if there are several."""
         width = self._width
         data, generator, device = self._task.data, torch.Generator().manual_seed(seed), self._task.device
         count = clients * width
@@ -459,7 +459,7 @@ Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes for clients side by side: a quarter of the device, or what is usual."""
+    """Bytes for clients side by side: a quarter of the device, at most the default."""
     if device.type != "cuda":
         return _MEMORY
     quarter = int(torch.cuda.get_device_properties(device).total_memory) // 4  # pragma: no cover - where there is one

@@ -68,7 +68,7 @@ class Batches(NamedTuple):
 
 @compiled
 def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool, out: Numbers) -> float:
-    """Take a client's steps from the weights `start` and `write` what it learnt.
+    """Train a client from the weights `start` and `write` what it learnt.
 
     All layers behind the first go
     through one place here, because machine code is made of them again wherever they are called.

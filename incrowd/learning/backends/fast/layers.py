@@ -43,7 +43,7 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A layer, the shapes of its input and output, and what else it is told.
+    """A layer, the shapes of its input and output, and its settings.
 
     `size`, `stride` and `padding` are those of a window; a norm has `groups` of channels. Its weight is its gain.
     """

@@ -54,7 +54,7 @@ class Space(NamedTuple):
 
 
 def padded(count: int) -> int:
-    """So many numbers, filled up to whole lines."""
+    """The size of so many numbers, padded to whole cache lines."""
     return -(-count // LINE) * LINE
 
 

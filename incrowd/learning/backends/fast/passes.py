@@ -195,7 +195,7 @@ def _gelu(values: Numbers, kept: Numbers) -> None:
 
 @inner
 def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> None:
-    """Gradients of what came out of an activation to those of what went in, in place."""
+    """Turn the gradients of an activation's outputs into those of its inputs, in place."""
     if kind == kinds.RELU:
         for k in range(len(values)):
             d = gradients[k]

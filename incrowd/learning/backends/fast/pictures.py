@@ -94,7 +94,7 @@ def pool(s: Space, number: int, count: int) -> None:
 
 @inner
 def pool_back(s: Space, number: int, count: int) -> None:
-    """Each gradient goes where the largest was."""
+    """Send each gradient to the place of the largest."""
     t, shift = s.table[number], s.integers[m.GRADIENTS]
     size, channels, line = t[m.SIZE], t[m.CHANNELS], t[m.COLUMNS] * t[m.CHANNELS]
     pictures, out = t[m.IN] + shift, t[m.OUT] + shift
