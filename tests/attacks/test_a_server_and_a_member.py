@@ -59,6 +59,8 @@ PATHS: dict[str, Callable[[dict[str, Any], str], object]] = {
     "a cache": lambda settings, path: settings.update(features={"name": "unit", "cache": path}),
     "a cache of nothing": lambda settings, path: settings.update(features={"name": "none", "cache": path}),
     "a folder of code": lambda settings, path: settings["model"].update(folder=path),
+    "a folder of an encoder": lambda settings, path: settings.update(features={"module": "a:b", "folder": path}),
+    "weights of an encoder": lambda settings, path: settings.update(features={"module": "a:b", "weights": path}),
     "a folder of data": lambda settings, path: settings["data"].update(folder=path),
     "a table": lambda settings, path: settings["data"].update(test_file=path),
 }
@@ -75,6 +77,21 @@ def test_no_file_of_the_party_s_is_read_or_written_for_a_server(
         reply(hospitals, party, offer, kind)
     assert not aim.exists()
     assert not (hospitals.folder / "amber" / LEDGER).exists()
+
+
+@pytest.mark.parametrize("kind", ["offer", "trial"])
+def test_no_function_that_a_server_names_makes_features(
+    kind: str, hospitals: Hospitals, party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = hospitals.folder / "called"
+    code = f"import pathlib\ndef make():\n    pathlib.Path({str(called)!r}).touch()\n"
+    (hospitals.folder / "code_of_a_server.py").write_text(code)
+    monkeypatch.syspath_prepend(str(hospitals.folder))
+    offer = offer_with(hospitals, lambda settings: settings.update(features={"module": "code_of_a_server:make"}))
+    with pytest.raises(SpecificationRefused, match="no server may name code"):
+        reply(hospitals, party, offer, kind)
+    assert not called.exists()
+    reply(hospitals, party, offer_with(hospitals, len), kind)  # the control: the honest offer
 
 
 GREEDY: dict[str, Callable[[dict[str, Any]], object]] = {
