@@ -12,6 +12,7 @@ INSIDE = {
     "benchmarks/audit.py",
     "benchmarks/device.py",
     "benchmarks/direction_attacks.py",
+    "benchmarks/feature_ablation.py",
     "benchmarks/first_run.py",
     "benchmarks/messages.py",
     "benchmarks/party_memory.py",
