@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.learning import threads
+from incrowd.learning.arithmetic import with_threads
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
     """With another number of threads last digits differ; and a forked child, which has none of the threads that torch
     may have started here, must not wait for them.
     """
-    with threads.one_thread():
+    with with_threads(1):
         yield
 
 

@@ -23,7 +23,7 @@ from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.fedavg import FedAvg, State
 from incrowd.federated.metrics import probabilities
-from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan

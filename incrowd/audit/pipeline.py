@@ -17,8 +17,8 @@ from incrowd.audit.contributions import slowly_clipped
 from incrowd.audit.finding import Check
 from incrowd.errors import ConfigError
 from incrowd.federated.fedavg import FedAvg, State
-from incrowd.learning.cohort import EngineTrainer
 from incrowd.learning.contributions import Contributions
+from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip

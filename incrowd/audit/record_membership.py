@@ -21,11 +21,11 @@ from incrowd.errors import ConfigError
 from incrowd.federated.rehearsal import difference
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_fedavg import Ask, SiloFedAvg
+from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import chosen
-from incrowd.learning.threads import with_threads
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.declared import fewest
 from incrowd.privacy.plan.silo_plan import RELATION

@@ -8,10 +8,10 @@ import torch
 from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.learning import Model
+from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.inputs import calling
 from incrowd.learning.modules import known
-from incrowd.learning.threads import one_thread
 
 _TOGETHER = 1  # records in a call of the model: several would be rounded by how many they are
 

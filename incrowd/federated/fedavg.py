@@ -17,7 +17,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
-from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.label_shares import ClassPrior
 from incrowd.learning.mean_query import MeanQuery
 from incrowd.privacy.mechanism.clipped_sum import Observed

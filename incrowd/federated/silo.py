@@ -10,9 +10,9 @@ from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.federated.counter import Counter
 from incrowd.federated.rehearsal import difference, rehearse
+from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.learning.threads import with_threads
 from incrowd.privacy.permit import Account, Permit, reported
 from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.statement import Statement

@@ -23,7 +23,7 @@ from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.superlink import PORT, Serving, SuperLink
-from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.release import Trainer
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import CommonSections

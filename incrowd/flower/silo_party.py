@@ -19,8 +19,8 @@ from incrowd.flower.silo_account import PartyAccount
 from incrowd.flower.silo_offer import FORMAT, LAST, SiloOffer
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed
+from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.learning.threads import with_threads
 from incrowd.privacy.account.remaining import Remaining
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger

@@ -19,7 +19,7 @@ from incrowd.flower.network import Network, Node, in_blocks
 from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
-from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.store import ClientTensors
 from incrowd.runs.build import processors
 from incrowd.runs.client_work import ClientWork

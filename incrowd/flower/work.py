@@ -9,7 +9,7 @@ from incrowd.errors import ConfigError
 from incrowd.flower.offer import Offer
 from incrowd.flower.wire import Expected, PartyAnswer, Place, Request, SentWeights
 from incrowd.learning import CohortEngine
-from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer
 from incrowd.privacy.ledger.receipt import Receipt

@@ -1,8 +1,8 @@
-"""Plain float32 arithmetic, for any earlier settings of torch."""
+"""Plain float32 arithmetic in one thread, whatever a program has told torch before."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -73,3 +73,19 @@ def _settings() -> list[tuple[Any, str, object]]:
 
 
 _SETTINGS = _settings()
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Let torch compute with one thread."""
+    return with_threads(1)

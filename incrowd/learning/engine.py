@@ -1,31 +1,29 @@
 """The cohort engine: local training of many clients, a few at a time, whose memory does not grow with the cohort."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from incrowd._random import Randomness, SeededRandomness
+from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.arithmetic import ieee
+from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Backend, Choice, ClientRound, MakeBackend, Task
-from incrowd.learning.batches import draw_batches
-from incrowd.learning.contributions import Contributions
+from incrowd.learning.contributions import Contributions, ShortenedSum, Shortening, summed
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
 from incrowd.learning.isolation import OwnCode, ours
 from incrowd.learning.label_shares import check_label_shares, label_query
 from incrowd.learning.local_algorithms import LocalAlgorithm, algorithm_of, sent_parts
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
+from incrowd.learning.mean_query import VectorCohort
 from incrowd.learning.models import Model
-from incrowd.learning.store import ClientTensors
-from incrowd.learning.threads import one_thread
-from incrowd.learning.total import ShortenedSum, Shortening, summed
+from incrowd.learning.store import ClientTensors, draw_batches
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
@@ -243,3 +241,63 @@ class CohortEngine:
     def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         with ieee(self.execution.device):
             return self._train_group(start, group)
+
+
+@dataclass(frozen=True, eq=False)
+class EngineTrainer:
+    """The engine of this machine as who trains: see `incrowd.privacy.release.Trainer`. With a label query the first
+    round asks clients for their label distribution instead.
+
+    `see` is shown every chunk on its way, which a simulation may.
+    """
+
+    engine: CohortEngine
+    weights: ArrayLike | Tensor
+    randomness: Randomness = field(kw_only=True)
+    see: Callable[[Contributions], object] | None = field(kw_only=True, default=None)
+
+    def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "EngineCohort | VectorCohort":
+        """The contributions of these clients to a round that starts with the weights."""
+        its, query = [int(client) for client in clients], self.engine.label_query
+        if query is not None and round == 0:
+            return query.trainer(self.engine.data, width=self.engine.model.size).cohort(its, round=round)
+        return EngineCohort(
+            engine=self.engine,
+            weights=self.weights,
+            clients=its,
+            randomness=self.randomness,
+            round=round,
+            see=self.see,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineCohort:
+    """Clients of an engine's data, trained in a round from these weights as soon as their contributions are asked for.
+
+    `see` is shown every chunk on its way, which a simulation may.
+    """
+
+    engine: CohortEngine
+    weights: ArrayLike | Tensor
+    clients: Sequence[int]
+    randomness: Randomness
+    round: int
+    see: Callable[[Contributions], object] | None = None
+
+    def chunks(self) -> Iterator[Contributions]:
+        """See `CohortEngine.train`."""
+        chunks = self.engine.train(self.weights, self.clients, randomness=self.randomness, round=self.round)
+        for chunk in chunks:
+            if self.see is not None:
+                self.see(chunk)
+            yield chunk
+
+    def summed(
+        self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]
+    ) -> ShortenedSum:
+        """The contributions times factors of their norms, added up where they are computed; see `Shortening`."""
+        how = Shortening(bound=bound, parts=parts, factors=factors)
+        if self.see is not None:
+            return summed(self.chunks(), how, size=self.engine.model.size)
+        return self.engine.train_and_sum(self.weights, self.clients, how, randomness=self.randomness, round=self.round)

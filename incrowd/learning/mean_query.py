@@ -28,10 +28,10 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.data import Clients
 from incrowd.errors import ConfigError
+from incrowd.learning.arithmetic import one_thread
+from incrowd.learning.contributions import ShortenedSum
 from incrowd.learning.inputs import chosen, meant, zeros
 from incrowd.learning.store import ClientTensors
-from incrowd.learning.threads import one_thread
-from incrowd.learning.total import ShortenedSum
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, part_norms

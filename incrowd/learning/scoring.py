@@ -16,14 +16,13 @@ from incrowd._random import Floats
 from incrowd.data.examples import IGNORED
 from incrowd.data.inputs import each
 from incrowd.errors import ConfigError
-from incrowd.learning.arithmetic import ieee
+from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.inputs import calling, chosen, meant, zeros
 from incrowd.learning.losses import Loss
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.models import Model
 from incrowd.learning.modules import known, remembering_nothing
 from incrowd.learning.store import ClientTensors
-from incrowd.learning.threads import one_thread
 
 _ROWS = 1000  # examples that a module takes at a time
 _ROUNDED_UP = 1 + 2.0**-20  # so that the longest possible contribution is not clipped

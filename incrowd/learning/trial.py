@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
+from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.inputs import calling, chosen, meant, noise, shown, zeros
 from incrowd.learning.isolation import MadeUp, OwnCode, refused
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
-from incrowd.learning.threads import one_thread
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError)
 _SEVERAL = 3

@@ -22,9 +22,7 @@ from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.learning.arithmetic import ieee
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
-from incrowd.learning.total import ShortenedSum, Shortening, summed
+from incrowd.learning.contributions import Contributions, FlatDelta, ShortenedSum, Shortening, summed
 
 ClientGroup = list[int]
 Assignment = TypeVar("Assignment")

@@ -13,8 +13,8 @@ import torch
 from incrowd._random import SeededRandomness
 from incrowd.data import Examples
 from incrowd.data.inputs import each
+from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.inputs import calling
-from incrowd.learning.threads import one_thread
 from incrowd.runs.build import init_scale_of
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.silo_config import SiloConfig

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
-from incrowd.learning.deltas import halved_squares
+from incrowd.learning.contributions import halved_squares
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import RecordGradients

@@ -26,11 +26,11 @@ from incrowd.learning import (
     linear,
     mlp,
     small_cnn,
-    threads,
 )
+from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
 from incrowd.learning.backends.loop import Loop
-from incrowd.learning.total import ShortenedSum, Shortening
+from incrowd.learning.contributions import ShortenedSum, Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
 
@@ -41,7 +41,7 @@ STEP = 2.0**-19  # of the sum's grid; the clip bound is 1
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """On tiny matrices torch's own threads mostly wait for each other."""
-    with threads.one_thread():
+    with with_threads(1):
         yield
 
 

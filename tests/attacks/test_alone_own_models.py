@@ -7,8 +7,8 @@ import torch
 from incrowd import Local
 from incrowd._random import Floats
 from incrowd.learning import CohortEngine, Execution
+from incrowd.learning.contributions import Shortening
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.total import Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, trained

@@ -26,8 +26,8 @@ from incrowd.learning import (
     as_loss,
     backends,
     small_cnn,
-    threads,
 )
+from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.backends import BACKENDS, WHOLE, fast
 from incrowd.learning.backends.backend import Backend, MakeBackend, Task
 from incrowd.learning.compiler import compiler_there
@@ -48,7 +48,7 @@ STRANGERS = {"one example": "no numbers", "very many, all zero": "zeros", "very 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    with threads.one_thread():
+    with with_threads(1):
         yield
 
 

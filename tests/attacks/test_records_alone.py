@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from incrowd.learning import CROSS_ENTROPY, Model, as_loss, linear, mlp, threads
+from incrowd.learning import CROSS_ENTROPY, Model, as_loss, linear, mlp
+from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.records import Records
@@ -21,7 +22,7 @@ CLASSES = 4
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """On tiny matrices torch's own threads mostly wait for each other."""
-    with threads.one_thread():
+    with with_threads(1):
         yield
 
 
@@ -145,7 +146,7 @@ def test_however_many_threads_there_are_no_row_is_computed_in_two_ways(bend: typ
     generator = torch.Generator().manual_seed(0)
     records = Records(features=torch.zeros(1, 9), labels=torch.zeros(1, dtype=torch.int64))
     engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
-    with threads.with_threads(3):
+    with with_threads(3):
         gradients = engine._whole.gradients(model.initial(RANDOMNESS) * 4, training(physical_batch=512))
         assert isinstance(gradients, GhostClipping)
         for _ in range(20):

@@ -8,7 +8,7 @@ import torch
 from incrowd import Budget
 from incrowd._random import Floats
 from incrowd.learning import CohortEngine
-from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone

@@ -13,11 +13,9 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream, SystemStream
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.contributions import Contributions, FlatDelta, Total
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.mean_query import VectorCohort, VectorRows
-from incrowd.learning.total import Total
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger import ledger as ledgers
 from incrowd.privacy.ledger.ledger import Ledger

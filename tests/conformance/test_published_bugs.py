@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness, Stream, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerMismatch, UnpricedEvent
-from incrowd.learning.total import Shortening
+from incrowd.learning.contributions import Shortening
 from incrowd.privacy.account.accounting import Budget, Relation, delta_at, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.gaussian import GaussianCurve

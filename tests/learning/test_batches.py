@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from incrowd import Local
 from incrowd._random import SeededRandomness
-from incrowd.learning.batches import Batches, draw_batches, side_by_side
+from incrowd.learning.store import Batches, draw_batches, side_by_side
 
 RANDOMNESS = SeededRandomness(seed=1)
 BATCHINGS = st.one_of(

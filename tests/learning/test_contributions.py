@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Contributions, Execution, mlp
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.contributions import FlatDelta
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 

@@ -15,7 +15,7 @@ from incrowd.learning.backends.fast import kernel
 from incrowd.learning.backends.fast.layers import LINEAR, SOFTMAX, Layer, Stack
 from incrowd.learning.backends.fast.memory import LINE, Memory, zeros
 from incrowd.learning.backends.fast.update import StackDelta
-from incrowd.learning.deltas import Delta, FlatDelta, squares
+from incrowd.learning.contributions import Delta, FlatDelta, squares
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import Contributions
-from incrowd.learning.deltas import FlatDelta
-from incrowd.learning.total import Shortening, Total, summed
+from incrowd.learning.contributions import FlatDelta, Shortening, Total, summed
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.test_contributions import chunk_of
 

@@ -15,7 +15,7 @@ from incrowd import Local
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model, mlp
-from incrowd.learning.total import ShortenedSum, Shortening
+from incrowd.learning.contributions import ShortenedSum, Shortening
 from incrowd.learning.workers import CAN_FORK
 from tests.learning.backends.test_loop import Centred
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained

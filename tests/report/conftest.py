@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.learning import threads
+from incrowd.learning.arithmetic import with_threads
 from tests.privacy.ledgers import quick_folder
 from tests.report.folders import KINDS
 
@@ -15,7 +15,7 @@ Made = Callable[[str], Path]
 @pytest.fixture(scope="session")
 def made() -> Iterator[Made]:
     """The folder of a kind, which no test changes."""
-    with quick_folder() as place, threads.one_thread():
+    with quick_folder() as place, with_threads(1):
         folders: dict[str, Path] = {}
 
         def make(kind: str) -> Path:

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError
-from incrowd.learning.batches import Batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import Execution
 from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.local_algorithms import LocalAlgorithm, Sgd
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.store import ClientTensors
+from incrowd.learning.store import Batches, ClientTensors
 from incrowd.settings.local import Local
 
 

@@ -16,20 +16,17 @@ from torch.func import functional_call, grad
 
 from incrowd.data.inputs import Inputs
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.learning.arithmetic import ieee
+from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.loop import batches_of, few
-from incrowd.learning.batches import side_by_side
 from incrowd.learning.compiler import AttentionWeights, compiled, compiler_there, pays, written_out
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import meant, noise
 from incrowd.learning.isolation import remembered
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
-from incrowd.learning.store import Store
-from incrowd.learning.threads import one_thread
+from incrowd.learning.store import Store, side_by_side
 from incrowd.settings.local import Local
 
 _log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The vectorized backend: many clients take their steps in the same operations, each in matrices of its own.
 
 An accelerator needs longer to launch an operation than to compute it for one client. So torch's `vmap` makes one step
-of a client the step of hundreds, and the device replays it, step after step: see `incrowd.learning.replay`.
+of a client the step of hundreds, and the device replays it, step after step: see `incrowd.learning.compiler`.
 """
 
 import logging
@@ -22,18 +22,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import IncrowdError
-from incrowd.learning.arithmetic import ieee, in_one_order
+from incrowd.learning.arithmetic import ieee, in_one_order, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.compiler import Notes, Take
+from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import WithInputs, meant, noise
 from incrowd.learning.isolation import MadeUp, Unlike, check_company, check_values, remembered, tried_copy
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
 from incrowd.learning.modules import remembering_nothing, trainable
-from incrowd.learning.replay import Notes, Take
 from incrowd.learning.rewritten import rewrite
-from incrowd.learning.threads import one_thread
 from incrowd.settings.local import Local
 
 _log = logging.getLogger(__name__)

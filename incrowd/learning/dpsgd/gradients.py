@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, each
-from incrowd.learning.deltas import halved_squares
+from incrowd.learning.contributions import halved_squares
 from incrowd.learning.inputs import calling
 from incrowd.learning.losses import Loss
 from incrowd.learning.modules import trainable

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from incrowd._random import Floats
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError
-from incrowd.learning.arithmetic import in_one_order
+from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.compiler import compiled, compiler_there, pays
 from incrowd.learning.dpsgd.ghost import SIXTEEN, GhostClipping
 from incrowd.learning.dpsgd.gradients import NUMBERS, PerExampleGradients, RecordGradients
@@ -32,7 +32,6 @@ from incrowd.learning.isolation import MadeUp, Unlike, check_values, remembered,
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
-from incrowd.learning.threads import one_thread
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 _log = logging.getLogger(__name__)

@@ -8,13 +8,12 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.inputs import Inputs, each
-from incrowd.learning.arithmetic import in_one_order
+from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.dpsgd.gradients import FormedGradients
 from incrowd.learning.inputs import WithInputs
 from incrowd.learning.losses import Loss
 from incrowd.learning.modules import trainable
 from incrowd.learning.rewritten import rewrite, unroll
-from incrowd.learning.threads import one_thread
 
 ByParameter = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
 """The gradients of records by parameter, [records, ...] each, from parameters, inputs and labels."""

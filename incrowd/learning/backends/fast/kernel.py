@@ -21,7 +21,7 @@ from incrowd.learning.backends.fast import passes
 from incrowd.learning.backends.fast.memory import Numbers, Space
 from incrowd.learning.backends.fast.passes import product
 from incrowd.learning.backends.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
-from incrowd.learning.deltas import RUN
+from incrowd.learning.contributions import RUN
 
 _MOST = 0.9  # share of features in use, above which taking all is as fast
 _NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
@@ -334,7 +334,7 @@ def _multiply_examples(s: Space, count: int, used: int) -> bool:
 
 @compiled
 def write(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> float:
-    """Write what was learnt, as the weights lie in `start`; its squared length, see `incrowd.learning.deltas`."""
+    """Write the update, laid out as `start`; return its squared length, see `incrowd.learning.contributions`."""
     other, width = s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
     end = other + used * width if whole else other
     total = 0.0

@@ -9,12 +9,12 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.learning.backends.fast import kernel
 from incrowd.learning.backends.fast.memory import Memory, Numbers
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.contributions import FlatDelta
 
 
 @dataclass(frozen=True, eq=False)
 class StackDelta:
-    """See `incrowd.learning.deltas.Delta`. Edge cases: it holds until the next clients are trained."""
+    """See `incrowd.learning.contributions.Delta`. Edge cases: it holds until the next clients are trained."""
 
     layout: Memory
     rows: Numbers
