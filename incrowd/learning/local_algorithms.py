@@ -180,8 +180,7 @@ def mean_gradient(client: ClientAtWork) -> list[Tensor]:
 def _step(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], rate: float) -> None:
     """Move the parameters that have a gradient: autograd is slow at filling in zeros for the others."""
     moved = [(one, gradient) for one, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
-    if moved:
-        torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
+    torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
 
 
 def _regularised(client: ClientAtWork, found: Sequence[Tensor | None], local: Local) -> list[Tensor]:

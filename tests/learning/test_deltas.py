@@ -15,7 +15,7 @@ from incrowd.learning.backends.fast import kernel
 from incrowd.learning.backends.fast.layers import LINEAR, SOFTMAX, Layer, Stack
 from incrowd.learning.backends.fast.memory import LINE, Memory, zeros
 from incrowd.learning.backends.fast.update import StackDelta
-from incrowd.learning.contributions import Delta, FlatDelta, squares
+from incrowd.learning.contributions import Delta, FlatDelta, halved_squares, squares
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])
@@ -93,3 +93,11 @@ def test_an_update_has_the_same_bits_where_it_was_trained_and_moved(dead: float)
             one.add_steps(total, some, torch.full((len(chunk), 1), 3e-7))
         assert totals[0].any()
         assert np.array_equal(here.flat(totals[0]), moved.flat(totals[1]))
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 64, 301])
+def test_halves_added_up_are_the_squared_norms_whoever_is_there(width: int) -> None:
+    rows = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
+    found = halved_squares(rows)
+    assert found.numpy() == pytest.approx(rows.double().square().sum(1).numpy())
+    assert all(torch.equal(halved_squares(rows[[row]])[0], found[row]) for row in range(5))

@@ -55,6 +55,27 @@ def test_scaffold_is_that_of_the_paper(changed: dict[str, int | None]) -> None:
     assert all(np.array_equal(again[client], found[client]) for client in (0, 3))
 
 
+class Idle(nn.Module):
+    """Some parameters have no part in the outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle, self.layer = nn.Parameter(torch.ones(3)), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(examples)
+        return outputs
+
+
+def test_parameters_without_a_gradient_stay() -> None:
+    model = Model(Idle())
+    engine = CohortEngine(model, clients(), LOCAL)
+    (found,) = trained(engine, torch.cat([model.weights, torch.zeros(model.size)]), [0]).values()
+    assert not found[:3].any()
+    assert not found[model.size : model.size + 3].any()
+    assert found[3 : model.size].any()
+
+
 def test_one_clip_bounds_update_and_control_variate_together() -> None:
     model, data = linear(FEATURES, CLASSES), clients()
     engine = CohortEngine(model, data, LOCAL)

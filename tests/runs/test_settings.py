@@ -44,7 +44,7 @@ def test_an_override_has_the_type_that_toml_gives_it() -> None:
         ("privacy.epsilom=3", "privacy.epsilom = 3: there is no such key; did you mean privacy.epsilon?"),
         ("server.learning_rat=3", "server.learning_rat = 3: there is no such key; did you mean server.learning_rate?"),
         ("privacy.clients=3", "privacy.clients = 3: there is no such key; did you mean data.clients?"),
-        ("local.xyz=3", "local.xyz = 3: there is no such key; known are local.batch_size, local.batches"),
+        ("local.xyz=3", "local.xyz = 3: there is no such key; known are local.algorithm, local.batch_size"),
         ("qqq.xyz=3", "qqq = {'xyz': 3}: there is no such key; known are data, features"),
         ("model.hidden=[3]", "model.hidden = [3]: 'linear' has no such key"),
         ("privacy.delta=nan", "privacy.delta = nan: give a finite number"),
