@@ -20,6 +20,8 @@ from incrowd._private import compiled_code
 from incrowd.learning import machine_code
 from incrowd.learning.compiler import compiler_there, keep_private
 
+pytestmark = pytest.mark.watched
+
 PLANTS = ("anybody may write it", "another user's", "a link to another user's", "others may read it", "none there")
 
 

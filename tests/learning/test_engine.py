@@ -216,8 +216,3 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(DataError, match="'cross entropy' does not fit a model with 4 outputs"):
         CohortEngine(linear(FEATURES, CLASSES - 1), data, local)
     assert engine.loss is CROSS_ENTROPY
-
-
-def test_a_device_that_torch_does_not_find_is_refused() -> None:
-    with pytest.raises(ConfigError, match="device = 'nowhere': give one that torch finds here"):
-        Execution(device="nowhere")

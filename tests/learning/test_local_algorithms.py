@@ -183,3 +183,8 @@ def test_a_backend_of_ones_own_comes_first_where_it_takes_a_client_and_is_named(
     assert engine.third_party == "backend Mine"
     weights = model.initial(RANDOMNESS)
     assert_close(trained(engine, weights, range(4)), twin(model, data, PLAIN, weights, range(4)))
+
+
+def test_a_device_that_torch_does_not_find_is_refused() -> None:
+    with pytest.raises(ConfigError, match="device = 'nowhere': give one that torch finds here"):
+        Execution(device="nowhere")
