@@ -31,6 +31,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.contributions import ShortenedSum
 from incrowd.learning.inputs import chosen, meant, zeros
+from incrowd.learning.isolation import refused, remembered
 from incrowd.learning.store import ClientTensors
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
@@ -106,7 +107,10 @@ class MeanQuery:
             raise ConfigError(field="size", value=private.size, remedy=remedy)
         features = meant(zeros(data.features, 3), scale=data.scale, offset=data.offset)
         made_up = ClientExamples(features, data.labels.new_zeros(3, *data.labels.shape[1:]))
-        first, second = (_numbers(self.vector(made_up)) for _ in range(2))
+        first, before = _numbers(self.vector(made_up)), remembered(self.vector)
+        second = _numbers(self.vector(made_up))
+        if remembered(self.vector) != before:
+            raise refused("vector", self.name)
         if first.shape != (self.size,) or not np.array_equal(first, second, equal_nan=True):
             remedy = f"return the same {self.size} numbers for the same examples"
             raise ConfigError(field="vector", value=first.shape, remedy=remedy)
@@ -123,12 +127,14 @@ class MeanQuery:
         """The trainer of a round of so many numbers: see `incrowd.privacy.release.Trainer`."""
 
         def rows(clients: Sequence[int]) -> Floats:
-            found = np.zeros((len(clients), width))
+            found, before = np.zeros((len(clients), width)), remembered(self.vector)
             with one_thread(), torch.no_grad():
                 for row, client in zip(found, clients, strict=True):
                     vector = self.row(data, client)
                     row[: self.size] = LONG * vector
                     row[-1] = LONG * math.sqrt(max(0.0, 1 - float(vector @ vector)))
+            if remembered(self.vector) != before:
+                raise refused("vector", self.name)
             return found
 
         return VectorTrainer(rows)

@@ -128,3 +128,18 @@ def test_a_client_that_returns_other_numbers_counts_as_zeros() -> None:
         return found
 
     assert not rows_of(replace(QUERY, vector=odd), people(), 0).any()
+
+
+@pytest.mark.parametrize("least", [0, EACH], ids=["at once", "of real clients alone"])
+def test_a_vector_that_remembers_clients_is_refused(least: int) -> None:
+    """Attack: the first client's mean moved the answers of all who came after it. A fixed vector is the control."""
+    seen: list[Tensor] = []
+
+    def running(own: ClientExamples) -> Tensor:
+        if len(own.labels) >= least:
+            seen.append(torch.as_tensor(own.features).mean(0))
+        return torch.stack(seen).mean(0) if seen else torch.zeros(2)
+
+    with pytest.raises(ConfigError, match="it remembers what it was called with"):
+        replace(QUERY, vector=running).ask(people(), run_of(planned()))
+    assert QUERY.ask(people(), run_of(planned())).mean.shape == (2,)
