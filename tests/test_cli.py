@@ -59,12 +59,6 @@ def test_plan_prints_json_and_nothing_else(incrowd: Command) -> None:
     assert 7.99 < plan["epsilon"] <= 8
 
 
-def test_plan_shows_the_paper_s_accountant_beside_the_honest_one(incrowd: Command) -> None:
-    plans = incrowd(*PLAN, "--moments", "--json").object()["plans"]
-    assert isinstance(plans, list)
-    assert plans[0]["moments_epsilon"] > plans[0]["honest_epsilon"] == plans[0]["epsilon"]
-
-
 @pytest.mark.slow
 def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
     picture = tmp_path / "plans.svg"

@@ -61,7 +61,6 @@ def plan(
     accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
     grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
     weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
-    moments: Annotated[bool, typer.Option("--moments", help="Add what the 2017 paper's accountant states.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plans into this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -100,7 +99,7 @@ def plan(
 
         plot_plans(plot, plans, weights=weights)
     several = len(numbers_of_clients) * len(epsilons) * len(deltas) > 1
-    rows = _rows(plans, several=several, weights=weights, moments=moments)
+    rows = _rows(plans, several=several, weights=weights)
     if as_json:
         print_json({"plans": rows, "plot": None if plot is None else str(plot)})
     else:
@@ -110,14 +109,11 @@ def plan(
         print_table(rows, leave_out=hidden)
 
 
-def _rows(plans: "list[Plan]", *, several: bool, weights: int, moments: bool) -> list[dict[str, Any]]:
+def _rows(plans: "list[Plan]", *, several: bool, weights: int) -> list[dict[str, Any]]:
     """A row for each plan; those that answer the same question are ranked."""
-    from incrowd.privacy.plan.survey import paper_row, ranked, row
+    from incrowd.privacy.plan.survey import ranked, row
 
-    rows = [
-        (_what_if(plan) if several else {}) | row(plan, weights=weights) | (paper_row(plan) if moments else {})
-        for plan in plans
-    ]
+    rows = [(_what_if(plan) if several else {}) | row(plan, weights=weights) for plan in plans]
     if len(rows) > 1 and not several:
         return [{"rank": rank} | one for rank, one in zip(ranked(plans), rows, strict=True)]
     return rows

@@ -34,7 +34,7 @@ def ddml(
 
     Example: incrowd privacy ddml --k 20 --epsilon 3.47 --updates-since 100000 --weights 387
     """
-    from incrowd.privacy.account.adversaries import Situation, adversaries
+    from incrowd.drawdiscard.adversaries import Situation, adversaries
 
     _validate.count(k=k)
     _validate.positive(gamma=gamma, epsilon=epsilon)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from incrowd._random import Floats
+from incrowd.drawdiscard.adversaries import Situation, adversaries
 from incrowd.drawdiscard.pool import Instance, stable_variance
 from incrowd.drawdiscard.server import promise
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import AccountingError, ConfigError
-from incrowd.privacy.account.adversaries import Situation, adversaries
 
 SHOWN = 200
 """So many weights are shown, the largest of them."""

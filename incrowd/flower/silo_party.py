@@ -21,7 +21,7 @@ from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.privacy.account.remaining import Remaining
+from incrowd.privacy.account.calibrate import Remaining
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan

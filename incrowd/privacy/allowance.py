@@ -11,9 +11,8 @@ from dp_accounting import DpEvent
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.accounting import Budget, plainly_within, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
-from incrowd.privacy.account.plain import plainly_within
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit

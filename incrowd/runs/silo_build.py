@@ -15,7 +15,7 @@ from incrowd.learning import ClientTensors, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, named
+from incrowd.privacy.account.calibrate import CONSTANT_NOISE, Pace, named
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone

@@ -13,8 +13,8 @@ from harness import checks
 from harness.seeds import Entry, Say, silent
 from incrowd import Budget, Plan, Schedule, Step, growing
 from incrowd.data import Split
-from incrowd.privacy.account import moments_price
 from papers.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, followed, shaped
+from papers.geyer.moments import moments_epsilon
 from papers.geyer.paper import CONSTANTS, as_poisson, executed, within
 
 EARLY_ROUNDS = 2
@@ -61,8 +61,8 @@ class Growing:
         noise = last.noise_multiplier * math.sqrt(cohort / last.cohort)
         schedule = Schedule((Step(rounds=EARLY_ROUNDS, cohort=cohort, noise_multiplier=noise),))
         plan = executed(schedule, clients=clients, delta=ROWS[clients].delta)
-        price = moments_price(as_poisson(schedule, clients=clients), delta=plan.budget.delta)
-        return self._measured(clients, plan) | {"epsilon": price.epsilon}
+        epsilon = moments_epsilon(as_poisson(schedule, clients=clients), delta=plan.budget.delta)
+        return self._measured(clients, plan) | {"epsilon": epsilon}
 
     def _whole(self, clients: int, factor: float) -> Entry:
         budget = Budget(epsilon=self.epsilon, delta=ROWS[clients].delta)

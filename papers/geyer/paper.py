@@ -25,13 +25,15 @@ from incrowd import (
     Plan,
     PlanConfig,
     Poisson,
+    Relation,
     Schedule,
     ServerOptimizer,
     Step,
 )
 from incrowd.data import Split
 from incrowd.learning import Model, mlp
-from incrowd.privacy.account import LAMBDAS, compose, log_moments, moments_delta, moments_price, price
+from incrowd.privacy.account import compose, price
+from papers.geyer.moments import LAMBDAS, log_moments, moments_delta
 
 HIDDEN = (600, 100)
 INIT_SCALE = math.sqrt(6)
@@ -109,8 +111,8 @@ class PaperSetup:
             "epsilon": budget.epsilon,
             "budget_epsilon": budget.epsilon,
             "accountant": "moments",
-            "delta_reached": moments_delta(event, epsilon=budget.epsilon).delta,
-            "epsilon_if_poisson": moments_price(event, delta=budget.delta).honest.epsilon,
+            "delta_reached": moments_delta(event, epsilon=budget.epsilon),
+            "epsilon_if_poisson": price(event, delta=budget.delta, relation=Relation.ADD_OR_REMOVE_ONE).epsilon,
             "warnings": [MEDIAN, FIXED],
         }
 

@@ -14,9 +14,8 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account import accounting
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.calibrate import SQUARE_ROOT, Remaining, smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent
-from incrowd.privacy.account.remaining import SQUARE_ROOT, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
 
 RELATION = Relation.ADD_OR_REMOVE_ONE

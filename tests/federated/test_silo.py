@@ -9,8 +9,8 @@ from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.federated.counter import Counter
 from incrowd.federated.silo import Silo
 from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.calibrate import CONSTANT_EPSILON, CONSTANT_NOISE, SQUARE_ROOT, Pace
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.account.remaining import CONSTANT_EPSILON, CONSTANT_NOISE, SQUARE_ROOT, Pace
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION
 from tests.federated.silos import BUDGET, MODEL, RECORDS, ROUNDS, Curious, account, plan, records, silo, zeros

@@ -8,8 +8,8 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.calibrate import SQUARE_ROOT
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.account.remaining import SQUARE_ROOT
 from incrowd.privacy.plan.silo_plan import RELATION
 from papers.fedn.schedule import ROUNDS, Published
 from papers.fedn.silos import NETWORKS, Silos, shown, shown_published

@@ -1,23 +1,22 @@
-"""What it costs: an event in, (epsilon, delta) out.
+"""The price of an event: an event in, (epsilon, delta) out.
 
-Every figure is an upper bound. Three accountants give one each, for the events that they support; the least counts:
+Every figure is an upper bound. Three accountants give one each for the events that they support, and the least counts:
 
 - GDP: exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
-- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting; cohorts of a fixed size by
-  `incrowd.privacy.account.without_replacement`), and never above the sum of the largest losses: for Laplace releases
-  the sum of their epsilons, with a delta of 0
-- RDP: Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
+- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting; the module
+  `incrowd.privacy.account.gaussian` adds cohorts of a fixed size), never above the sum of the largest losses
+- RDP: Rényi differential privacy at dp_accounting's default orders; it knows every kind of event but pure ones
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.dp_event import (
     DpEvent,
+    LaplaceDpEvent,
     PoissonSampledDpEvent,
     RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
@@ -25,8 +24,8 @@ from dp_accounting.dp_event import (
 
 from incrowd import _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
-from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, canonical, mechanisms
+from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve, largest_loss
+from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, RepeatedEvent, canonical, mechanisms
 from incrowd.privacy.account.gaussian import GaussianCurve
 
 __all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
@@ -37,7 +36,7 @@ FINE_GRID = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much may be learned about any one client: (epsilon, delta)."""
+    """The most that may be learned about any one client: (epsilon, delta)."""
 
     epsilon: float
     delta: float
@@ -47,9 +46,9 @@ class Budget:
         _validate.fraction(delta=self.delta)
 
     def warn_for(self, clients: int) -> str | None:
-        """What to tell someone whose delta is no smaller than one in the number of clients, or nothing.
+        """A warning where delta is no smaller than one in the number of clients, or None.
 
-        At delta = 1/K, publishing one client's data outright, the client chosen at random, would be allowed.
+        At delta = 1/K, publishing the data of one random client outright would be allowed.
         """
         _validate.count(clients=clients)
         if self.delta * clients < 1:
@@ -62,7 +61,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """The cost of an event: the least upper bound on epsilon, and who stated it."""
+    """The cost of an event: the least upper bound on epsilon, and which accountant stated it."""
 
     epsilon: float
     accountant: str
@@ -77,17 +76,16 @@ def price(
     accountants: Sequence[str] = ACCOUNTANTS,
     grid: float = FINE_GRID,
 ) -> Price:
-    """An epsilon for which the event is (epsilon, delta)-differentially private: the least that can be proven.
+    """The least epsilon that can be proven for which the event is (epsilon, delta)-differentially private.
 
-    Guarantee: never below the true epsilon. The exact answer (GDP) makes the others superfluous, so they are not asked.
+    Guarantee: never below the true epsilon. Only GDP runs for the events that it supports, because it is exact.
 
-    Edge cases: nothing happened: 0. A delta of 0 has a price where no release can lose more than some epsilon: Laplace
-    noise. An event that none of the accountants supports, or that does not fit the relation, raises `UnpricedEvent`.
-    An accountant that fails or answers nonsense raises `AccountingError`. Where no finite epsilon can be proven,
-    epsilon is infinite.
+    Edge cases: an empty event costs 0. A delta of 0 has a price where every loss is bounded, as with Laplace noise. An
+    event that no accountant supports, or that does not fit the relation, raises `UnpricedEvent`. An accountant that
+    fails or answers nonsense raises `AccountingError`. Without a finite bound, epsilon is infinite.
     """
     _check_delta(delta)
-    figures = _BoundQuery(event, relation, accountants, grid, "epsilon", delta).answers()
+    figures = dict(_bounds(event, "epsilon", delta, relation=relation, accountants=accountants, grid=grid))
     best = min(figures, key=lambda name: figures[name])
     return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
 
@@ -100,14 +98,15 @@ def delta_at(
     accountants: Sequence[str] = ACCOUNTANTS,
     grid: float = FINE_GRID,
 ) -> float:
-    """A delta for which the event is (epsilon, delta)-differentially private: `price`, asked the other way round.
+    """The least delta that can be proven at an epsilon: the inverse of `price`.
 
     Guarantee: never below the true delta, never above 1.
 
     Edge cases: as `price`; epsilon may be 0, where delta is the total variation distance.
     """
     _validate.non_negative(epsilon=epsilon)
-    return min(1.0, *_BoundQuery(event, relation, accountants, grid, "delta", epsilon).answers().values())
+    bounds = _bounds(event, "delta", epsilon, relation=relation, accountants=accountants, grid=grid)
+    return min(1.0, *(delta for _, delta in bounds))
 
 
 def first_bound(
@@ -118,86 +117,92 @@ def first_bound(
     accountants: Sequence[str] = ACCOUNTANTS,
     grid: float = FINE_GRID,
 ) -> tuple[str, float]:
-    """The first finite bound on epsilon, in the order GDP, PLD, RDP, and who stated it: what a search needs, not more.
+    """The first finite bound on epsilon, in the order GDP, PLD, RDP, and its accountant: enough for a search.
 
-    Edge cases: as `price`; where nobody proves a finite epsilon, the last one's infinity.
+    Edge cases: as `price`; without a finite bound, the last accountant's infinity.
     """
     _check_delta(delta)
-    question = _BoundQuery(event, relation, accountants, grid, "epsilon", delta)
-    name, epsilon = "", math.inf
-    for name in question.curves():
-        epsilon = question.kept_answer(name)
-        if epsilon < math.inf:
+    bound = "", math.inf
+    for bound in _bounds(event, "epsilon", delta, relation=relation, accountants=accountants, grid=grid):
+        if bound[1] < math.inf:
             break
-    return name, epsilon
+    return bound
 
 
-@dataclass(frozen=True)
-class _BoundQuery:
-    """What is the other of epsilon and delta, given one."""
+def plainly_within(runs: Sequence[RepeatedEvent], budget: Budget) -> bool:
+    """Whether two lines of arithmetic prove that these releases keep to the budget; otherwise `price` decides.
 
-    event: DpEvent
-    relation: Relation
-    accountants: Sequence[str]
-    grid: float
-    asks: Literal["epsilon", "delta"]
-    given: float
-    runs: Sequence[RepeatedEvent] = field(init=False)
+    The tight price of many Laplace releases can take seconds of Fourier transforms, and most charges are far from the
+    end of a budget.
 
-    def __post_init__(self) -> None:
-        _validate.positive(grid=self.grid)
-        for name in self.accountants:
-            if name not in ACCOUNTANTS:
-                raise ConfigError(field="accountants", value=name, remedy=f"choose from {', '.join(ACCOUNTANTS)}")
-        object.__setattr__(self, "runs", mechanisms(self.event))
-        _check_relation(self.runs, self.relation)
+    Guarantee: a yes means that the releases together are (epsilon, delta)-differentially private for the budget's two
+    numbers. Either their largest losses add up to at most epsilon, or their concentrated privacy does: each epsilon
+    counts rho = epsilon^2 / 2, and a sum of rho is (rho + 2 sqrt(rho log(1 / delta)), delta)-private (Bun and Steinke
+    2016, propositions 1.3 and 1.4).
 
-    def curves(self) -> dict[str, Callable[[], Curve]]:
-        """The way to the curve of each accountant that supports the mechanisms; of GDP alone where it does."""
-        curves: dict[str, Callable[[], Curve]] = {}
-        if "GDP" in self.accountants and GaussianCurve.supports(self.runs):
-            return {"GDP": lambda: GaussianCurve(self.runs)}
-        if "PLD" in self.accountants and LossDistributionCurve.supports(self.runs):
-            curves["PLD"] = lambda: LossDistributionCurve(self.runs, self.grid)
-        if "RDP" in self.accountants and RenyiCurve.supports(self.runs):
-            curves["RDP"] = lambda: RenyiCurve(self.runs, self.relation)
-        if not curves:
-            kinds = ", ".join(type(mechanism).__name__ for mechanism, _ in self.runs)
-            raise UnpricedEvent(f"none of {', '.join(self.accountants)} can price this composition of {kinds}")
-        return curves
+    Edge cases: no releases, sampled ones, and any kind but Laplace noise and pure ones get a no.
+    """
+    losses = [(_plain_loss(event), count) for event, count in runs]
+    if not runs or not all(0 < loss < math.inf for loss, _ in losses):
+        return False
+    if largest_loss(runs) <= budget.epsilon:
+        return True
+    rho = sum(count * 0.5 * loss**2 for loss, count in losses)
+    return bool((rho + 2 * math.sqrt(rho * math.log(1 / budget.delta))) * (1 + 1e-9) <= budget.epsilon)
 
-    def answers(self) -> dict[str, float]:
-        """What each of these accountants says."""
-        return {name: self.kept_answer(name) for name in self.curves()}
 
-    def kept_answer(self, name: str) -> float:
-        """`answer`, computed once in this process; GDP keeps its own, by less than is looked at here.
+def _plain_loss(event: DpEvent) -> float:
+    """The largest privacy loss of a release about everyone; infinite for any other event."""
+    if isinstance(event, PureDpEvent):
+        return float(event.epsilon)
+    if isinstance(event, LaplaceDpEvent) and event.noise_multiplier > 0:
+        return float(1 / event.noise_multiplier)
+    return math.inf
 
-        Nothing of it comes from a disk: ledgers and plans decide by what is said here.
-        """
-        if name == "GDP":
-            return self.answer(name)
-        key = self._key(name)
+
+def _bounds(
+    event: DpEvent, asks: str, known: float, *, relation: Relation, accountants: Sequence[str], grid: float
+) -> Iterator[tuple[str, float]]:
+    """The answers of the accountants that support the mechanisms, one after the other, or of GDP alone.
+
+    An answer is computed once in this process. None comes from a disk: ledgers and plans decide by it.
+    """
+    _validate.positive(grid=grid)
+    for name in accountants:
+        if name not in ACCOUNTANTS:
+            raise ConfigError(field="accountants", value=name, remedy=f"choose from {', '.join(ACCOUNTANTS)}")
+    runs = mechanisms(event)
+    _check_relation(runs, relation)
+    if "GDP" in accountants and GaussianCurve.supports(runs):
+        yield "GDP", _answer("GDP", lambda: GaussianCurve(runs), asks, known)  # which keeps its answers
+        return
+    curves: dict[str, Callable[[], Curve]] = {}
+    if "PLD" in accountants and LossDistributionCurve.supports(runs):
+        curves["PLD"] = lambda: LossDistributionCurve(runs, grid)
+    if "RDP" in accountants and RenyiCurve.supports(runs):
+        curves["RDP"] = lambda: RenyiCurve(runs, relation)
+    if not curves:
+        kinds = ", ".join(type(mechanism).__name__ for mechanism, _ in runs)
+        raise UnpricedEvent(f"none of {', '.join(accountants)} can price this composition of {kinds}")
+    composed = tuple((canonical(mechanism), count) for mechanism, count in runs)
+    for name, curve in curves.items():
+        key = name, grid if name == "PLD" else None, relation.name, asks, float(known), composed
         if key not in _computed:
             if len(_computed) >= _MOST_COMPUTED:
                 _computed.clear()
-            _computed[key] = self.answer(name)
-        return _computed[key]
+            _computed[key] = _answer(name, curve, asks, known)
+        yield name, _computed[key]
 
-    def answer(self, name: str) -> float:
-        """What the accountant says, if it is an answer."""
-        try:
-            value = getattr(self.curves()[name](), self.asks)(self.given)
-        except (ArithmeticError, MemoryError, ValueError) as error:
-            raise AccountingError(f"{name} failed, so there is no price: {error}") from error
-        if not value >= 0:
-            raise AccountingError(f"{name} answered {value}, so there is no price")
-        return float(value)
 
-    def _key(self, name: str) -> Hashable:
-        """What the answer depends on."""
-        runs = tuple((canonical(mechanism), count) for mechanism, count in self.runs)
-        return name, self.grid if name == "PLD" else None, self.relation.name, self.asks, float(self.given), runs
+def _answer(name: str, curve: Callable[[], Curve], asks: str, known: float) -> float:
+    """An accountant's epsilon or delta, checked."""
+    try:
+        value = getattr(curve(), asks)(known)
+    except (ArithmeticError, MemoryError, ValueError) as error:
+        raise AccountingError(f"{name} failed, so there is no price: {error}") from error
+    if not value >= 0:
+        raise AccountingError(f"{name} answered {value}, so there is no price")
+    return float(value)
 
 
 def _check_delta(delta: float) -> None:
@@ -206,7 +211,7 @@ def _check_delta(delta: float) -> None:
 
 
 def _check_relation(runs: Sequence[RepeatedEvent], relation: Relation) -> None:
-    """Poisson samples go with one client more or less, samples of a fixed size with one client replaced (rule 3)."""
+    """Poisson samples go with one client more or less, samples of a fixed size with one client replaced."""
     if not isinstance(relation, Relation):
         raise ConfigError(field="relation", value=relation, remedy="give a Relation")
     for mechanism, _ in runs:

@@ -1,10 +1,8 @@
-"""What happened, as plain data: dp_accounting's events and two of ours, their JSON, the mechanisms they come to.
+"""Releases as plain data: dp_accounting's events and two more, their JSON, and the mechanisms that they come to.
 
-An event states what was released and how its participants were sampled, and nothing about what that costs (that is in
-`incrowd.privacy.account.accounting`).
-
-In every event the noise multiplier is the noise's standard deviation (or Laplace scale)
-divided by the sensitivity *under the neighbouring relation in use*: where one client is replaced, twice the clip norm.
+An event states what was released and how the participants were sampled; `incrowd.privacy.account.accounting` prices it.
+A noise multiplier is the noise's standard deviation (or Laplace scale) over the sensitivity *under the neighbouring
+relation in use*: twice the clip norm where one client is replaced.
 """
 
 import hashlib
@@ -34,9 +32,10 @@ RepeatedEvent = tuple[DpEvent, int]
 
 @dataclass(frozen=True)
 class OneOfDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
-    """One of several events happened; which one was settled without looking at the data (by a coin, or by hand).
+    """One of several events happened; a coin or a person chose it without looking at the data.
 
-    It costs what the dearest costs, order by order: the divergence of a mixture is at most that of its worst part.
+    It costs what the dearest event costs, order by order: the divergence of a mixture is at most that of its worst
+    part.
     """
 
     events: tuple[DpEvent, ...]
@@ -44,10 +43,10 @@ class OneOfDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
 
 @dataclass(frozen=True)
 class PureDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
-    """Something happened that is epsilon-differentially private, with a delta of 0, whatever it was.
+    """Any epsilon-differentially private mechanism, at a delta of 0.
 
-    It costs what the worst such thing costs: a yes or no that is told right with the odds e^epsilon (Kairouz, Oh and
-    Viswanath 2015, theorem 3.4: every other one can be made of its answer).
+    It costs what randomised response with the odds e^epsilon costs, which is the worst mechanism (Kairouz, Oh and
+    Viswanath 2015, theorem 3.4).
     """
 
     epsilon: float
@@ -58,20 +57,22 @@ def event_to_json(event: DpEvent) -> dict[str, object]:
 
     Guarantee: `event_from_json` gives back an equal event, every float to its last bit.
 
-    Edge cases: a kind of event that is not known here raises `UnpricedEvent`, at any depth; a number that no mechanism
-    can have (a noise of 0, a probability above 1, NaN) raises `ConfigError`.
+    Edge cases: an unknown kind of event raises `UnpricedEvent`, at any depth; an impossible number (a noise of 0, a
+    probability above 1, NaN) raises `ConfigError`.
     """
-    for kind, codec in _CODECS.items():
-        if type(event) is codec.type:
-            return {"kind": kind} | codec.write(event)
-    raise UnpricedEvent(f"{type(event).__name__} is not a kind of event known here; known are {', '.join(_CODECS)}")
+    for kind, (type_, fields) in _KINDS.items():
+        if type(event) is type_:
+            written = {name: each.write(name, getattr(event, each.attribute)) for name, each in fields.items()}
+            _check_cohort(written)
+            return {"kind": kind} | written
+    raise _unknown(type(event).__name__)
 
 
 def event_from_json(obj: object) -> DpEvent:
     """The event that `event_to_json` wrote.
 
-    Edge cases: an unknown kind raises `UnpricedEvent`; anything else that is not such a dictionary (a missing or
-    surplus field, a value out of range, a nesting too deep to follow) raises `ConfigError`.
+    Edge cases: an unknown kind raises `UnpricedEvent`; any other malformed JSON (a missing or surplus field, a value
+    out of range, too deep a nesting) raises `ConfigError`.
     """
     try:
         return _read_event("event", obj)
@@ -80,14 +81,14 @@ def event_from_json(obj: object) -> DpEvent:
 
 
 def canonical(event: DpEvent) -> str:
-    """The event's JSON in the one way of writing it that equal events share."""
+    """The event's JSON in one spelling, which equal events share."""
     return json.dumps(event_to_json(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def fingerprint(event: DpEvent) -> str:
     """The SHA-256 of the event's canonical JSON, in hexadecimal.
 
-    Guarantee: equal events have equal fingerprints, in every process and on every machine; others have others.
+    Guarantee: two events have the same fingerprint exactly if they are equal, in every process and on every machine.
     """
     return hashlib.sha256(canonical(event).encode()).hexdigest()
 
@@ -95,8 +96,7 @@ def fingerprint(event: DpEvent) -> str:
 def compose(runs: Sequence[RepeatedEvent]) -> DpEvent:
     """One event for several, each with the number of times it happened, in order.
 
-    Guarantee: equal neighbours are merged, and repetitions of repetitions multiplied, so that a plan of equal rounds is
-    one short event whatever its length.
+    Guarantee: equal neighbours are merged and repetitions multiplied, so a plan of equal rounds is one short event.
 
     Edge cases: no runs, or only events that did nothing, give `NoOpDpEvent`; a single run of count 1 gives its event.
     """
@@ -114,14 +114,14 @@ def compose(runs: Sequence[RepeatedEvent]) -> DpEvent:
 
 
 def mechanisms(event: DpEvent) -> tuple[RepeatedEvent, ...]:
-    """The different mechanisms that the event comes to, each with how often it ran; their order does not matter.
+    """The different mechanisms that the event comes to, each with its count; the order of the event does not matter.
 
     Guarantee: the composition of these mechanisms has the privacy loss of the event. Equal mechanisms are counted
-    together wherever they stood; Gaussian releases about everyone, and Gaussian releases about one and the same sample,
-    become the one Gaussian that they jointly are (for multipliers z_i, 1/z^2 is the sum of 1/z_i^2); a sample of
-    everyone is no sample.
+    together. Gaussian releases about everyone, or about the same sample, become the one Gaussian that they jointly
+    are (for multipliers z_i, 1/z^2 is the sum of 1/z_i^2). A sample of everyone is no sample.
 
-    Edge cases: nothing happened: no mechanisms. Unknown kinds and impossible numbers are refused as in `event_to_json`.
+    Edge cases: an empty event has no mechanisms. Unknown kinds and impossible numbers are refused as in
+    `event_to_json`.
     """
     event_to_json(event)
     gaussians: list[RepeatedEvent] = []
@@ -176,79 +176,11 @@ def _jointly(gaussians: Sequence[RepeatedEvent]) -> list[RepeatedEvent]:
 
 @dataclass(frozen=True)
 class _Field:
-    """One field of an event: its name in dp_accounting, and how its value is checked on the way in and out."""
+    """One field of an event: its attribute in dp_accounting, and how to check its value on the way in and out."""
 
     attribute: str
-    read: Callable[[str, object], Any]
+    read: Callable[[str, Any], Any]
     write: Callable[[str, Any], object]
-
-
-@dataclass(frozen=True)
-class _Codec:
-    """How one kind of event is written and read: a check of each field, then of the whole."""
-
-    type: type[DpEvent]
-    fields: Mapping[str, _Field]
-
-    def write(self, event: DpEvent) -> dict[str, object]:
-        written = {name: field.write(name, getattr(event, field.attribute)) for name, field in self.fields.items()}
-        _check_cohort(written)
-        return written
-
-    def read(self, obj: Mapping[str, object]) -> DpEvent:
-        if obj.keys() != self.fields.keys() | {"kind"}:
-            remedy = f"give exactly the fields {', '.join(['kind', *self.fields])}"
-            raise ConfigError(field="event", value=sorted(map(str, obj)), remedy=remedy)
-        values = {field.attribute: field.read(name, obj[name]) for name, field in self.fields.items()}
-        _check_cohort(obj)
-        return self.type(**values)
-
-
-def _check_cohort(obj: Mapping[str, Any]) -> None:
-    if "cohort" in obj:
-        _validate.at_most(obj["clients"], "the number of clients", cohort=obj["cohort"])
-
-
-def _read_event(name: str, obj: object) -> DpEvent:
-    if not isinstance(obj, Mapping):
-        raise ConfigError(field=name, value=obj, remedy="give the JSON object of an event")
-    codec = _CODECS.get(str(obj.get("kind")))
-    if codec is None:
-        raise UnpricedEvent(f"{obj.get('kind')!r} is not a kind of event known here; known are {', '.join(_CODECS)}")
-    return codec.read(obj)
-
-
-def _read_events(name: str, obj: object) -> list[DpEvent]:
-    if not isinstance(obj, list):
-        raise ConfigError(field=name, value=obj, remedy="give a list of events")
-    return [_read_event(name, item) for item in obj]
-
-
-def _read_options(name: str, obj: object) -> tuple[DpEvent, ...]:
-    options = tuple(_read_events(name, obj))
-    _check_options(name, options)
-    return options
-
-
-def _check_options(name: str, options: Sequence[DpEvent]) -> None:
-    if not options:
-        raise ConfigError(field=name, value=[], remedy="give at least one event to pick from")
-
-
-def _event(attribute: str = "event") -> _Field:
-    return _Field(attribute, _read_event, lambda _, event: event_to_json(event))
-
-
-def _events() -> _Field:
-    return _Field("events", _read_events, lambda _, events: [event_to_json(event) for event in events])
-
-
-def _options() -> _Field:
-    def write(name: str, options: Sequence[DpEvent]) -> object:
-        _check_options(name, options)
-        return [event_to_json(event) for event in options]
-
-    return _Field("events", _read_options, write)
 
 
 def _number(attribute: str, check: Callable[..., None], kind: Callable[[Any], float] = float) -> _Field:
@@ -259,47 +191,99 @@ def _number(attribute: str, check: Callable[..., None], kind: Callable[[Any], fl
     return _Field(attribute, checked, checked)
 
 
-def _shape() -> _Field:
-    """The shape of the number of repetitions; infinite for a Poisson number, which JSON has no number for."""
-
-    def read(name: str, value: Any) -> float:
-        if value == "inf":
-            return math.inf
-        _validate.non_negative(**{name: value})
-        return float(value)
-
-    return _Field("shape", read, lambda name, value: "inf" if value == math.inf else read(name, value))
-
-
-def _at_least_one(**fields: float) -> None:
-    _validate.number(**fields)
-    for field, value in fields.items():
-        if value < 1:
-            raise ConfigError(field=field, value=value, remedy="give a number of at least 1")
+def _read_event(name: str, obj: object) -> DpEvent:
+    if not isinstance(obj, Mapping):
+        raise ConfigError(field=name, value=obj, remedy="give the JSON object of an event")
+    if str(obj.get("kind")) not in _KINDS:
+        raise _unknown(repr(obj.get("kind")))
+    type_, fields = _KINDS[str(obj["kind"])]
+    if obj.keys() != fields.keys() | {"kind"}:
+        remedy = f"give exactly the fields {', '.join(['kind', *fields])}"
+        raise ConfigError(field="event", value=sorted(map(str, obj)), remedy=remedy)
+    values = {each.attribute: each.read(name, obj[name]) for name, each in fields.items()}
+    _check_cohort(obj)
+    return type_(**values)
 
 
-_CODECS: Mapping[str, _Codec] = {
-    "nothing": _Codec(NoOpDpEvent, {}),
-    "gaussian": _Codec(GaussianDpEvent, {"noise_multiplier": _number("noise_multiplier", _validate.positive)}),
-    "laplace": _Codec(LaplaceDpEvent, {"noise_multiplier": _number("noise_multiplier", _validate.positive)}),
-    "pure": _Codec(PureDpEvent, {"epsilon": _number("epsilon", _validate.positive)}),
-    "poisson_sampled": _Codec(
+def _unknown(kind: str) -> UnpricedEvent:
+    return UnpricedEvent(f"{kind} is not a kind of event known here; known are {', '.join(_KINDS)}")
+
+
+def _check_cohort(obj: Mapping[str, Any]) -> None:
+    if "cohort" in obj:
+        _validate.at_most(obj["clients"], "the number of clients", cohort=obj["cohort"])
+
+
+def _read_events(name: str, obj: object) -> list[DpEvent]:
+    if not isinstance(obj, list):
+        raise ConfigError(field=name, value=obj, remedy="give a list of events")
+    return [_read_event(name, item) for item in obj]
+
+
+def _write_events(_: str, events: Sequence[DpEvent]) -> list[object]:
+    return [event_to_json(event) for event in events]
+
+
+def _at_least_one(name: str, options: list[Any]) -> list[Any]:
+    if not options:
+        raise ConfigError(field=name, value=[], remedy="give at least one event to pick from")
+    return options
+
+
+def _mean(mean: Any) -> None:
+    _validate.number(mean=mean)
+    if mean < 1:
+        raise ConfigError(field="mean", value=mean, remedy="give a number of at least 1")
+
+
+def _shape(name: str, value: Any) -> float:
+    _validate.non_negative(**{name: value})
+    return float(value)
+
+
+_EVENT = _Field("event", _read_event, lambda _, event: event_to_json(event))
+_NOISE = {"noise_multiplier": _number("noise_multiplier", _validate.positive)}
+
+_KINDS: Mapping[str, tuple[type[DpEvent], Mapping[str, _Field]]] = {
+    "nothing": (NoOpDpEvent, {}),
+    "gaussian": (GaussianDpEvent, _NOISE),
+    "laplace": (LaplaceDpEvent, _NOISE),
+    "pure": (PureDpEvent, {"epsilon": _number("epsilon", _validate.positive)}),
+    "poisson_sampled": (
         PoissonSampledDpEvent,
-        {"sampling_prob": _number("sampling_probability", _validate.probability), "event": _event()},
+        {"sampling_prob": _number("sampling_probability", _validate.probability), "event": _EVENT},
     ),
-    "sampled_without_replacement": _Codec(
+    "sampled_without_replacement": (
         SampledWithoutReplacementDpEvent,
         {
             "clients": _number("source_dataset_size", _validate.count, int),
             "cohort": _number("sample_size", _validate.count, int),
-            "event": _event(),
+            "event": _EVENT,
         },
     ),
-    "repeated": _Codec(SelfComposedDpEvent, {"count": _number("count", _validate.count, int), "event": _event()}),
-    "composed": _Codec(ComposedDpEvent, {"events": _events()}),
-    "one_of": _Codec(OneOfDpEvent, {"events": _options()}),
-    "best_of_repeated": _Codec(
+    "repeated": (SelfComposedDpEvent, {"count": _number("count", _validate.count, int), "event": _EVENT}),
+    "composed": (ComposedDpEvent, {"events": _Field("events", _read_events, _write_events)}),
+    "one_of": (
+        OneOfDpEvent,
+        {
+            "events": _Field(
+                "events",
+                lambda name, obj: tuple(_at_least_one(name, _read_events(name, obj))),
+                lambda name, options: _at_least_one(name, _write_events(name, options)),
+            )
+        },
+    ),
+    "best_of_repeated": (
         RepeatAndSelectDpEvent,
-        {"mean": _number("mean", _at_least_one), "shape": _shape(), "event": _event()},
+        {
+            "mean": _number("mean", _mean),
+            # JSON has no infinite number, which is the shape of a Poisson number of repetitions.
+            "shape": _Field(
+                "shape",
+                lambda name, value: math.inf if value == "inf" else _shape(name, value),
+                lambda name, value: "inf" if value == math.inf else _shape(name, value),
+            ),
+            "event": _EVENT,
+        },
     ),
 }

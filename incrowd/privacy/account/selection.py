@@ -1,10 +1,9 @@
 """The price of choosing: try a random number of times, keep the best, show nothing else.
 
-A choice among private results reveals more than the one that was chosen. It is cheap only if the number of attempts is
-itself random and stays secret (Liu and Talwar 2019; Papernot and Steinke 2022): then the best costs two or three times
-what one attempt costs, however many there were, where showing all of them costs the sum.
-
-An attempt may first pick its settings at random (`OneOfDpEvent`), so this is random search over a grid.
+A choice among private results reveals more than the chosen one. It is cheap only if the number of attempts is random
+and stays secret (Liu and Talwar 2019; Papernot and Steinke 2022): then the best costs two or three times one attempt,
+where showing all of them costs the sum. An attempt may first pick its settings at random (`OneOfDpEvent`), so this is
+random search over a grid.
 """
 
 import math
@@ -25,7 +24,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.events import OneOfDpEvent, canonical
 
 LAWS: Mapping[str, float] = MappingProxyType({"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf})
-"""The shapes that have a name; a shape between 0 and infinity is a truncated negative binomial law."""
+"""The shapes with a name; a shape between 0 and infinity is a truncated negative binomial law."""
 
 MOST = 1e9
 _LARGEST_DECAY = 60.0
@@ -35,14 +34,13 @@ _LARGEST_DECAY = 60.0
 class Repetitions:
     """The law of the number of attempts: `mean` of them are expected.
 
-    `shape` 0 is the logarithmic law, 1 the geometric one, infinity the Poisson law; in between and beyond are truncated
-    negative binomial laws (Papernot and Steinke 2022, definition 1). At one mean a smaller shape is cheaper and varies
-    more.
+    `shape` 0 is the logarithmic law, 1 the geometric one, infinity the Poisson law; other shapes are truncated negative
+    binomial laws (Papernot and Steinke 2022, definition 1). At one mean a smaller shape is cheaper and varies more.
 
-    Guarantee: what is drawn follows the law that is priced; its mean is at most `mean`.
+    Guarantee: a draw follows the law that is priced; its mean is at most `mean`.
 
-    Edge cases: a mean of 1 is one attempt without a choice, except under the Poisson law, where there may be none at
-    all; a mean below 1 or above 10^9 and a shape below 0 or, but for infinity, above 10^9 are refused.
+    Edge cases: a mean of 1 is one attempt without a choice, except under the Poisson law, which may draw none; a mean
+    below 1 or above 10^9 and a shape below 0 or, but for infinity, above 10^9 are refused.
     """
 
     mean: float
@@ -58,10 +56,9 @@ class Repetitions:
             _validate.at_most(MOST, "the largest shape but infinity", shape=self.shape)
 
     def event(self, attempts: Sequence[DpEvent]) -> DpEvent:
-        """The event of the best of all attempts, each of which is one of these, picked at random or by the attempts'
-        number, but never by looking at data.
+        """The event of the best of all attempts, each of which is one of these, chosen without looking at data.
 
-        Edge cases: nothing to pick from is refused.
+        Edge cases: no attempts are refused.
         """
         different = {canonical(attempt): attempt for attempt in attempts}
         return RepeatAndSelectDpEvent(OneOfDpEvent(tuple(different.values())), float(self.mean), float(self.shape))
@@ -77,21 +74,9 @@ class Repetitions:
             below += math.exp(log_probability)
         return attempts
 
-    def probability(self, attempts: int) -> float:
-        """How probable a number of attempts is."""
-        first, log_probability = self._first
-        if attempts < first:
-            return 0.0
-        if attempts == first:
-            return math.exp(log_probability)
-        log_probability -= math.lgamma(attempts + 1)  # of the Poisson law this is all but a power
-        if self.shape != math.inf:
-            log_probability += math.lgamma(attempts + self.shape) - math.lgamma(1 + self.shape)
-        return math.exp(log_probability + (attempts - first) * self._log_base)
-
     def generating(self, value: float) -> float:
-        """The expectation of value^attempts, for a value from 0 to 1: the chance that no attempt does what each of them
-        does with probability 1 - value.
+        """The expectation of value^attempts, for a value from 0 to 1: the chance that no attempt succeeds, if each
+        fails with probability `value`.
         """
         if self.shape == math.inf:
             return math.exp(self.mean * (value - 1))
@@ -133,13 +118,6 @@ class Repetitions:
         return math.expm1(decay) / (decay * _shrunk(self.shape * decay)) if decay > 1e-15 else 1.0
 
     @cached_property
-    def _log_base(self) -> float:
-        """The logarithm of what the probabilities hold a power of: the mean, or 1 - gamma."""
-        if self.shape == math.inf:
-            return math.log(self.mean)
-        return math.log(-math.expm1(-self._decay)) if self._decay else -math.inf
-
-    @cached_property
     def _first(self) -> tuple[int, float]:
         """The least number of attempts, and the logarithm of its probability."""
         if self.shape == math.inf:
@@ -147,12 +125,13 @@ class Repetitions:
         if self._decay == 0:
             return 1, 0.0
         scaled = self.shape * self._decay
-        return 1, self._log_base - scaled - math.log(self._decay * _shrunk(scaled))
+        return 1, math.log(-math.expm1(-self._decay)) - scaled - math.log(self._decay * _shrunk(scaled))
 
     def _log_ratio(self, attempts: int) -> float:
         """The logarithm of how much more probable one attempt more is."""
-        share = 1 / (attempts + 1) if self.shape == math.inf else (attempts + self.shape) / (attempts + 1)
-        return self._log_base + math.log(share)
+        if self.shape == math.inf:
+            return math.log(self.mean) + math.log(1 / (attempts + 1))
+        return math.log(-math.expm1(-self._decay)) + math.log((attempts + self.shape) / (attempts + 1))
 
 
 def _shrunk(value: float) -> float:

@@ -18,9 +18,8 @@ from incrowd.errors import (
     LedgerMismatch,
     LedgerRolledBack,
 )
-from incrowd.privacy.account.accounting import Budget, Price, Relation, price
+from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_within, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
-from incrowd.privacy.account.plain import plainly_within
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.paid import check_paid

@@ -27,7 +27,7 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import factorisation, grid, noise
 from incrowd.privacy.mechanism.factorisation import NoiseMemory, Participation, StrategyMatrix

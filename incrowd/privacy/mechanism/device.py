@@ -26,7 +26,7 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Draws, Receipt
 from incrowd.privacy.mechanism.chosen_direction import ChosenDirection

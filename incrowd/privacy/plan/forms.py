@@ -12,7 +12,7 @@ from typing import Any
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation
-from incrowd.privacy.account.remaining import Pace, named
+from incrowd.privacy.account.calibrate import Pace, named
 from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.mechanism.clipping import (
     Clip,

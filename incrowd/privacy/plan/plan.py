@@ -16,7 +16,7 @@ from incrowd import _validate
 from incrowd._html import html_table
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
-from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt

@@ -7,7 +7,7 @@ from typing import TypeVar
 from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, price
-from incrowd.privacy.account.calibration import largest_cohort, most_rounds
+from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling

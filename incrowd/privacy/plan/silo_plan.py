@@ -10,8 +10,8 @@ from incrowd import _validate
 from incrowd._html import html_table
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.calibrate import CONSTANT_NOISE, Pace, Remaining
 from incrowd.privacy.account.events import RepeatedEvent, compose
-from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.mechanism.steps import RecordTraining

@@ -8,7 +8,6 @@ from itertools import product
 from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
-from incrowd.privacy.account.moments import moments_price
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
@@ -138,12 +137,6 @@ def what_if(
         wish = replace(wish, shares=(0.1,))
     for number, epsilon, delta in product(clients, epsilons, deltas):
         yield from replace(wish, clients=number, epsilon=epsilon, delta=delta).plans()
-
-
-def paper_row(plan: Plan) -> dict[str, object]:
-    """What the 2017 paper's accountant states for a plan, for comparison, beside the figure that holds."""
-    price = moments_price(plan.event, delta=plan.budget.delta, relation=plan.relation)
-    return {"moments_epsilon": price.epsilon, "honest_epsilon": price.honest.epsilon}
 
 
 def row(plan: Plan, *, weights: int) -> dict[str, object]:

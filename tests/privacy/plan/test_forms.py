@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.remaining import SQUARE_ROOT
+from incrowd.privacy.account.calibrate import SQUARE_ROOT
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,

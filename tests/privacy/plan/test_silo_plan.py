@@ -6,8 +6,8 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.calibrate import SQUARE_ROOT
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.account.remaining import SQUARE_ROOT
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION
 from tests.federated.silos import BUDGET, RECORDS, plan

@@ -1,4 +1,4 @@
-"""The price of cohorts of a fixed size, against lower bounds that share nothing with it: sums over fine lines."""
+"""Gaussian releases about samples: Poisson ones against dp_accounting, fixed sizes against sums over fine lines."""
 
 import math
 from itertools import combinations
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.account.events import RepeatedEvent
-from incrowd.privacy.account.without_replacement import loss_distribution
+from incrowd.privacy.account.gaussian import divergence, fixed_size_loss, poisson_loss
 
 Vector = NDArray[np.float64]
 GRID = 1e-3
@@ -146,7 +147,7 @@ def test_one_distribution_covers_both_orders_of_the_neighbours(share: float, noi
     line = np.linspace(-9 * noise, 9 * noise + 1, 100_001)
     rest, moved = (np.exp(-(((line - at) / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi)) for at in (0.0, 1.0))
     mixed = (1 - share) * rest + share * moved
-    ours = loss_distribution(noise, clients=1000, cohort=round(1000 * share), grid=1e-4)
+    ours = fixed_size_loss(noise, clients=1000, cohort=round(1000 * share), grid=1e-4)
     twin = PrivacyLossDistribution(from_gaussian_mechanism(noise, sampling_prob=share)._pmf_remove)
     short = False
     for epsilon in (-1.0, -0.3, -0.03, 0.0, 0.03, 0.3, 1.0):
@@ -174,7 +175,7 @@ def test_it_is_tighter_than_rdp_and_not_far_above_the_lower_bound(case: tuple[in
 def test_the_distribution_is_one_of_a_symmetric_pair() -> None:
     """Its divergence below 1 follows from that above, and what is left out is nothing."""
     for clients, cohort, noise in ((10, 3, 1.0), (10, 9, 0.3), (10**6, 1, 0.5), (3, 2, 1e4)):
-        once = loss_distribution(noise, clients=clients, cohort=cohort, grid=1e-3)
+        once = fixed_size_loss(noise, clients=clients, cohort=cohort, grid=1e-3)
         for epsilon in (1e-3, 0.01, 0.3, 1.0):
             below, above = once.get_delta_for_epsilon(-epsilon), once.get_delta_for_epsilon(epsilon)
             assert below == pytest.approx(1 - math.exp(-epsilon) * (1 - above), abs=1e-12)
@@ -196,3 +197,49 @@ def test_it_composes_with_other_releases() -> None:
     together = curve(both).epsilon(1e-6)
     assert max(parts) < together < sum(parts)
     assert together == pytest.approx(curve(both[::-1]).epsilon(1e-6), rel=1e-9)
+
+
+# Poisson samples, all divergences at once
+
+MORE, LESS = AdjacencyType.ADD, AdjacencyType.REMOVE
+
+noises = st.floats(0.2, 100)
+shares = st.floats(1e-9, 1) | st.sampled_from([1e-9, 0.5, 1 - 1e-9, 1.0])
+
+
+def gaussian_losses(noise: float, share: float, direction: AdjacencyType) -> GaussianPrivacyLoss:
+    return GaussianPrivacyLoss(noise, sampling_prob=share, adjacency_type=direction)
+
+
+@pytest.mark.slow
+@given(noise=noises, share=shares, direction=st.sampled_from([MORE, LESS]))
+def test_the_divergences_are_the_librarys(noise: float, share: float, direction: AdjacencyType) -> None:
+    of = gaussian_losses(noise, share, direction)
+    ends = of.connect_dots_bounds()
+    epsilons = np.linspace(ends.epsilon_lower - 1e-3, ends.epsilon_upper + 1e-3, 101)
+    assert divergence(of, epsilons) == pytest.approx(of.get_delta_for_epsilon(epsilons), rel=0, abs=1e-15)
+
+
+@pytest.mark.parametrize("share", [1e-4, 0.3, 0.999])
+def test_losses_of_a_client_more_end_and_those_of_one_less_begin(share: float) -> None:
+    end = -math.log1p(-share)
+    more, less = gaussian_losses(1.3, share, MORE), gaussian_losses(1.3, share, LESS)
+    assert divergence(more, np.array([end, end + 1e-6, end + 9])) == pytest.approx(0, abs=1e-15)
+    begun = np.array([-end, -end - 1e-6, -end - 9])
+    assert divergence(less, begun) == pytest.approx(-np.expm1(begun), rel=1e-14)
+
+
+@pytest.mark.parametrize(("noise", "share"), [(0.6, 0.3), (1.1, 0.004), (8.0, 1.0)])
+def test_what_composes_of_them_costs_the_same(noise: float, share: float) -> None:
+    ours = poisson_loss(noise, sampling_prob=share, grid=1e-3).self_compose(50)
+    library = from_gaussian_mechanism(noise, sampling_prob=share, value_discretization_interval=1e-3).self_compose(50)
+    for delta in (1e-3, 1e-6):
+        assert ours.get_epsilon_for_delta(delta) == pytest.approx(library.get_epsilon_for_delta(delta), rel=1e-6)
+
+
+def test_with_everyone_in_the_sample_both_directions_are_one() -> None:
+    assert poisson_loss(2.0, sampling_prob=1.0, grid=1e-3)._symmetric
+    sampled = poisson_loss(2.0, sampling_prob=0.5, grid=1e-3)
+    assert not sampled._symmetric
+    more, less = (part.get_delta_for_epsilon(0.5) for part in (sampled._pmf_add, sampled._pmf_remove))
+    assert 0 < more < less
