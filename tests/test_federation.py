@@ -121,7 +121,7 @@ def test_private_clients_share_one_ledger(tmp_path: Path) -> None:
 
     first = federation(own()).train(tmp_path / "first", progress=False)
     assert (first.summary["data"], first.summary["clients"]) == ("visits", 20)
-    assert [known.names for known in Home.of_user().registry.ledgers()] == [("visits",)]
+    assert [known.names for known in Home.of_user().ledgers()] == [("visits",)]
     with pytest.raises(BudgetExceeded):
         federation(own()).train(tmp_path / "second", progress=False)
     with pytest.raises(LedgerMismatch):  # one round more on the same people, under a name of its own

@@ -10,7 +10,7 @@ import incrowd
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.identity import DataIdentity
+from incrowd.privacy.ledger.tally import DataIdentity
 from tests.test_federation import clients, federation
 
 pytestmark = pytest.mark.usefixtures("one_thread")

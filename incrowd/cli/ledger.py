@@ -11,6 +11,7 @@ from incrowd.cli._print import print_facts, print_json, print_table
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
+    from incrowd.privacy.ledger.ledger import Ledger
     from incrowd.privacy.ledger.registry import Registered
 
 app = typer.Typer(
@@ -40,12 +41,11 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
     """
     from incrowd.privacy.ledger.ledger import Ledger
     from incrowd.privacy.ledger.ledger import verify as check
-    from incrowd.privacy.ledger.overview import describe
 
     facts: dict[str, Any] = dict(check(_no_folder(file)))
     if facts["intact"]:
         with Ledger.read(file) as ledger:
-            facts |= describe(ledger)
+            facts |= _described(ledger)
             facts["entries"] = [asdict(entry) for entry in ledger.entries()]
     if as_json:
         print_json(facts)
@@ -83,9 +83,8 @@ def list_ledgers(as_json: Json = False) -> None:
     Example: incrowd ledger list
     """
     from incrowd.privacy.ledger.home import Home
-    from incrowd.privacy.ledger.overview import overview
 
-    ledgers = overview(Home.of_user())
+    ledgers = [_row(known) for known in Home.of_user().ledgers()]
     if as_json:
         print_json({"ledgers": ledgers})
     else:
@@ -118,7 +117,7 @@ def new(
     """
     from incrowd.privacy.account.accounting import Budget
     from incrowd.privacy.ledger.home import Home
-    from incrowd.privacy.ledger.identity import DataIdentity
+    from incrowd.privacy.ledger.tally import DataIdentity
 
     budget = Budget(epsilon=epsilon, delta=delta)
     if data_of is not None:
@@ -170,10 +169,10 @@ def move(
 
     Example: incrowd ledger move shop.sqlite /srv/ledgers/shop.sqlite --witness /mnt/other/shop.witness
     """
-    from incrowd.privacy.ledger import care
+    from incrowd.privacy.ledger import home as ledgers
     from incrowd.privacy.ledger.home import Home
 
-    _say([_facts(care.move(Home.of_user(), file, target, witness=witness))], as_json)
+    _say([_facts(ledgers.move(Home.of_user(), file, target, witness=witness))], as_json)
 
 
 @app.command("backup")
@@ -182,9 +181,9 @@ def backup(file: LedgerFile, target: Target, as_json: Json = False) -> None:
 
     Example: incrowd ledger backup shop.sqlite /mnt/other/shop-backup.sqlite
     """
-    from incrowd.privacy.ledger import care
+    from incrowd.privacy.ledger import home as ledgers
 
-    mark = care.backup(_there(file), target)
+    mark = ledgers.backup(_there(file), target)
     _say([{"backup": str(target), "entries": mark.entries, "head": mark.head}], as_json)
 
 
@@ -198,9 +197,9 @@ def restore(
 
     Example: incrowd ledger restore /mnt/other/shop-backup.sqlite shop.sqlite
     """
-    from incrowd.privacy.ledger import care
+    from incrowd.privacy.ledger import home as ledgers
 
-    mark = care.restore(_there(file), target)
+    mark = ledgers.restore(_there(file), target)
     _say([{"ledger": str(target), "entries": mark.entries, "head": mark.head}], as_json)
 
 
@@ -242,11 +241,12 @@ def fresh(
     Example: incrowd ledger fresh /data/shop.csv --epsilon 8 --delta 1e-5
     """
     from incrowd.privacy.account.accounting import Budget
-    from incrowd.privacy.ledger import care
+    from incrowd.privacy.ledger import DataIdentity
+    from incrowd.privacy.ledger import home as ledgers
     from incrowd.privacy.ledger.home import Home
 
     home = Home.of_user()
-    known = home.registry.named(unit, name) if home.registry.path.exists() else None
+    _, known = home.found(DataIdentity(name=name, unit=unit))
     if known is None:
         raise ConfigError(field="NAME", value=name, remedy="no data are known by this name: see `incrowd ledger list`")
     if not understand:
@@ -258,7 +258,54 @@ def fresh(
         if typer.prompt("Type the name of the data to go on", err=True) != name:
             raise ConfigError(field="NAME", value=name, remedy="another name was typed, and nothing was done")
     its, budget = None if relation is None else _relation(relation), Budget(epsilon=epsilon, delta=delta)
-    _say([_facts(care.fresh(home, known, budget=budget, relation=its, released=released))], as_json)
+    _say([_facts(ledgers.fresh(home, known, budget=budget, relation=its, released=released))], as_json)
+
+
+def _row(known: "Registered") -> dict[str, Any]:
+    """A ledger in the list, with the problem of one that is gone or not intact."""
+    from incrowd.privacy.ledger.ledger import Ledger
+    from incrowd.privacy.ledger.ledger import verify as check
+
+    row: dict[str, Any] = {"intact": False, "problem": f"{known.path} is not there", "epsilon": None, "delta": None}
+    budget = None
+    if known.path.exists():
+        row = check(known.path)
+        if row["intact"]:
+            with Ledger.read(known.path) as ledger:
+                budget = ledger.budget.epsilon
+    return {
+        "name": known.names[0] if known.names else None,
+        "names": list(known.names),
+        "unit": known.unit,
+        "spent": row["epsilon"],
+        "budget": budget,
+        "delta": row["delta"],
+        "entries": known.mark.entries,
+        "intact": row["intact"],
+        "problem": row["problem"],
+        "retired": known.retired,
+        "ledger": str(known.path),
+        "witness": str(known.witness),
+    }
+
+
+def _described(ledger: "Ledger") -> dict[str, Any]:
+    """The terms and the reservations of a ledger."""
+    its = ledger.data_identity
+    return {
+        "budget": {"epsilon": ledger.budget.epsilon, "delta": ledger.budget.delta},
+        "relation": ledger.relation.name,
+        "data": str(its),
+        "public": its.public,
+        "unit": its.unit,
+        "division": its.division,
+        "id": ledger.id,
+        "forgets": [vars(each) for each in ledger.forgets],
+        "reserved": {
+            each.label: f"{each.charged} of {each.events} charged{', released' * each.released}"
+            for each in ledger.reservations()
+        },
+    }
 
 
 def _no_folder(file: Path) -> Path:

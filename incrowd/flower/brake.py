@@ -20,8 +20,8 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Request
 from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
-from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
 
 TURN = "party.lock"
 MOST_OFFERED = 2**26

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats, Integers, KeyedStream, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
-from incrowd.privacy.ledger.cohorts import cohort_key, forget_cohorts
+from incrowd.privacy.ledger.home import cohort_key, forget_cohorts
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed

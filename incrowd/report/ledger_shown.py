@@ -42,8 +42,7 @@ def of_run(payer: Mapping[str, Any], *, own: Path, party: str, priced: bool = Tr
     """
     its = RunLedger.from_json(payer)
     try:
-        registry = Registry.existing()
-        known = None if registry is None else registry.by_id(its.id)
+        known = Registry.of_user().by_id(its.id)
         path = known.path if known is not None else its.path or own
         with Ledger.read(path, witness=None if known is not None else its.witness) as ledger:
             if ledger.id != its.id:

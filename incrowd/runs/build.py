@@ -65,7 +65,7 @@ from incrowd.learning.features import (
 from incrowd.learning.features.pictures import A_PICTURE
 from incrowd.learning.features.table_rows import texts_of
 from incrowd.learning.trial import tried_for_classes, tried_with_tokens
-from incrowd.privacy.ledger.state import state_folder
+from incrowd.privacy.ledger.registry import state_folder
 from incrowd.runs.config import (
     CnnSection,
     CommonSections,

@@ -7,8 +7,8 @@ from typing import Any
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.registry import Registered
+from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.plan.silo_plan import RELATION

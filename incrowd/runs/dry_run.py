@@ -16,8 +16,8 @@ from incrowd.data import Clients, Columns, Examples, Partition
 from incrowd.data.inputs import each, first, named
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import Config

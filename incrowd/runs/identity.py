@@ -14,7 +14,7 @@ from incrowd.data.rows import Cells, RowDigests, digests_of_cells, digests_of_ex
 from incrowd.errors import ConfigError
 from incrowd.privacy.content import Content, digests
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, Declared
+from incrowd.privacy.ledger.tally import PUBLIC_KEY, DataIdentity, Declared
 from incrowd.runs.build import enrolled, federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table

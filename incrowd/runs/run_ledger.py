@@ -11,8 +11,8 @@ from incrowd import _files
 from incrowd.errors import DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.home import Home, is_begun
-from incrowd.privacy.ledger.identity import DataIdentity, same
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity, same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,7 @@ class RunLedger:
     def open(self, own: Path, *, budget: Budget | None = None) -> Ledger:
         """Open it, for writing; `own` is where it is if it is in the run's folder, and then the budget is its own."""
         path = own if self.path is None else self.path
-        registry = Home.of_user().registry
-        known = registry.by_id(self.id) if registry.path.exists() else None
+        known = Home.of_user().by_id(self.id)
         if known is not None:
             ledger = Ledger.open(known.path)
         else:
@@ -117,7 +116,7 @@ class RunLedger:
     def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":
         """What `to_json` wrote."""
         places = {name: None if content[name] is None else Path(content[name]) for name in ("path", "witness")}
-        return cls(**{**content, "identity": DataIdentity.from_json(content["identity"]), **places})
+        return cls(**{**content, "identity": DataIdentity(**content["identity"]), **places})
 
     @property
     def _places(self) -> dict[str, Path | None]:

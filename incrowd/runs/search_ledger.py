@@ -11,8 +11,8 @@ from incrowd._private import make_ours
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home, is_begun
-from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.promise import Promise
 from incrowd.runs.build import randomness
 from incrowd.runs.folder import LEDGER

@@ -246,7 +246,7 @@ def test_the_same_data_in_another_dress_have_the_same_ledger(
     overrides = dress(other)
     with pytest.raises(BudgetExceeded):
         Run.create(config(other, *overrides), tmp_path / "new")
-    assert len(Home.of_user().registry.ledgers()) == 1
+    assert len(Home.of_user().ledgers()) == 1
     assert spent(place(first)) <= 8
 
 
@@ -274,10 +274,10 @@ def test_a_table_that_grew_is_refused_under_its_name_until_it_is_said_what_it_is
     trained(shop, tmp_path / "run", "privacy.epsilon=3")
     write(shop, HEADER, [*rows(), ["user-99", "44", "0.5", "7", "1"]])
     assert incrowd("train", str(settings(shop)), "--out", "grown").status == 1
-    before = Home.of_user().registry.ledgers()[0]
+    before = Home.of_user().ledgers()[0]
     assert incrowd("ledger", "include", "--data-of", str(settings(shop))).status == 0
     assert incrowd("train", str(settings(shop)), "--set", "privacy.epsilon=9", "--out", "grown").status == 3
-    (after,) = Home.of_user().registry.ledgers()
+    (after,) = Home.of_user().ledgers()
     assert (after.id, len(after.fingerprints)) == (before.id, 2 * len(before.fingerprints))
 
 
@@ -372,7 +372,7 @@ def test_a_key_that_is_lost_leaves_the_name(shop: Path, tmp_path: Path) -> None:
 
 def test_a_registry_that_is_lost_is_made_anew(shop: Path, tmp_path: Path) -> None:
     trained(shop, tmp_path / "run")
-    Home.of_user().registry.path.unlink()
+    Home.of_user().path.unlink()
     with pytest.warns(UserWarning, match="made anew"), pytest.raises(BudgetExceeded):
         Run.create(config(shop), tmp_path / "second")
 

@@ -21,10 +21,10 @@ from incrowd.privacy import permit, release
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import PureDpEvent, compose
 from incrowd.privacy.allowance import Allowance
-from incrowd.privacy.ledger import cohorts
+from incrowd.privacy.ledger import home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.paid import check_paid
-from incrowd.privacy.ledger.state import state_folder
+from incrowd.privacy.ledger.receipt import check_paid
+from incrowd.privacy.ledger.registry import state_folder
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
 from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
@@ -306,11 +306,11 @@ class TestACohortThatIsDrawnAgain:
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         assert len({tuple(run_of(plan, ledger).cohort(0).tolist()) for _ in range(20)}) == 1
         run_of(plan, ledger).round(0).release()
-        assert cohorts._read(ledger) == {}
+        assert home._cohorts(ledger) == {}
 
     def test_a_simulation_repeats_itself_and_keeps_nothing(self) -> None:
         plan = self.plan()
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         its = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=SIZE)
         its.cohort(0)
-        assert cohorts._read(ledger) == {}
+        assert home._cohorts(ledger) == {}

@@ -221,7 +221,7 @@ class TestKeys:
                 theirs.charge(GaussianDpEvent(20.0), key="a", reservation="run")
 
             ours._check_budget = slow  # type: ignore[method-assign]  # in the moment between pricing and writing
-            with pytest.raises(ConfigError, match="it is charged already"):
+            with pytest.raises(ConfigError, match="it is paid for already"):
                 ours.charge(GaussianDpEvent(9.0), key="a")
             assert ours.charges() == (1, 0)
             assert ours.verify().charged == 1

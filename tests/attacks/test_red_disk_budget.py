@@ -45,7 +45,7 @@ def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: 
     Run.create(of_silos(halves, *BY_USER), tmp_path / "first").train()
     with pytest.raises(LedgerMismatch, match="one silo for each user"):
         Run.create(of_silos(halves, *BY_HALF), tmp_path / "second")
-    assert len(Home.of_user().registry.ledgers()) == 12
+    assert len(Home.of_user().ledgers()) == 12
 
 
 def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_data_do_not_become_public_by_protecting_another_unit(shop: Path, tmp_pa
 def test_an_older_registry_does_not_make_the_ledgers_beside_it_unknown(shop: Path, tmp_path: Path) -> None:
     write(tmp_path / "data" / "other.csv", HEADER, [[*row[:2], "9.5", *row[3:]] for row in rows()])
     trained(tmp_path / "data" / "other.csv", tmp_path / "other")
-    registry = Home.of_user().registry.path
+    registry = Home.of_user().path
     shutil.copy(registry, tmp_path / "older")
     trained(shop, tmp_path / "first")
     shutil.copy(tmp_path / "older", registry)
@@ -105,7 +105,7 @@ def test_digits_that_no_model_sees_do_not_make_other_data(shop: Path, tmp_path: 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     for check in ("_check_undivided", "_check_key", "_check_new", "_update_registry"):
-        monkeypatch.setattr(Home, check, lambda *_: None)
+        monkeypatch.setattr(Home, check, lambda *_, **__: None)
     monkeypatch.setattr(Home, "check_public", lambda *_: None)
 
 
@@ -130,11 +130,11 @@ def test_control_data_become_public_under_another_unit(shop: Path, tmp_path: Pat
 def test_control_what_is_lost_makes_data_new(shop: Path, tmp_path: Path, lost: str) -> None:
     home = Home.of_user()
     with home.alone():
-        shutil.copy(home.registry.path, tmp_path / "older")
+        shutil.copy(home.path, tmp_path / "older")
     first = place(trained(shop, tmp_path / "first"))
     (home.folder / lost).unlink()
     if lost != "key":
-        shutil.copy(tmp_path / "older", home.registry.path)
+        shutil.copy(tmp_path / "older", home.path)
     second = place(trained(shop, tmp_path / "second", "data.identity=another name"))
     assert spent(first, second) > 10
 

@@ -62,7 +62,7 @@ def check(path: Path, folder: Path) -> int:
     assert report["intact"], report
     assert report["epsilon"] is not None
     assert report["epsilon"] <= 5.0
-    (known,) = Home.of_user().registry.ledgers()
+    (known,) = Home.of_user().ledgers()
     assert known.path == path
     released = 0
     for place in folder.glob("run-*/run.sqlite"):
@@ -75,7 +75,7 @@ def check(path: Path, folder: Path) -> int:
 
 def killed(work: Callable[[], None], path: Path, *, after: int, seconds: float) -> int:
     """Kill a process a moment after it has written so many entries: a slow machine gets as far as a fast one."""
-    registry = Home.of_user().registry
+    registry = Home.of_user()
 
     def entries() -> int:
         known = registry.at(path)

@@ -16,7 +16,7 @@ from incrowd.data import Examples
 from incrowd.data.examples import Features
 from incrowd.errors import DataError
 from incrowd.learning.features.feature_map import FeatureMap, Values
-from incrowd.privacy.ledger.state import key_in, state_folder
+from incrowd.privacy.ledger.registry import Registry
 
 _REVISION = 9  # a built-in map that computes something else under the same name needs the next
 _SEAL = 32  # bytes
@@ -52,7 +52,7 @@ def learnt(folder: Path | None, key: str, learn: Callable[[], Values]) -> Values
 
 def named(folder: Path, key: str) -> Path:
     """The file for what this key says."""
-    name = hmac.digest(key_in(state_folder()), f"features:{_REVISION} {key}".encode(), "sha256").hex()
+    name = hmac.digest(Registry.of_user().key(), f"features:{_REVISION} {key}".encode(), "sha256").hex()
     return folder / f"features-{name[:40]}.npy"
 
 
@@ -95,7 +95,7 @@ def save(path: Path, features: Values) -> None:
 def _seal(path: Path, features: Values) -> bytes:
     """A message authentication code of the array and its name, by the user's key: see `place`."""
     sealed = f"sealed features: {path.name} ".encode() + checksum(features)
-    return hmac.digest(key_in(state_folder()), sealed, "sha256")
+    return hmac.digest(Registry.of_user().key(), sealed, "sha256")
 
 
 def _without_waiting(path: str, flags: int) -> int:

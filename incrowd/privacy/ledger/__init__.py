@@ -1,8 +1,8 @@
-"""What was spent, on disk before anything is released."""
+"""The privacy budget ledger: each charge is on disk before anything is released."""
 
-from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import DataIdentity
 
 __all__ = [
     "DataIdentity",

@@ -1,4 +1,4 @@
-"""Entries on disk: an append-only SQLite table in which every entry is bound by its hash to all entries before it."""
+"""The file of a ledger: an append-only SQLite table in which a hash binds each entry to all entries before it."""
 
 import hashlib
 import json
@@ -17,48 +17,47 @@ from incrowd import _files
 from incrowd.errors import LedgerDamaged, LedgerMisplaced, LedgerRolledBack, LedgerUnwritable
 
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
-BACKUP = 0x696E6362  # "incb": a copy that is kept, and never charged
+BACKUP = 0x696E6362  # "incb": a copy that is never charged
 FORMAT = 2
+BUSY_S = 30.0  # a writer waits so long for another
 
-# The triggers stop honest mistakes; the hashes are what exposes the others. REPLACE would delete without firing a
-# trigger on DELETE, so an entry may only be inserted at the end.
+# The triggers stop honest mistakes; the hashes expose the others. REPLACE would delete without firing a trigger on
+# DELETE, so an entry may only be inserted at the end.
 SCHEMA = (
     "CREATE TABLE entries (position INTEGER PRIMARY KEY CHECK (position >= 0), kind TEXT NOT NULL, at TEXT NOT NULL, "
     "body TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE TRIGGER entries_end BEFORE INSERT ON entries "
     "WHEN NEW.position IS NOT (SELECT coalesce(max(position) + 1, 0) FROM entries) "
     "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
-    "CREATE TRIGGER entries_no_delete BEFORE DELETE ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
-    "CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
+    *(
+        f"CREATE TRIGGER entries_no_{change.lower()} BEFORE {change} ON entries "
+        "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END"
+        for change in ("DELETE", "UPDATE")
+    ),
 )
-
-_NONCE = "nonce"
 
 _BUSY = "another process holds it: wait for that process or end it, then try again"
 _FORBIDDEN = (
     "allow this user to write to it and its folder; after a crash in the middle of a write, open it for writing once, "
     "which takes that write back"
 )
-_UNWRITABLE = {
+_REMEDIES = {
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
     sqlite3.SQLITE_READONLY: _FORBIDDEN,
     sqlite3.SQLITE_PERM: _FORBIDDEN,
-    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and that this user may write to it",
+    sqlite3.SQLITE_CANTOPEN: "check that its folder exists, that this user may write to it, and the disk's free space",
     sqlite3.SQLITE_FULL: "free some space, then try again",
     sqlite3.SQLITE_IOERR: "check the disk, its free space and this process's limit on file sizes, then try again",
 }
-_FAILURES = (sqlite3.Error, UnicodeDecodeError)  # the latter because SQLite quotes damaged names as they are
+_FAILURES = (sqlite3.Error, UnicodeDecodeError, OSError)  # SQLite quotes damaged names, which are no text
 _DAMAGED = "release nothing on its account and put an intact copy back, one that the witness accepts"
+_NONCE = "nonce"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a ledger, written on the day `at` (UTC): a closer time would tell how long a round took, and so who
-    may have taken part.
-    """
+    """One line of a ledger, written on the day `at` (UTC): a closer time would tell which clients may have trained."""
 
     position: int
     kind: str
@@ -67,10 +66,7 @@ class Entry:
     hash: str
 
     def content(self) -> dict[str, Any]:
-        """The body, read, without its random number.
-
-        Edge cases: a body that is not a JSON object raises `LedgerDamaged`.
-        """
+        """The body without its random number. Edge cases: a body that is no JSON object raises `LedgerDamaged`."""
         try:
             content = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -93,60 +89,27 @@ def link(previous: str, *, position: int, kind: str, at: str, body: str) -> str:
 
 
 class Chain:
-    """One connection to the entries. Every access happens inside a `transaction`.
+    """One connection to the entries of a file, or of a ledger in memory. Every access needs a `transaction`.
 
-    Guarantee: when a writing transaction has ended without an exception, its entry is on disk (fsync). At any moment,
-    one transaction at most is writing, among all threads and processes; it sees all that was written before it. A
-    transaction that ends in an exception has written nothing, or its entry as a whole.
+    Guarantee: when a writing transaction ends without an exception, its entries are on disk (fsync); after an exception
+    all of them are, or none. One transaction at most writes at any moment, among all threads and processes, and sees
+    all that was written before it.
 
-    Edge cases: a file that was replaced or removed under the connection is refused with `LedgerRolledBack`, use in a
-    forked process with `LedgerUnwritable`.
+    Edge cases: `mode` is SQLite's: "ro", "rw" or "rwc" (which makes an empty file, for this user alone). A file that
+    was replaced or removed under the connection raises `LedgerRolledBack`, use in a forked process `LedgerUnwritable`.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, mode: str = "rw") -> None:
         self.path = path
-        self._connection = connection
-        _files.closed_with(self, connection)
-        self._process = os.getpid()
-        self._closed = False
-        self._lock = threading.RLock()
-        self._file = None if path is None else self._identity()
-
-    @classmethod
-    def in_memory(cls) -> "Chain":
-        """Entries that nobody keeps."""
-        return cls(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), None)
-
-    @classmethod
-    def open(cls, path: Path, *, mode: str, busy_timeout_s: float) -> "Chain":
-        """The entries in a file; `mode` is SQLite's: "ro", "rw" or "rwc" (which creates an empty file, for this user
-        alone).
-
-        Edge cases: a file with a second name (a hard link), whose journal nobody would find under the other one, is
-        refused with `LedgerMisplaced`; so is, for writing, one that another user could write.
-        """
-        if mode == "rwc":
-            create_own(path)
-        check_own(path, write=mode != "ro")
         with translated(path):
-            connection = sqlite3.connect(
-                f"{path.as_uri()}?mode={mode}",
-                uri=True,
-                timeout=busy_timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            try:
-                connection.execute("PRAGMA trusted_schema = OFF")
-                connection.execute("PRAGMA cell_size_check = ON")
-                if mode != "ro":
-                    # With a rollback journal, EXTRA also syncs the folder after the journal's end, which is the commit.
-                    connection.execute("PRAGMA journal_mode = DELETE")
-                    connection.execute("PRAGMA synchronous = EXTRA")
-                return cls(connection, path)
-            except _FAILURES:
-                connection.close()
-                raise
+            if path is not None and mode == "rwc":
+                _files.create(path)
+            if path is not None:
+                check_own(path, write=mode != "ro")
+            self._connection = connect(path, mode=mode)
+        _files.closed_with(self, self._connection)
+        self._process, self._closed, self._lock = os.getpid(), False, threading.RLock()
+        self._file = self._identity()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -158,7 +121,10 @@ class Chain:
     def transaction(self, *, write: bool) -> Iterator[None]:
         """All or nothing; the entries stand still meanwhile."""
         with self._lock, translated(self.path):
-            self._check_usable()
+            if self._closed:
+                raise LedgerUnwritable(f"{self.path} was closed: open it again")
+            if os.getpid() != self._process:  # SQLite's locks do not survive a fork, so two processes would write
+                raise LedgerUnwritable(f"{self.path} was opened by another process: open it anew in each process")
             self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 if self._identity() != self._file:
@@ -181,9 +147,9 @@ class Chain:
     def append(self, kind: str, content: Mapping[str, object]) -> Entry:
         """Write one entry at the end. It is on disk when the transaction has ended, not before.
 
-        Each has a random number in it, so that two ledgers in which the same was written do not pass for each other.
+        Each holds a random number, so that two ledgers with the same charges do not pass for each other.
         """
-        position = self.length()
+        position: int = self._one("SELECT coalesce(max(position) + 1, 0) FROM entries")
         previous = str(self.hash_at(position - 1)) if position else ""
         at = datetime.now(UTC).date().isoformat()
         body = canonical({**content, _NONCE: secrets.token_hex(8)})
@@ -191,18 +157,13 @@ class Chain:
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, entry_hash))
         return Entry(position=position, kind=kind, at=at, body=body, hash=entry_hash)
 
-    def length(self) -> int:
-        """How many entries there are."""
-        length: int = self._one("SELECT coalesce(max(position) + 1, 0) FROM entries")
-        return length
-
     def hash_at(self, position: int) -> object:
         """The hash at a position, or None."""
         return self._one("SELECT hash FROM entries WHERE position = ?", position)
 
-    def entries(self, *, start: int, previous: str) -> Iterator[Entry]:
-        """The entries from a position on, each checked against the one before it; the hash before it is given."""
-        lowest = start or -(2**63)  # from the first, whatever its position
+    def entries(self, *, start: int = 0, previous: str = "") -> Iterator[Entry]:
+        """The entries from a position on, each checked against the one before it; `previous` is the hash before."""
+        lowest = start or -(2**63)  # the first, at any position
         rows = self._connection.execute(
             "SELECT position, kind, at, body, hash FROM entries WHERE position >= ? ORDER BY position", (lowest,)
         )
@@ -216,18 +177,14 @@ class Chain:
 
     def check_file(self) -> None:
         """The file is a ledger of this format and SQLite finds nothing wrong with it."""
-        application = self._one("PRAGMA application_id")
+        application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
         if application == BACKUP:
-            raise LedgerMisplaced(
-                f"{self.path} is a backup, which nothing is charged to: `incrowd ledger restore` puts it back"
-            )
+            raise LedgerMisplaced(f"{self.path} is a backup, and never charged: `incrowd ledger restore` puts it back")
         if application != APPLICATION:
             raise LedgerDamaged(f"{self.path} is a SQLite database, but not a ledger: give the path of a ledger")
-        version = self._one("PRAGMA user_version")
         if version != FORMAT:
-            raise LedgerDamaged(
-                f"{self.path} has format {version}, this incrowd reads {FORMAT}: use the one that wrote it"
-            )
+            use = "use the one that wrote it"
+            raise LedgerDamaged(f"{self.path} has format {version}, this incrowd reads {FORMAT}: {use}")
         schema = {sql for (sql,) in self._connection.execute("SELECT sql FROM sqlite_master")}
         if schema != set(SCHEMA):
             raise LedgerDamaged(f"{self.path} had its tables or triggers changed: {_DAMAGED}")
@@ -235,58 +192,54 @@ class Chain:
         if problem != "ok":
             raise LedgerDamaged(f"{self.path} is damaged ({problem}): {_DAMAGED}")
 
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise LedgerUnwritable(f"{self.path} was closed: open it again")
-        if os.getpid() != self._process:
-            # SQLite's locks do not survive a fork, so two processes would write at once.
-            raise LedgerUnwritable(f"{self.path} was opened by another process: open it anew in each process")
-
     def _one(self, query: str, *parameters: object) -> Any:
         row = self._connection.execute(query, parameters).fetchone()
         return None if row is None else row[0]
 
     def _identity(self) -> tuple[int, int] | None:
         """Which file the path leads to at present."""
-        if self.path is None:
-            return None
         try:
-            status = self.path.stat()
+            status = None if self.path is None else self.path.stat()
         except OSError:
             return (0, 0)
-        return status.st_dev, status.st_ino
+        return None if status is None else (status.st_dev, status.st_ino)
+
+
+def connect(path: Path | None, *, mode: str = "rw") -> sqlite3.Connection:
+    """A connection to a database, whose commits wait for the disk; without a path, one in memory."""
+    name = ":memory:" if path is None else f"{path.absolute().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(name, BUSY_S, isolation_level=None, check_same_thread=False, uri=path is not None)
+    # With a rollback journal, EXTRA also syncs the folder after the journal's end, which is the commit.
+    writing = () if mode == "ro" else ("journal_mode = DELETE", "synchronous = EXTRA")
+    try:
+        for setting in ("trusted_schema = OFF", "cell_size_check = ON", *writing):
+            connection.execute(f"PRAGMA {setting}")
+    except _FAILURES:
+        connection.close()
+        raise
+    return connection
 
 
 def copy(source: Path, target: Path, *, application: int) -> None:
-    """Copy the entries to a new file for this user alone, as they stand between two writes, marked as a ledger or as a
-    backup of one; it is on disk afterwards.
+    """Copy the entries to a file for this user alone, as they stand between two writes.
+
+    Guarantee: the copy is on disk in full, marked as a ledger or as a backup of one; or no file is changed.
     """
-    create_own(target)
-    with (
-        translated(source),
-        closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as read,
-        closing(sqlite3.connect(f"{target.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)) as write,
-    ):
-        write.execute("PRAGMA synchronous = EXTRA")
-        read.backup(write)
-        write.execute(f"PRAGMA application_id = {application}")
-
-
-def create_own(path: Path) -> None:
-    """An empty file for this user alone, whatever the umask; one that is there is left alone."""
+    part = target.with_name(f"{target.name}.{os.getpid()}{_files.PART}")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    except OSError as error:
-        remedy = _UNWRITABLE[sqlite3.SQLITE_CANTOPEN]
-        raise LedgerUnwritable(f"{path} cannot be made ({error.strerror}): {remedy}") from error
-    os.fchmod(descriptor, 0o600)
-    os.close(descriptor)
+        with translated(source):
+            _files.create(part)
+            with closing(connect(source, mode="ro")) as read, closing(connect(part)) as write:
+                read.backup(write)
+                write.execute(f"PRAGMA application_id = {application}")
+            part.replace(target)
+            _files.sync(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def check_own(path: Path, *, write: bool = True) -> None:
-    """The file has one name, and, for writing, no other user can write it; one that is not there passes."""
+    """The file has one name, and, for writing, no other user can write it; a missing file passes."""
     try:
         status = path.stat()
     except OSError:
@@ -294,24 +247,19 @@ def check_own(path: Path, *, write: bool = True) -> None:
     if path.is_dir():
         raise LedgerMisplaced(f"{path} is a folder: name the ledger in it, say {path / 'ledger.sqlite'}")
     if status.st_nlink > 1:
-        raise LedgerMisplaced(
-            f"{path} has {status.st_nlink} names (hard links), which would not share one journal: remove the others, "
-            "or make a copy with `incrowd ledger backup`"
-        )
+        remedy = "remove the others, or make a copy with `incrowd ledger backup`"
+        raise LedgerMisplaced(f"{path} has {status.st_nlink} names (hard links) without a common journal: {remedy}")
     if write and (status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022):
-        raise LedgerMisplaced(
-            f"{path} may be written by another user, so nothing it says can be relied on: make it your own "
-            f"(chown), and chmod go-w {path}"
-        )
+        raise LedgerMisplaced(f"{path} may be written by another user: make it your own (chown), and chmod go-w {path}")
 
 
 @contextmanager
 def translated(path: Path | None) -> Iterator[None]:
-    """SQLite's errors in our words."""
+    """Errors of SQLite and of the file system, in our words."""
     try:
         yield
     except _FAILURES as error:
-        remedy = _UNWRITABLE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-        if remedy is None:
+        code = sqlite3.SQLITE_CANTOPEN if isinstance(error, OSError) else getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code not in _REMEDIES:
             raise LedgerDamaged(f"{path} is damaged or not a ledger ({error}): {_DAMAGED}") from error
-        raise LedgerUnwritable(f"{path} cannot be used now ({error}): {remedy}") from error
+        raise LedgerUnwritable(f"{path} cannot be used now ({error}): {_REMEDIES[code]}") from error

@@ -1,62 +1,41 @@
-"""One ledger for one data set: found by the data's name and content, begun where there is none yet."""
+"""One ledger for one data set: found by the data's name and content, begun, moved, restored and replaced."""
 
 import hashlib
+import json
 import re
+import secrets
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from incrowd._private import check_ours, make_ours
-from incrowd.errors import LedgerMismatch, LedgerMisplaced
+from incrowd import _files
+from incrowd._private import check_ours, make_ours, read_ours
+from incrowd.errors import AccountingError, ConfigError, LedgerError, LedgerMismatch, LedgerMisplaced
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.content import Content
-from incrowd.privacy.ledger.chain import Chain
-from incrowd.privacy.ledger.identity import DataIdentity, Declared, same
+from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, copy
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.place import beside
-from incrowd.privacy.ledger.registry import Registered, Registry
-from incrowd.privacy.ledger.state import key_in, state_folder
+from incrowd.privacy.ledger.registry import Guard, Mark, Registered, Registry, beside, state_folder, write_witness
+from incrowd.privacy.ledger.tally import DataIdentity, Declared, Forgotten, Tally, same
 
-LEDGERS = "ledgers"
+_IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, str]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class Home:
-    """A user's state folder: the key for fingerprints, the registry, and the ledgers that were given no other place.
+class Home(Registry):
+    """A user's state folder: the key for fingerprints, the registry, and the ledgers without another place.
 
-    Guarantee: data that are known, by their name or by their content, have the ledger that they had before: under
-    another name, in another order of rows, with other labels, and whatever was removed but this folder. Data that were
-    declared public are remembered, too, and not private later unless that is said. Of any number of processes that
-    ask at once for new data, one begins the ledger, and all get it; a crash at any instruction leaves what the next
-    one can use.
+    Guarantee: known data have the ledger that they had before: under another name, in another order of rows, with other
+    labels, whatever was removed but this folder. Data that were declared public are remembered, and are private later
+    only if the settings say so. If many processes ask at once for new data, one begins the ledger and all get it; a
+    crash at any instruction leaves a state that the next one can use.
 
-    Edge cases: content that has changed under a known name, and whatever would make a ledger's sum meaningless (another
-    delta, neighbouring relation, or way in which the data make up units), is a `LedgerMismatch` that names the
-    commands that help; so are data that are divided among silos in another way than before, which would give each
-    record a budget more. Where the key is gone, data are known by name alone, and a warning says so; data of a name
-    that is not known are then refused, for they may be any of those. A registry that is gone is made anew from the
-    ledgers in this folder, and one that is older than some of them is told of those, with a warning; others have to be
-    named.
+    Edge cases: changed content under a known name, another division among silos or into units, and another delta or
+    neighbouring relation raise `LedgerMismatch`. If the key is gone, data are known by name alone, with a warning, and
+    new names are refused. A lost or older registry takes in the ledgers in this folder, with a warning.
     """
-
-    folder: Path
-
-    @classmethod
-    def of_user(cls) -> "Home":
-        """The user's own (`state_folder`)."""
-        return cls(state_folder())
-
-    @cached_property
-    def registry(self) -> Registry:
-        """The table of all ledgers; it need not be there yet."""
-        return Registry(self.folder)
-
-    def key(self) -> bytes:
-        """The key for fingerprints, made at its first use."""
-        return key_in(self.folder)
 
     def ledger_of(
         self,
@@ -69,8 +48,8 @@ class Home:
     ) -> Registered:
         """The ledger of some data, begun with this budget if there is none yet.
 
-        A known ledger keeps its own budget, of which only the delta must be this one. A path and a witness, if they are
-        given, must be the ledger's; a new one is begun there, and one that is there already and fits is taken up.
+        A known ledger keeps its budget, of which only the delta must be this one. A given path and witness must be the
+        ledger's; a new ledger is begun there, and an existing one that fits is taken up.
         """
         path, witness = (None if each is None else each.resolve() for each in (path, witness))
         with self.alone():
@@ -82,124 +61,99 @@ class Home:
                 self._check_released(identity, said=identity.released)
                 known = self._begun(identity, budget, relation, path, witness)
             elif path not in (None, known.path):
-                raise LedgerMismatch(
-                    f"the ledger of these data ({_listed(known.names)}) is {known.path}, not {path}: name that one, or "
-                    f"leave it out; `incrowd ledger move {known.path} {path}` moves it"
-                )
+                remedy = f"name that one, or leave it out; `incrowd ledger move {known.path} {path}` moves it"
+                its = f"the ledger of these data ({_listed(known.names)})"
+                raise LedgerMismatch(f"{its} is {known.path}, not {path}: {remedy}")
             with Ledger.open(known.path, witness=witness) as ledger:
                 _check_fits(known, ledger, identity, budget, relation)
                 self._check_released(identity, said=ledger.data_identity.released, path=known.path)
-            self.registry.remember(known, identity)
+            self.remember(known, identity)
         return known
 
     def include(self, known: Registered, identity: DataIdentity) -> None:
-        """These data are a later version of the ones that a ledger is about: it goes on for both.
-
-        Edge cases: data that have another ledger already are refused.
-        """
+        """These data are a later version of a ledger's data: it goes on for both, unless they have another ledger."""
         with self.alone():
             for other in self.found(identity):
                 if other is not None and other.id != known.id:
                     raise LedgerMismatch(f"these data have a ledger already, {other.path}: theirs cannot be another")
             with Ledger.read(known.path) as ledger:
                 self._check_released(identity, said=ledger.data_identity.released, path=known.path)
-            self.registry.remember(known, identity)
+            self.remember(known, identity)
 
     def check_public(self, declared: Declared) -> None:
-        """Data that are declared public are not known here as somebody's, whoever was protected, as a whole or in
-        parts, under another name or with other labels: `LedgerMismatch`.
-        """
-        if not self.registry.path.exists():
-            return
-        self.registry.complete()
-        content, name = declared.content, declared.names[0]
-        known = [its for each in declared.names for its in self.registry.of_any_unit(each, content.whole)]
-        for its in known or self._like(content):
-            raise LedgerMismatch(
-                f"the data {name!r} are declared public, and have a ledger as private data, {its.path}: "
-                f"{declared.remedy}"
-            )
+        """Data that are declared public have no ledger as private data, for any unit, not even in part."""
+        if self.exists:
+            self.complete()
+        known, names, content = self.ledgers(), set(declared.names), declared.content
+        its = [each for each in known if names & {*each.names} or content.whole in each.fingerprints + each.wholes]
+        for each in its or self._like(content):
+            private = f"are declared public, and have a ledger as private data, {each.path}"
+            raise LedgerMismatch(f"the data {declared.names[0]!r} {private}: {declared.remedy}")
 
     def release(self, declared: Declared) -> None:
         """Remember that these data are released without privacy; see `check_public`."""
         with self.alone():
             self.check_public(declared)
-            self.registry.release(declared.names[0], declared.content)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other processes from finding, beginning and moving ledgers; the registry is there meanwhile."""
-        make_ours(self.folder)
-        with self.registry.alone():
-            if self.registry.path.exists():
-                self.registry.complete()
-                self._update_registry()
-            else:
-                self._restore_registry()
-            yield
-
-    def free_place(self, identity: DataIdentity) -> Path:
-        """Where a ledger may be begun that is given no place: no ledger of the data was there before."""
-        place, number = self._place(identity), 2
-        while place.parent.exists():
-            place = place.parent.with_name(f"{self._place(identity).parent.name}-{number}") / place.name
-            number += 1
-        return place
-
-    def _place(self, identity: DataIdentity) -> Path:
-        text = identity.fingerprint or ":" + hashlib.sha256(identity.name.encode()).hexdigest()
-        readable = re.sub(r"[^a-z0-9]+", "-", Path(identity.name).name.lower()).strip("-")[:40]
-        return self.folder / LEDGERS / f"{readable}-{text.partition(':')[2][:12]}" / f"{identity.unit or 'data'}.sqlite"
+            self.note_released(declared.names[0], declared.content)
 
     def found(self, identity: DataIdentity) -> tuple[Registered | None, Registered | None]:
         """The ledger of this content, and the one of this name; looking makes nothing."""
-        if not self.registry.path.exists():
-            return None, None
-        unit, content = identity.unit or "", identity.content
-        of_content = self.registry.of_content(unit, identity.fingerprint)
-        if of_content is None and content is not None:
-            of_content = self.registry.of_content(unit, content.people)
-        return of_content, self.registry.named(unit, identity.name)
+        contents = {identity.fingerprint, None if identity.content is None else identity.content.people}
+        its = [known for known in self.ledgers() if known.unit == (identity.unit or "")]
+        alike = (known for known in its if contents & {*known.fingerprints})
+        of_content = max(alike, key=lambda known: identity.fingerprint in known.fingerprints, default=None)
+        return of_content, next((known for known in its if identity.name in known.names), None)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from finding, beginning and moving ledgers; the registry exists meanwhile."""
+        with self.locked():
+            lost = not self.exists
+            self.complete()
+            self._update_registry(lost=lost)
+            yield
+
+    def place_of(self, identity: DataIdentity, *, number: int = 1) -> Path:
+        """The place of the ledger of some data unless another is named; a fresh start takes the next free number."""
+        text = identity.fingerprint or ":" + hashlib.sha256(identity.name.encode()).hexdigest()
+        readable = re.sub(r"[^a-z0-9]+", "-", Path(identity.name).name.lower()).strip("-")[:40]
+        folder = f"{readable}-{text.partition(':')[2][:12]}{f'-{number}' if number > 1 else ''}"
+        return self.folder / "ledgers" / folder / f"{identity.unit or 'data'}.sqlite"
 
     def _known(self, identity: DataIdentity, path: Path | None) -> Registered | None:
         """The ledger that these data have already."""
         of_content, named = self.found(identity)
         if of_content is not None and named is not None and of_content.id != named.id:
-            raise LedgerMismatch(
-                f"the content of these data is that of {_listed(of_content.names)}, whose ledger is {of_content.path}, "
-                f"and their name {identity.name!r} belongs to {named.path}: state the right data.identity"
-            )
+            whose = f"that of {_listed(of_content.names)}, whose ledger is {of_content.path}"
+            name = f"their name {identity.name!r} belongs to {named.path}"
+            raise LedgerMismatch(f"the content of these data is {whose}, and {name}: state the right data.identity")
         if of_content is None and named is not None:
             _check_unchanged(named, identity)
-        known = of_content or named
-        at = None if path is None else self.registry.at(path)
-        if known is None and at is not None:
-            if at.fingerprints or at.unit not in ("", identity.unit):
-                raise LedgerMismatch(
-                    f"{path} is the ledger of other data, {_listed(at.names)}: leave it out or name another. If these "
-                    "are a later version of those, `incrowd ledger include` lets it go on for both"
-                )
-            return at  # begun by name alone, for data that come now
-        return known
+        at = None if path is None or of_content is not None or named is not None else self.at(path)
+        if at is not None and (at.fingerprints or at.unit not in ("", identity.unit)):
+            raise LedgerMismatch(
+                f"{path} is the ledger of other data, {_listed(at.names)}: leave it out or name another. If these are "
+                "a later version of those, `incrowd ledger include` lets it go on for both"
+            )
+        return of_content or named or at  # the last was begun by name alone, for data that come now
 
     def _check_undivided(self, identity: DataIdentity) -> None:
-        """What these data are a part of was not divided in another way."""
-        for part in self.registry.parts_of(identity.unit or "", identity.whole):
-            if part.division not in (None, identity.division):
+        """The data that these are a part of were not divided in another way."""
+        for part in self.ledgers() if identity.whole is not None else ():
+            its = part.unit == (identity.unit or "") and identity.whole in part.wholes
+            if its and part.division not in (None, identity.division):
                 raise LedgerMismatch(
-                    f"these data were divided among silos before ({part.division}), each of which has a ledger, say "
-                    f"{part.path}; divided otherwise ({identity.division}) the same records would be paid for twice: "
-                    "divide them as before"
+                    f"these data were divided among silos before ({part.division}; one ledger is {part.path}); divided "
+                    f"otherwise ({identity.division}) the same records would be paid for twice: divide them as before"
                 )
 
     def _check_key(self, identity: DataIdentity) -> None:
-        """Data that seem to be new can be told from all that are known."""
-        for known in self.registry.ledgers() if identity.fingerprint is not None else ():
+        """The present key recognises all known data, so that data that seem to be new are new."""
+        for known in self.ledgers() if identity.fingerprint is not None else ():
             if known.fingerprints and all(same(its, identity.fingerprint) is None for its in known.fingerprints):
                 raise LedgerMismatch(
-                    f"whether the data {identity.name!r} are those of {_listed(known.names)} cannot be told, because "
-                    "the key that those were known by is gone: put the key back, or have those known by the new one "
-                    "with `incrowd ledger include`"
+                    f"the data {identity.name!r} may be those of {_listed(known.names)}, whose key is gone: put the "
+                    "key back, or let the new one recognise those with `incrowd ledger include`"
                 )
 
     def _check_new(self, identity: DataIdentity) -> None:
@@ -213,151 +167,284 @@ class Home:
                 )
 
     def _check_released(self, identity: DataIdentity, *, said: bool, path: Path | None = None) -> None:
-        """That data were released without privacy is said in the terms of their ledger, and so in every statement."""
-        names = [] if said else self._released_as(identity.content)
-        if not names and (said or not identity.released):
+        """The terms of a ledger, and so every statement, say that its data were released without privacy."""
+        content = None if said else identity.content
+        names = []
+        if content is not None:
+            samples = self.samples()
+            for whole, name in self.released().items():  # some are partly these, or of another key
+                if same(whole, content.whole) is not False or content.like(samples.get(whole, [])):
+                    names.append(name)
+        if said or not (names or identity.released):
             return
-        remedy = (
-            "no run can protect these people from that. To go on, state privacy.released_before = true, and every "
-            "statement says so"
-        )
+        remedy = "no run can undo that. To go on, state privacy.released_before = true, which every statement repeats"
         if path is not None:
             remedy = f"their ledger {path} does not say so: begin another with `incrowd ledger fresh --released`"
-        as_public = f", as {_listed(tuple(names))}, declared public" if names else ""
-        raise LedgerMismatch(
-            f"rows of the data {identity.name!r} were released without privacy before{as_public}: {remedy}"
-        )
-
-    def _released_as(self, content: Content | None) -> list[str]:
-        """The names of data that were released without privacy, and are partly these, or cannot be told from them."""
-        if content is None:
-            return []
-        samples = self.registry.samples()
-        return [
-            name
-            for fingerprint, name in self.registry.released()
-            if same(fingerprint, content.whole) is not False or content.like(samples.get(fingerprint, []))
-        ]
+        as_public = f", as {_listed(names)}, declared public" if names else ""
+        rows = f"rows of the data {identity.name!r} were released without privacy before{as_public}"
+        raise LedgerMismatch(f"{rows}: {remedy}")
 
     def _like(self, content: Content) -> list[Registered]:
         """The ledgers of data whose rows are partly these."""
-        samples = self.registry.samples()
-        return [known for known in self.registry.ledgers() if content.like(samples.get(known.id, []))]
+        known = self.ledgers()
+        samples = self.samples() if known else {}
+        return [each for each in known if content.like(samples.get(each.id, []))]
 
     def _begun(
         self, identity: DataIdentity, budget: Budget, relation: Relation, path: Path | None, witness: Path | None
     ) -> Registered:
-        place = self._place(identity) if path is None else path
+        place = self.place_of(identity) if path is None else path
         for each in (place, witness or place):
             make_ours(each.parent)
             check_ours(each)
         if is_begun(place):
-            with Ledger.open(place, witness=witness) as ledger:
-                _check_same(place, ledger.data_identity, identity)
+            ledger = Ledger.open(place, witness=witness)
         else:
-            Ledger.open(place, budget=budget, relation=relation, data_identity=identity, witness=witness).close()
-        known = _row(place, witness)
-        self.registry.add(known)
-        return known
+            ledger = Ledger.open(place, budget=budget, relation=relation, data_identity=identity, witness=witness)
+        with ledger:
+            _check_same(place, ledger.data_identity, identity)
+            self.add(ledger.id, ledger.data_identity, ledger.mark, place, witness or beside(place))
+        return next(known for known in self.ledgers() if known.id == ledger.id)
 
-    def _update_registry(self) -> None:
-        """Take in the ledgers in this folder that the registry does not know: it was put back from an older copy, or
-        a process was killed before it could say what it had begun.
-        """
-        its = {known.path for known in self.registry.ledgers()}
-        for path in sorted((self.folder / LEDGERS).glob("*/*.sqlite")):
-            if path in its or not is_begun(path):
-                continue
-            with suppress(LedgerMisplaced):  # it is a copy, or what was left of one that was moved
-                self.registry.add(row := _row(path, None))
-                if row.mark.entries > 1:  # or else it was only begun, and there was nothing to know
-                    warnings.warn(f"{self.registry.path} did not know {path}, and is told of it", stacklevel=2)
-
-    def _restore_registry(self) -> None:
-        """Begin the registry, with all ledgers that are in this folder: there are some if it was lost."""
-        orphans = [path for path in sorted((self.folder / LEDGERS).glob("*/*.sqlite")) if is_begun(path)]
-        self.registry.make(_row(path, None) for path in orphans)
-        if orphans:
-            warnings.warn(
-                f"{self.registry.path} was gone, and is made anew from the ledgers beside it: whether one of them was "
-                "rolled back, and which others there are, cannot be told; name those with --ledger",
-                stacklevel=2,
-            )
+    def _update_registry(self, *, lost: bool) -> None:
+        """Register the ledgers in this folder that a lost or older registry, or a killed process, left out."""
+        known, taken = {its.path for its in self.ledgers()}, []
+        for path in sorted((self.folder / "ledgers").glob("*/*.sqlite")):
+            if path not in known and is_begun(path):
+                with suppress(LedgerMisplaced), Ledger.open(path) as ledger:  # a copy, or a rest of a moved ledger
+                    self.add(ledger.id, ledger.data_identity, ledger.mark, path, beside(path))
+                    taken += [str(path)] * (lost or ledger.mark.entries > 1)  # nothing was spent with one entry
+        if taken:
+            how = "was gone, and is made anew from" if lost else "did not know"
+            missing = "it may miss others, or that one of these was rolled back: name those with --ledger"
+            warnings.warn(f"{self.path} {how} {', '.join(taken)}: {missing}", stacklevel=2)
 
 
 def is_begun(path: Path) -> bool:
-    """Whether there is a ledger, and not only the beginning of one that was cut off."""
+    """Whether a ledger is at a path, and not only the beginning of one that was cut off."""
     if not path.exists():
         return False
-    chain = Chain.open(path, mode="rw", busy_timeout_s=30.0)
+    with closing(Chain(path)) as chain, chain.transaction(write=True):
+        return not chain.is_new()
+
+
+def move(home: Home, source: Path, target: Path, *, witness: Path | None = None) -> Registered:
+    """Move a registered ledger, and the witness beside it or to a named place; or the witness alone.
+
+    Guarantee: at any instruction exactly one file can be charged: the registered one. After a crash the same command
+    goes on. A ledger that was moved by hand is taken up where it is now, if it has all entries that were seen.
+    """
+    source, target = source.resolve(), target.resolve()
+    with home.alone():
+        known, in_the_way = home.at(source) or home.at(target), home.at(target)
+        if known is None:
+            raise ConfigError(field="FROM", value=str(source), remedy="no such ledger is registered: see `ledger list`")
+        wanted = known.witness if witness is None else witness.resolve()
+        if witness is None and known.witness == beside(known.path):
+            wanted = beside(target)
+        check_ours(target)
+        check_ours(wanted)
+        if in_the_way is not None and in_the_way.id != known.id:
+            raise ConfigError(field="TO", value=str(target), remedy="another ledger belongs there: name a new file")
+        if known.path == target and source != target:  # moved already, and cut off before the rest was removed
+            _remove(source, of=known.id)
+        elif source.exists():
+            _carry(home, known, target, wanted)
+        else:
+            _adopt(home, known, target, wanted)
+    Ledger.open(target).close()
+    return home.by_id(known.id) or known
+
+
+def backup(source: Path, target: Path) -> Mark:
+    """A copy as it stands between two writes, marked as a backup, which is never charged."""
+    if target.exists():
+        raise ConfigError(field="TO", value=str(target), remedy="it is there already: name a new file")
+    with Ledger.open(source) as ledger, ledger.held() as mark:
+        copy(source.resolve(), target, application=BACKUP)
+        return mark
+
+
+def restore(source: Path, target: Path) -> Mark:
+    """Put a backup back in the place of a lost ledger, unless it lacks entries that were seen (`LedgerRolledBack`)."""
+    if target.exists():
+        raise ConfigError(field="TO", value=str(target), remedy="it is still there: put it elsewhere if it is damaged")
+    guard = Guard(target)
+    part = guard.path.with_name(f"{guard.path.name}.restored")
     try:
-        with chain.transaction(write=True):
-            return not chain.is_new()
+        copy(source, part, application=APPLICATION)
+        mark = _mark(part, guard)
+        guard.write(mark)
+        part.replace(guard.path)
+        _files.sync(guard.path.parent)
     finally:
-        chain.close()
+        part.unlink(missing_ok=True)
+    Ledger.open(target).close()
+    return mark
 
 
-def _row(path: Path, witness: Path | None) -> Registered:
-    """What the registry has to know of a ledger, under the name and the content that its terms give."""
-    with Ledger.open(path, witness=witness) as ledger:
-        its = ledger.data_identity
-        return Registered(
-            id=ledger.id,
-            unit=its.unit or "",
-            path=path,
-            witness=beside(path) if witness is None else witness,
-            mark=ledger.mark,
-            division=its.division or None,
-            names=(its.name,),
-            fingerprints=() if its.fingerprint is None else (its.fingerprint,),
-            wholes=() if its.whole is None else (its.whole,),
-        )
+def fresh(
+    home: Home, known: Registered, *, budget: Budget, relation: Relation | None = None, released: bool = False
+) -> Registered:
+    """Begin a new ledger for the data of one that is closed by this: earlier charges do not count from now on.
+
+    Guarantee: the terms of the new ledger say for good which ledgers it forgets, and that its data were `released`
+    without privacy. The old one stays where it is, for reading. A crash leaves all of this done, or nothing.
+
+    Edge cases: without a readable old ledger its neighbouring relation has to be given (`ConfigError`).
+    """
+    if known.retired:
+        raise ConfigError(field="ledger", value=str(known.path), remedy="it was closed by a fresh start already")
+    its = Forgotten(ledger=known.id, entries=known.mark.entries, epsilon=None, delta=None)
+    forgotten: tuple[Forgotten, ...] = ()
+    with suppress(AccountingError, LedgerError), Ledger.read(known.path) as ledger:
+        ledger.verify()
+        its = replace(its, epsilon=ledger.spent().epsilon, delta=ledger.budget.delta)
+        relation, forgotten = relation or ledger.relation, ledger.forgets
+        released = released or ledger.data_identity.released
+    if relation is None:
+        raise ConfigError(field="relation", value=None, remedy=f"{known.path} cannot be read: state it")
+    content, unit = (*known.fingerprints, None)[0], known.unit or None
+    identity = DataIdentity(name=known.names[0], fingerprint=content, unit=unit, released=released)
+    with home.alone():
+        number = 1
+        while (path := home.place_of(identity, number=number)).parent.exists():
+            number += 1
+        make_ours(path.parent)
+        forgets = (*forgotten, its)
+        begun = Ledger.open(path, budget=budget, relation=relation, data_identity=identity, forgets=forgets)
+        with begun as ledger:
+            home.add(ledger.id, identity, ledger.mark, path, beside(path), replaces=known.id)
+    return next(each for each in home.ledgers() if each.id == ledger.id)
+
+
+def cohort_key(ledger: Ledger, reservation: str, round: int) -> bytes:
+    """The key from which a round's cohort is drawn: redrawing it would exceed the sampling probability that is charged.
+
+    Guarantee: all processes of this user get the same key until the round is charged, and only this user can read it.
+    """
+    name = json.dumps([reservation, round])
+    with ledger.held():
+        keys = _cohorts(ledger)
+        if name not in keys:
+            _keep_cohorts(ledger, keys := keys | {name: secrets.token_hex(32)})
+    return bytes.fromhex(keys[name])
+
+
+def forget_cohorts(ledger: Ledger, reservation: str, *, upto: int) -> None:
+    """Forget the keys of a reservation's rounds up to this one, which is charged."""
+    with ledger.held():
+        keys = _cohorts(ledger)
+        over = {name for name in keys if (its := json.loads(name))[0] == reservation and its[1] <= upto}
+        if over:
+            _keep_cohorts(ledger, {name: key for name, key in keys.items() if name not in over})
+
+
+def _carry(home: Home, known: Registered, target: Path, witness: Path) -> None:
+    """Copy the ledger, register the copy, and remove the source; or move the witness alone."""
+    if target.exists() and _id_of(target) != known.id:
+        raise ConfigError(field="TO", value=str(target), remedy="there is another file: name a new one")
+    with Ledger.open(known.path) as ledger, ledger.held() as mark:
+        if target != known.path:
+            copy(known.path, target, application=APPLICATION)
+        write_witness(witness, mark)
+        home.update(known.id, mark, path=target, witness=witness)
+        if target != known.path:
+            _remove(known.path, of=known.id)
+        if known.witness != witness:
+            known.witness.unlink(missing_ok=True)
+
+
+def _adopt(home: Home, known: Registered, target: Path, witness: Path) -> None:
+    """Register the new place of a ledger that was moved by hand, if no entry is missing."""
+    if not target.exists():
+        raise ConfigError(field="FROM", value=str(known.path), remedy=f"it is not there, and neither is {target}")
+    if _id_of(target) != known.id:
+        raise LedgerMismatch(f"{target} is not the ledger that was at {known.path}: name the right one")
+    guard = Guard(known.path)
+    guard.files = (*guard.files, witness)
+    mark = _mark(target, guard)
+    write_witness(witness, mark)
+    home.update(known.id, mark, path=target, witness=witness)
+
+
+def _mark(file: Path, guard: Guard) -> Mark:
+    """The mark of a file that lacks no entry which a memory of the guard saw."""
+    with closing(Chain(file)) as chain, chain.transaction(write=True):
+        hashes = Tally.of(chain).hashes
+        guard.check(hashes, moved=True)
+    return Mark(entries=len(hashes), head=hashes[-1])
+
+
+def _remove(path: Path, *, of: str) -> None:
+    """Remove the file of a ledger that was moved away."""
+    if path.exists() and _id_of(path) == of:
+        _files.remove(path)
+
+
+def _id_of(path: Path) -> str | None:
+    """The id of a ledger, or None for another file."""
+    with suppress(LedgerError), closing(Chain(path, mode="ro")) as chain, chain.transaction(write=False):
+        return Tally.of(chain).terms.id
+    return None
+
+
+def _cohorts(ledger: Ledger) -> dict[str, str]:
+    if not ledger.kept:
+        return _IN_MEMORY.get(ledger, {})
+    with suppress(FileNotFoundError):
+        return dict(json.loads(read_ours(state_folder() / "cohorts" / ledger.id, secret=True)))
+    return {}
+
+
+def _keep_cohorts(ledger: Ledger, keys: dict[str, str]) -> None:
+    path = state_folder() / "cohorts" / ledger.id
+    if not ledger.kept:
+        _IN_MEMORY[ledger] = keys
+    elif keys:
+        make_ours(path.parent)
+        _files.write(path, json.dumps(keys))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _check_unchanged(known: Registered, identity: DataIdentity) -> None:
-    """The content of the data of this name is what it was, as far as can be told."""
+    """The content of the data of this name is the same as before, as far as can be told."""
     told = [same(known_content, identity.fingerprint) for known_content in known.fingerprints]
     if False in told:
         raise LedgerMismatch(
-            f"the data {identity.name!r} are not those that their ledger {known.path} is about: their content has "
-            "changed. If they are a later version of those, about some of the same people, let the ledger go on for "
-            "them with `incrowd ledger include`; if nobody is in both, give them a name of their own (data.identity); "
-            "`incrowd ledger fresh` forgets what was spent, and says so for good"
+            f"the data {identity.name!r} are not those of their ledger {known.path}: their content has changed. If "
+            "they are a later version, of some of the same people, let the ledger go on for both with `incrowd ledger "
+            "include`; if no person is in both, state another data.identity; `incrowd ledger fresh` forgets what was "
+            "spent, and notes that for good"
         )
     if told and identity.fingerprint is not None:
-        warnings.warn(
-            f"the key in {known.path} 's state folder is another than the one that the data {identity.name!r} were "
-            "known by, so they are known by their name alone",
-            stacklevel=2,
-        )
+        keys = "the state folder has another key than before"
+        warnings.warn(f"{keys}: the data {identity.name!r} are known by their name alone", stacklevel=2)
 
 
 def _check_same(path: Path, its: DataIdentity, identity: DataIdentity) -> None:
-    """A ledger that lies where these data's should be, and is not registered, is theirs."""
+    """An unregistered ledger at the place for these data is theirs."""
     content = same(its.fingerprint, identity.fingerprint)
     fits = content if content is not None else its.fingerprint is None or its.name == identity.name
     if not fits or its.public or its.unit not in (None, identity.unit):
-        raise LedgerMismatch(
-            f"{path} is the ledger of other data, {its}: name another file; if these are the same under another key, "
-            f"state data.identity = {its.name!r}"
-        )
+        remedy = f"name another file; if these are the same under another key, state data.identity = {its.name!r}"
+        raise LedgerMismatch(f"{path} is the ledger of other data, {its}: {remedy}")
 
 
 def _check_fits(known: Registered, ledger: Ledger, identity: DataIdentity, budget: Budget, relation: Relation) -> None:
-    """What the ledger adds up is what this run would add to it."""
-    differences = [
+    """The ledger's prices and those of this run add up."""
+    for name, its, given in (
         ("privacy.delta", ledger.budget.delta, budget.delta),
         ("the neighbouring relation, which follows from privacy.sampling,", ledger.relation.name, relation.name),
         ("what makes up one unit", known.division, identity.division),
-    ]
-    for name, its, given in differences:
+    ):
         if its is not None and its != given:
             raise LedgerMismatch(
                 f"{known.path} is the ledger of these data ({_listed(known.names)}), and {name} is {its!r} there and "
-                f"{given!r} here, so that the two cannot be added up: use its own, or begin afresh with `incrowd "
-                "ledger fresh`, which says for good what it forgets"
+                f"{given!r} here, which do not add up: use its own, or forget it for good with `incrowd ledger fresh`"
             )
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))

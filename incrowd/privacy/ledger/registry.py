@@ -1,46 +1,63 @@
-"""All ledgers that a user has, in the state folder: of which data they are, where they lie, how far they had come."""
+"""The memory of a user's ledgers: witness files and the registry, which notice an older copy, and the secret key."""
 
+import json
+import os
+import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
-from incrowd._private import check_ours
+from incrowd import _files
+from incrowd._private import check_ours, make_ours, read_ours
+from incrowd.errors import (
+    ConfigError,
+    LedgerDamaged,
+    LedgerMismatch,
+    LedgerMisplaced,
+    LedgerRolledBack,
+    LedgerUnwritable,
+)
 from incrowd.privacy.content import Content, Sample
-from incrowd.privacy.ledger.chain import create_own, translated
-from incrowd.privacy.ledger.identity import DataIdentity
-from incrowd.privacy.ledger.state import state_folder, sync
-from incrowd.privacy.ledger.witness import Mark, Witness
+from incrowd.privacy.ledger.chain import check_own, connect, translated
+from incrowd.privacy.ledger.tally import DataIdentity
 
-REGISTRY, LOCK = "registry.sqlite", "registry.lock"
+Location = str | PathLike[str]
 
+KEY, REGISTRY, LOCK = "key", "registry.sqlite", "registry.lock"
+_KEY_BYTES = 32
+_LISTS = {"names": "name", "fingerprints": "fingerprint", "wholes": "whole"}
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS ledgers (id TEXT PRIMARY KEY, unit TEXT NOT NULL, path TEXT NOT NULL UNIQUE, "
     "witness TEXT NOT NULL, entries INTEGER NOT NULL, head TEXT NOT NULL, division TEXT, "
     "retired INTEGER NOT NULL DEFAULT 0)",
-    "CREATE TABLE IF NOT EXISTS names (unit TEXT NOT NULL, name TEXT NOT NULL, ledger TEXT NOT NULL, "
-    "PRIMARY KEY (unit, name))",
-    "CREATE TABLE IF NOT EXISTS fingerprints (unit TEXT NOT NULL, fingerprint TEXT NOT NULL, ledger TEXT NOT NULL, "
-    "PRIMARY KEY (unit, fingerprint))",
-    "CREATE TABLE IF NOT EXISTS wholes (unit TEXT NOT NULL, whole TEXT NOT NULL, ledger TEXT NOT NULL, "
-    "PRIMARY KEY (unit, whole, ledger))",
+    *(
+        f"CREATE TABLE IF NOT EXISTS {table} (unit TEXT NOT NULL, {column} TEXT NOT NULL, ledger TEXT NOT NULL, "
+        f"PRIMARY KEY (unit, {column}{', ledger' * (table == 'wholes')}))"
+        for table, column in _LISTS.items()
+    ),
     "CREATE TABLE IF NOT EXISTS released (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS samples (owner TEXT NOT NULL, kind TEXT NOT NULL, digests BLOB NOT NULL, "
     "shared REAL NOT NULL, PRIMARY KEY (owner, kind, digests))",
 )
-_COLUMNS = "id, unit, path, witness, entries, head, division"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """How many entries a ledger had, and the hash of the last of them."""
+
+    entries: int
+    head: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """What the registry knows of a ledger; the first name is the one that it was begun with.
-
-    `division` says what makes one unit of its data, and is None as long as no data were named but by name. `wholes` are
-    the fingerprints of what its data are parts of.
-    """
+    """A ledger as the registry knows it; `division` is None as long as its data are known by name alone."""
 
     id: str
     unit: str
@@ -54,236 +71,310 @@ class Registered:
     wholes: tuple[str, ...] = ()
 
 
+def state_folder() -> Path:
+    """$INCROWD_STATE, or $XDG_STATE_HOME/incrowd, or ~/.local/state/incrowd. It need not exist."""
+    if named := os.environ.get("INCROWD_STATE"):
+        return Path(named).absolute()
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state").absolute() / "incrowd"
+
+
+@dataclass(frozen=True)
 class Registry:
-    """The table of ledgers in a state folder.
+    """A user's state folder and the table of ledgers in it.
 
-    Guarantee: every change is made in one transaction and on disk (fsync) when it returns, among any number of threads
-    and processes; files are for this user alone (0600), and refused (`ConfigError`) where others may write them.
+    Guarantee: each change is one transaction, and on disk (fsync) when it returns, among any number of threads and
+    processes. The folder and its files are for this user alone, and refused (`ConfigError`) where others may write.
 
-    Edge cases: a file that is damaged raises `LedgerDamaged`. That the whole state folder was removed, or put back as
-    it was earlier, cannot be told.
+    Edge cases: without a folder or a table there are no ledgers, and reading makes neither. A damaged table raises
+    `LedgerDamaged`. A state folder that was removed or restored as a whole goes unnoticed.
     """
 
-    def __init__(self, folder: Path, *, name: str = REGISTRY) -> None:
-        self.folder = folder
-        self.path = folder / name
+    folder: Path
 
     @classmethod
-    def existing(cls) -> "Registry | None":
-        """The user's, if there is one: looking makes nothing."""
-        registry = cls(state_folder())
-        if not registry.path.exists():
-            return None
-        check_ours(registry.path)
-        return registry
+    def of_user(cls) -> Self:
+        """The folder of this user (`state_folder`)."""
+        return cls(state_folder())
 
-    def make(self, ledgers: Iterable[Registered]) -> None:
-        """Begin the registry with these ledgers: it is there with all of them, or not at all. Only under `alone`."""
-        fresh = Registry(self.folder, name=f"{REGISTRY}.new")
-        fresh.path.unlink(missing_ok=True)
-        create_own(fresh.path)
-        fresh.complete()
-        for ledger in ledgers:
-            fresh.add(ledger)
-        fresh.path.rename(self.path)
-        sync(self.folder)
+    @property
+    def path(self) -> Path:
+        """The file of the table."""
+        return self.folder / REGISTRY
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table was made; an empty file is the rest of a beginning that was cut off."""
+        return self.path.exists() and self.path.stat().st_size > 0
+
+    def key(self) -> bytes:
+        """The key for fingerprints, made at its first use, which only this user can read (`ConfigError` otherwise).
+
+        Guarantee: all processes get the same key, however many ask at once and whenever one of them is killed.
+        """
+        path = self.folder / KEY
+        if not path.exists():
+            with self.locked():
+                if not path.exists():
+                    _files.write(path, secrets.token_bytes(_KEY_BYTES))
+        key = read_ours(path, secret=True)
+        if len(key) != _KEY_BYTES:
+            raise LedgerDamaged(f"{path} is not a key: put the right one back; without it data are known by name alone")
+        return key
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from beginning and moving ledgers. A ledger's lock is taken after this one."""
+        make_ours(self.folder)
+        with _files.Turn(self.folder / LOCK):
+            yield
 
     def complete(self) -> None:
-        """Make the tables that an older version did not know."""
-        with self._transaction() as connection:
+        """Make the table, or the parts of it that an older version did not know."""
+        _files.create(self.path)
+        with self._transaction(write=True) as connection:
             for statement in _SCHEMA:
                 connection.execute(statement)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep others, who ask here, too, from looking for a ledger and from beginning or moving one.
-
-        A ledger's own lock is taken after this one, never before.
-        """
-        import fcntl
-
-        create_own(self.folder / LOCK)
-        with (self.folder / LOCK).open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
     def ledgers(self) -> list[Registered]:
         """All ledgers, in the order in which they were begun."""
-        return self._select("1")
+        if not self.exists:
+            return []
+        check_ours(self.path)
+        with self._transaction() as connection:
+            connection.row_factory = sqlite3.Row
+            rows: dict[str, dict[str, Any]] = {}
+            for row in connection.execute("SELECT * FROM ledgers ORDER BY rowid"):
+                rows[row["id"]] = dict(row) | dict.fromkeys(_LISTS, ())
+            for table, column in _LISTS.items():
+                for ledger, value in connection.execute(f"SELECT ledger, {column} FROM {table} ORDER BY rowid"):  # noqa: S608 - our own names
+                    rows[ledger][table] += (value,)
+        for its in rows.values():
+            its |= {"path": Path(its["path"]), "witness": Path(its["witness"]), "retired": bool(its["retired"])}
+            its["mark"] = Mark(entries=its.pop("entries"), head=its.pop("head"))
+        return [Registered(**its) for its in rows.values()]
 
     def by_id(self, ledger: str) -> Registered | None:
         """The ledger of this id."""
-        return _only(self._select("id = ?", ledger))
+        return next((known for known in self.ledgers() if known.id == ledger), None)
 
     def at(self, path: Path) -> Registered | None:
-        """The ledger that belongs at this place."""
-        return _only(self._select("path = ?", str(path)))
+        """The ledger that is registered at this place."""
+        return next((known for known in self.ledgers() if known.path == path), None)
 
-    def named(self, unit: str, name: str) -> Registered | None:
-        """The ledger of the data of this name."""
-        return _only(self._select("id = (SELECT ledger FROM names WHERE unit = ? AND name = ?)", unit, name))
-
-    def of_content(self, unit: str, fingerprint: str | None) -> Registered | None:
-        """The ledger of the data of this fingerprint."""
-        where = "id = (SELECT ledger FROM fingerprints WHERE unit = ? AND fingerprint = ?)"
-        return _only(self._select(where, unit, fingerprint))
-
-    def parts_of(self, unit: str, whole: str | None) -> list[Registered]:
-        """The ledgers of the parts into which these data were divided."""
-        return self._select("id IN (SELECT ledger FROM wholes WHERE unit = ? AND whole = ?)", unit, whole)
-
-    def of_any_unit(self, name: str, fingerprint: str | None) -> list[Registered]:
-        """The ledgers of the data of this name or content, or of parts of them, whoever is protected there."""
-        tables = (
-            ("names", "name", name),
-            ("fingerprints", "fingerprint", fingerprint),
-            ("wholes", "whole", fingerprint),
-        )
-        where = " OR ".join(f"id IN (SELECT ledger FROM {table} WHERE {column} = ?)" for table, column, _ in tables)  # noqa: S608 - our own names
-        return self._select(where, *(value for *_, value in tables))
-
-    def released(self) -> list[tuple[str, str]]:
-        """The fingerprints and the names of data that were released without privacy."""
-        with self._transaction(write=False) as connection:
-            return connection.execute("SELECT fingerprint, name FROM released ORDER BY rowid").fetchall()
-
-    def release(self, name: str, content: Content) -> None:
-        """Data of this content are released without privacy."""
+    def mark(self, ledger: str) -> Mark | None:
+        """How far a ledger had come, or None for an unknown one."""
         with self._transaction() as connection:
+            row = connection.execute("SELECT entries, head FROM ledgers WHERE id = ?", (ledger,)).fetchone()
+        return None if row is None else Mark(entries=row[0], head=row[1])
+
+    def update(self, ledger: str, mark: Mark, *, path: Path | None = None, witness: Path | None = None) -> None:
+        """A ledger has come so far; with a path and a witness, it lies there from now on."""
+        places = [None if place is None else str(place) for place in (path, witness)]
+        with self._transaction(write=True) as connection:
+            connection.execute(
+                "UPDATE ledgers SET entries = ?, head = ?, path = coalesce(?, path), witness = coalesce(?, witness) "
+                "WHERE id = ?",
+                (mark.entries, mark.head, *places, ledger),
+            )
+
+    def add(self, ledger: str, its: DataIdentity, mark: Mark, *places: Path, replaces: str | None = None) -> None:
+        """Register a ledger of some data, with its path and its witness.
+
+        It takes the names and fingerprints of the ledger that it replaces, which is retired.
+        """
+        with self._transaction(write=True) as connection:
+            row = (ledger, its.unit or "", *map(str, places), mark.entries, mark.head, its.division or None)
+            connection.execute("INSERT INTO ledgers VALUES (?, ?, ?, ?, ?, ?, ?, 0)", row)
+            for table in _LISTS:
+                statement = f"UPDATE {table} SET ledger = ? WHERE ledger = ?"  # noqa: S608 - our own names
+                connection.execute(statement, (ledger, replaces))
+            connection.execute("UPDATE OR IGNORE samples SET owner = ? WHERE owner = ?", (ledger, replaces))
+            connection.execute("UPDATE ledgers SET retired = 1 WHERE id = ?", (replaces,))
+            _know(connection, ledger, its.unit, its)
+
+    def remember(self, known: Registered, identity: DataIdentity) -> None:
+        """The ledger is also for the data of this name and content; the division is settled once."""
+        with self._transaction(write=True) as connection:
+            _know(connection, known.id, known.unit, identity)
+            settled = "UPDATE ledgers SET division = ? WHERE id = ? AND division IS NULL"
+            connection.execute(settled, (identity.division or None, known.id))
+
+    def released(self) -> dict[str, str]:
+        """The names of data that were released without privacy, by their fingerprints."""
+        with self._transaction() as connection:
+            return dict(connection.execute("SELECT fingerprint, name FROM released ORDER BY rowid").fetchall())
+
+    def note_released(self, name: str, content: Content) -> None:
+        """Data of this content are released without privacy."""
+        with self._transaction(write=True) as connection:
             connection.execute("INSERT OR IGNORE INTO released VALUES (?, ?)", (content.whole, name))
             _keep(connection, content.whole, content)
 
     def samples(self) -> dict[str, list[Sample]]:
-        """What is kept of the content of data, by their ledger, or by the fingerprint of those that were released."""
-        with self._transaction(write=False) as connection:
-            kept: dict[str, list[Sample]] = {}
+        """Samples of the content of data, by their ledger, or by the fingerprint of those that were released."""
+        kept: dict[str, list[Sample]] = {}
+        with self._transaction() as connection:
             for owner, kind, digests, shared in connection.execute("SELECT owner, kind, digests, shared FROM samples"):
                 sample = Sample(kind=kind, digests=np.frombuffer(digests, "<u8"), shared=shared)
                 kept.setdefault(owner, []).append(sample)
-            return kept
-
-    def add(self, ledger: Registered) -> None:
-        """Take a new ledger in, under its names and fingerprints."""
-        with self._transaction() as connection:
-            _insert(connection, ledger)
-            _remember(connection, ledger, ledger.names, ledger.fingerprints, ledger.wholes)
-
-    def remember(self, ledger: Registered, identity: DataIdentity) -> None:
-        """The ledger is known under this name, and by this content, too; what makes a unit is settled once."""
-        content = [] if identity.fingerprint is None else [identity.fingerprint]
-        wholes = [] if identity.whole is None else [identity.whole]
-        with self._transaction() as connection:
-            if identity.content is not None:
-                content.append(identity.content.people)
-                _keep(connection, ledger.id, identity.content)
-            _remember(connection, ledger, [identity.name], content, wholes)
-            settled = "UPDATE ledgers SET division = ? WHERE id = ? AND division IS NULL"
-            connection.execute(settled, (identity.division or None, ledger.id))
-
-    def replace(self, old: Registered, new: Registered) -> None:
-        """A fresh start: the new ledger takes all names and fingerprints over, the old one is kept as retired."""
-        with self._transaction() as connection:
-            _insert(connection, new)
-            for table in ("names", "fingerprints", "wholes"):
-                connection.execute(f"UPDATE {table} SET ledger = ? WHERE ledger = ?", (new.id, old.id))  # noqa: S608 - our own names
-            connection.execute("UPDATE OR IGNORE samples SET owner = ? WHERE owner = ?", (new.id, old.id))
-            connection.execute("UPDATE ledgers SET retired = 1 WHERE id = ?", (old.id,))
-
-    def relocate(self, ledger: str, *, path: Path, witness: Path) -> None:
-        """The ledger lies elsewhere from now on."""
-        with self._transaction() as connection:
-            connection.execute(
-                "UPDATE ledgers SET path = ?, witness = ? WHERE id = ?", (str(path), str(witness), ledger)
-            )
-
-    def mark(self, ledger: str, mark: Mark) -> None:
-        """The ledger has come so far."""
-        with self._transaction() as connection:
-            values = (mark.entries, mark.head, ledger)
-            connection.execute("UPDATE ledgers SET entries = ?, head = ? WHERE id = ?", values)
-
-    def _select(self, where: str, *values: str | None) -> list[Registered]:
-        with self._transaction(write=False) as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS}, retired FROM ledgers WHERE {where} ORDER BY rowid", values)  # noqa: S608 - our own words
-            return [_registered(connection, row) for row in rows.fetchall()]
+        return kept
 
     @contextmanager
-    def _transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection for one transaction: none is kept, so that forks and threads share none."""
-        with translated(self.path):
-            uri = f"{self.path.as_uri()}?mode=rw"
-            with closing(sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None)) as connection:
-                connection.execute("PRAGMA trusted_schema = OFF")
-                connection.execute("PRAGMA synchronous = EXTRA")
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                yield connection
-                connection.execute("COMMIT")  # on an exception, closing takes everything back
+        with translated(self.path), closing(connect(self.path)) as connection:
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            yield connection
+            connection.execute("COMMIT")  # on an exception, closing takes everything back
 
 
-@dataclass(frozen=True)
-class RegistryMark(Witness):
-    """The registry as a witness: ledger and witness file that are put back, or removed, together do not deceive it."""
+class Guard:
+    """The rollback guard of the ledger at a path: all that remembers how far it had come.
 
-    registry: Registry
-    ledger: str
+    The main `witness` is the registered one, else the named one, else the file `<path>.witness`. `files` also holds
+    the witnesses beside other names that lead to the ledger through symbolic links.
 
-    def __str__(self) -> str:
-        return str(self.registry.path)
+    Edge cases: another witness than the registered one raises `LedgerMismatch`. Witness files that are restored
+    together with an unregistered ledger go unnoticed, unless `verify` gets a head hash that was kept elsewhere.
+    """
 
-    def read(self) -> Mark | None:
-        """See `Witness.read`."""
-        known = self.registry.by_id(self.ledger)
-        return None if known is None else known.mark
+    def __init__(self, path: Location, witness: Location | None = None) -> None:
+        self.path = Path(path).resolve()
+        self.registry = Registry.of_user()
+        self.known = self.registry.at(self.path)
+        named = None if witness is None else Path(witness).resolve()
+        if self.known is not None and named not in (None, self.known.witness):
+            remedy = f"leave it out, or run `incrowd ledger move {self.path} {self.path} --witness {named}`"
+            raise LedgerMismatch(f"the witness of {self.path} is {self.known.witness}, not {named}: {remedy}")
+        self.witness = self.known.witness if self.known is not None else named or beside(self.path)
+        around = dict.fromkeys(beside(name) for name in _names(Path(path)))
+        self.files = (self.witness, *(other for other in around if other != self.witness and other.exists()))
+
+    def check_place(self, ledger: str, *, write: bool) -> None:
+        """The ledger of this id belongs at this path, and, for writing, was not closed by a fresh start."""
+        its = self.registry.by_id(ledger)
+        if its is None and self.known is not None:
+            raise LedgerRolledBack(
+                f"{self.path} is another ledger than the one that is registered there: put that back"
+            )
+        if its is not None and its.path != self.path:
+            raise LedgerMisplaced(
+                f"{self.path} is a copy of the ledger at {its.path}, which is the one that is charged: use that; if "
+                f"it was moved here by hand, run `incrowd ledger move {its.path} {self.path}`"
+            )
+        if its is not None and its.retired and write:
+            remedy = "begin a new run, which is charged to the new ledger"
+            raise LedgerMisplaced(f"{self.path} was closed by a deliberate fresh start on the same data: {remedy}")
+
+    def check(self, hashes: Sequence[str], *, moved: bool = False) -> None:
+        """The ledger with the entries of these hashes still has each entry that was seen (`LedgerRolledBack`).
+
+        Edge cases: a ledger with more entries is fine, since a crash may have come between. Without its witness, a
+        ledger of more than one entry is refused; for one that was `moved` or restored, another memory is enough.
+        """
+        marks = self._marks()
+        for name, mark in marks.items():
+            if mark is None:
+                if len(hashes) > 1 and not (moved and any(marks.values())):
+                    raise LedgerRolledBack(
+                        f"{self.path} has lost its witness {name}: put that file back; if it is gone for good and you "
+                        "know from elsewhere that no entry is missing, make a new one with `renew_witness`"
+                    )
+            elif len(hashes) < mark.entries:
+                raise LedgerRolledBack(
+                    f"{self.path} has {len(hashes)} entries, its witness {name} saw {mark.entries}: put the latest "
+                    "copy of the ledger back; a fresh start on spent data is `incrowd ledger fresh`"
+                )
+            elif hashes[mark.entries - 1] != mark.head:
+                other = f"entry {mark.entries - 1} is another. Put the right ledger back"
+                raise LedgerRolledBack(f"{self.path} is not the ledger that its witness {name} saw: {other}")
 
     def write(self, mark: Mark) -> None:
-        """See `Witness.write`."""
-        self.registry.mark(self.ledger, mark)
+        """Bring all memories up to date. Only under the ledger's write lock, so that marks never go back."""
+        for path in self.files:
+            if read_witness(path) != mark:
+                write_witness(path, mark)
+        if self.known is not None and self.registry.mark(self.known.id) != mark:
+            self.registry.update(self.known.id, mark)
+
+    def check_missing(self, terms: Mapping[str, object] | None = None) -> None:
+        """No memory has seen a ledger here (`LedgerRolledBack`), and none of the terms is missing (`ConfigError`)."""
+        for name, mark in self._marks().items():
+            if mark is not None:
+                raise LedgerRolledBack(
+                    f"{self.path} is gone or empty, but its witness {name} saw {mark.entries} entries: put the ledger "
+                    f"back, or, if it was moved by hand, run `incrowd ledger move {self.path} NEW`. If it is lost, "
+                    "`incrowd ledger fresh` starts afresh on the spent data, and the new ledger notes that for good"
+                )
+        for field, value in (terms or {}).items():
+            if value is None:
+                remedy = f"there is no ledger at {self.path} yet, and a new one needs it"
+                raise ConfigError(field=field, value=None, remedy=remedy)
+
+    def _marks(self) -> dict[str, Mark | None]:
+        """The mark in each memory, by the memory's name."""
+        marks = {str(path): read_witness(path) for path in self.files}
+        if self.known is not None:
+            marks[str(self.registry.path)] = self.registry.mark(self.known.id)
+        return marks
 
 
-def _only(entries: Sequence[Registered]) -> Registered | None:
-    return entries[0] if entries else None
+def read_witness(path: Path) -> Mark | None:
+    """The mark in a witness file, or None without a file. Another user's file raises `LedgerMisplaced`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        check_own(path)
+        mark = Mark(**json.loads(text))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerUnwritable(f"the witness {path} cannot be read ({error}): allow this user to") from error
+    except (ValueError, TypeError, RecursionError):  # a UnicodeDecodeError is a ValueError
+        mark = Mark(entries=0, head="")
+    if type(mark.entries) is not int or mark.entries < 1 or type(mark.head) is not str:
+        raise LedgerDamaged(f"the witness {path} is damaged: put an intact copy back")
+    return mark
 
 
-def _insert(connection: sqlite3.Connection, ledger: Registered) -> None:
-    where, mark = (str(ledger.path), str(ledger.witness)), ledger.mark
-    row = (ledger.id, ledger.unit, *where, mark.entries, mark.head, ledger.division)
-    connection.execute(f"INSERT INTO ledgers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 - our own names
+def write_witness(path: Path, mark: Mark) -> None:
+    """Replace the mark in a witness file: at any moment it holds the old one or the new one, which is then on disk."""
+    try:
+        _files.write(path, json.dumps(asdict(mark)) + "\n")
+    except OSError as error:
+        raise LedgerUnwritable(
+            f"the witness {path} cannot be written ({error}): what was just charged stays charged, but nothing may be "
+            "released for it; free some space or allow this user to write there"
+        ) from error
 
 
-def _remember(
-    connection: sqlite3.Connection,
-    ledger: Registered,
-    names: Sequence[str],
-    fingerprints: Sequence[str],
-    wholes: Sequence[str],
-) -> None:
-    known = (("names", "name", names), ("fingerprints", "fingerprint", fingerprints), ("wholes", "whole", wholes))
-    for table, column, values in known:
-        statement = f"INSERT OR IGNORE INTO {table} (unit, {column}, ledger) VALUES (?, ?, ?)"  # noqa: S608 - our own names
-        connection.executemany(statement, [(ledger.unit, value, ledger.id) for value in values])
+def beside(path: Path) -> Path:
+    """The place of a ledger's witness unless another is named."""
+    return path.with_name(f"{path.name}.witness")
+
+
+def _names(path: Path) -> list[Path]:
+    """Each name of the file on the way through symbolic links, its own first."""
+    name, names = path.absolute(), [path.resolve()]  # which refuses links that lead round in circles
+    while name.is_symlink():
+        name = name.parent.resolve() / name.name
+        names.append(name)
+        name = name.parent / name.readlink()
+    return names
+
+
+def _know(connection: sqlite3.Connection, ledger: str, unit: str | None, its: DataIdentity) -> None:
+    people = None if its.content is None else its.content.people
+    known = (("names", its.name), ("fingerprints", its.fingerprint), ("fingerprints", people), ("wholes", its.whole))
+    for table, value in known:
+        if value is not None:
+            statement = f"INSERT OR IGNORE INTO {table} (unit, {_LISTS[table]}, ledger) VALUES (?, ?, ?)"  # noqa: S608 - our own names
+            connection.execute(statement, (unit or "", value, ledger))
+    if its.content is not None:
+        _keep(connection, ledger, its.content)
 
 
 def _keep(connection: sqlite3.Connection, owner: str, content: Content) -> None:
-    rows = [(owner, each.kind, each.digests.astype("<u8").tobytes(), each.shared) for each in content.samples()]
-    connection.executemany("INSERT OR IGNORE INTO samples VALUES (?, ?, ?, ?)", rows)
-
-
-def _registered(
-    connection: sqlite3.Connection, row: tuple[str, str, str, str, int, str, str | None, int]
-) -> Registered:
-    ledger, unit, path, witness, entries, head, division, retired = row
-    names = connection.execute("SELECT name FROM names WHERE ledger = ? ORDER BY rowid", (ledger,))
-    prints = connection.execute("SELECT fingerprint FROM fingerprints WHERE ledger = ? ORDER BY rowid", (ledger,))
-    wholes = connection.execute("SELECT whole FROM wholes WHERE ledger = ? ORDER BY rowid", (ledger,))
-    return Registered(
-        id=ledger,
-        unit=unit,
-        path=Path(path),
-        witness=Path(witness),
-        mark=Mark(entries=entries, head=head),
-        division=division,
-        retired=bool(retired),
-        names=tuple(name for (name,) in names),
-        fingerprints=tuple(value for (value,) in prints),
-        wholes=tuple(value for (value,) in wholes),
-    )
+    for each in content.samples():
+        row = (owner, each.kind, each.digests.astype("<u8").tobytes(), each.shared)
+        connection.execute("INSERT OR IGNORE INTO samples VALUES (?, ?, ?, ?)", row)

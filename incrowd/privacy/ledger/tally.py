@@ -1,10 +1,11 @@
-"""What the entries of a ledger add up to: what was charged, and what is promised on top."""
+"""The sum of a ledger's entries: the data and the budget it is for, all charges, and all reservations."""
 
+import hmac
 import json
 import secrets
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from dp_accounting import DpEvent
@@ -13,13 +14,67 @@ from incrowd import _validate
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerDamaged
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import RepeatedEvent, event_from_json, event_to_json, fingerprint
-from incrowd.privacy.ledger.chain import Entry, canonical
-from incrowd.privacy.ledger.identity import DataIdentity
+from incrowd.privacy.content import Content
+from incrowd.privacy.ledger.chain import Chain, Entry, canonical
+
+PUBLIC_KEY = b"data that protect nobody"
+"""The key for data that are declared public: any holder of them may recognise them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """Data that are declared public, under all names that they may have; `remedy` is for private data."""
+
+    names: tuple[str, ...]
+    content: Content
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataIdentity:
+    """Some data, and the unit that is protected in them, say "client".
+
+    `fingerprint` is of the content, or None if only the name is known. `public` data protect no unit. `division` says
+    how units are made: the column of a table, or how examples were divided; for records, how silos divide them.
+    `whole` is the fingerprint of all that was divided, if these data are a part of it. `released` says that they were
+    released without privacy before. `content` recognises them under another name, and `declared` holds the public data
+    of their run; neither is written to the ledger.
+
+    Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
+    """
+
+    name: str
+    fingerprint: str | None = None
+    public: bool = False
+    unit: str | None = None
+    division: str = ""
+    whole: str | None = None
+    released: bool = False
+    content: Content | None = field(default=None, compare=False, repr=False)
+    declared: tuple[Declared, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= 1000:
+            raise ConfigError(field="data_identity", value=self.name, remedy="give a text of 1 to 1000 characters")
+
+    def __str__(self) -> str:
+        return f"public: {self.name}" if self.public else self.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The identity as JSON can hold it: `DataIdentity(**identity.to_json())` is equal to it."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+
+
+def same(first: str | None, second: str | None) -> bool | None:
+    """Whether two fingerprints are of the same content; None where one is missing, or their keys differ."""
+    if first is None or second is None or first.partition(":")[0] != second.partition(":")[0]:
+        return None
+    return hmac.compare_digest(first, second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """A ledger whose spend a fresh start left out of account; `epsilon` is None where it could not be read any more."""
+    """A ledger whose charges a fresh start does not count; `epsilon` is None where that ledger was unreadable."""
 
     ledger: str
     entries: int
@@ -29,11 +84,7 @@ class Forgotten:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a ledger was opened for; its first entry, never changed.
-
-    `id` is drawn for each ledger, so that copies of it can be told from it. `forgets` is empty unless the ledger was a
-    deliberate fresh start on data that had been spent on.
-    """
+    """The first entry of a ledger, which never changes. `id` is random; a fresh start `forgets` other ledgers."""
 
     budget: Budget
     relation: Relation
@@ -43,29 +94,22 @@ class Terms:
 
     def to_json(self) -> dict[str, object]:
         """The terms as JSON can hold them."""
-        return {
-            "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
-            "relation": self.relation.name,
-            "data_identity": self.data_identity.to_json(),
-            "forgets": [asdict(each) for each in self.forgets],
-            "id": self.id,
-        }
+        budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        its, forgets = self.data_identity.to_json(), [asdict(each) for each in self.forgets]
+        content = {"budget": budget, "relation": self.relation.name, "data_identity": its}
+        return {**content, "forgets": forgets, "id": self.id}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Terms":
-        """What `to_json` wrote."""
-        return cls(
-            budget=Budget(**content["budget"]),
-            relation=Relation[content["relation"]],
-            data_identity=DataIdentity.from_json(content["data_identity"]),
-            forgets=tuple(Forgotten(**each) for each in content["forgets"]),
-            id=content["id"],
-        )
+        """The terms that `to_json` wrote."""
+        its, forgets = DataIdentity(**content["data_identity"]), (Forgotten(**each) for each in content["forgets"])
+        budget, relation = Budget(**content["budget"]), Relation[content["relation"]]
+        return cls(budget=budget, relation=relation, data_identity=its, forgets=tuple(forgets), id=content["id"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """A plan whose price is promised: its events in order, and how many of them were charged."""
+    """A plan whose price is reserved: its events in order, and how many of them were charged."""
 
     label: str
     runs: tuple[RepeatedEvent, ...]
@@ -74,130 +118,109 @@ class Reservation:
 
     @property
     def id(self) -> str:
-        """What `charge` and `release_reservation` take: the label, which no two reservations of a ledger share."""
+        """The label, which no two reservations of a ledger share: `charge` and `release_reservation` take it."""
         return self.label
 
     @property
     def events(self) -> int:
-        """How many events the plan has."""
+        """The number of events of the plan."""
         return sum(count for _, count in self.runs)
 
-    def check_continued(self, runs: Sequence[RepeatedEvent]) -> None:
-        """The plan is this one, and was not given back (`ConfigError`)."""
-        if self.released or runs_to_json(self.runs) != runs_to_json(runs):
-            why = "it was released" if self.released else "it has other events"
-            raise ConfigError(field="label", value=self.label, remedy=f"{why}; reserve under a new label")
-
-
-@dataclass
-class _OpenReservation:
-    """A reservation on its way: what is still to be charged, in order."""
-
-    label: str
-    runs: tuple[RepeatedEvent, ...]
-    remaining: deque[tuple[str, RepeatedEvent]]
-    charged: int = 0
-    released: bool = False
-
-    def take(self) -> None:
-        """Count the next event as charged."""
-        key, (event, count) = self.remaining.popleft()
-        if count > 1:
-            self.remaining.appendleft((key, (event, count - 1)))
-        self.charged += 1
+    def left(self) -> Iterator[tuple[int, int]]:
+        """The runs that are still to be charged, by their place in the plan, with the count that is left."""
+        charged = self.charged
+        for place, (_, count) in enumerate(() if self.released else self.runs):
+            if charged < count:
+                yield place, count - charged
+            charged = max(0, charged - count)
 
 
 @dataclass
 class Tally:
-    """The sum of a ledger's entries, from the first up to `length`.
+    """The sum of a ledger's entries, each of which `apply` adds.
 
     Guarantee: `promised` changes only where `version` does, and a charge on a reservation changes neither.
     """
 
-    length: int = 0
-    head: str = ""
     version: int = 0
     charged: int = 0
     simulated: int = 0
+    hashes: list[str] = field(default_factory=list)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     _terms: Terms | None = None
-    _keys: dict[str, tuple[str, str, int]] = field(default_factory=dict)
-    _spent: dict[str, RepeatedEvent] = field(default_factory=dict)
-    _promises: dict[str, _OpenReservation] = field(default_factory=dict)
-    _events: dict[str, tuple[str, DpEvent]] = field(default_factory=dict)
+    _paid: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    _spent: Counter[str] = field(default_factory=Counter)  # by the fingerprints of the events
+    _prints: dict[str, list[str]] = field(default_factory=dict)
+    _events: dict[str, DpEvent] = field(default_factory=dict)
+    _read: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, chain: Chain) -> "Tally":
+        """The sum of all entries of a file, which is checked from its first byte to its last."""
+        tally = cls()
+        chain.check_file()
+        for entry in chain.entries():
+            tally.apply(entry)
+        return tally
 
     @property
     def terms(self) -> Terms:
-        """What the ledger was opened for. Edge cases: no entry, no terms: `LedgerDamaged`."""
+        """The first entry. Edge cases: no entry, no terms: `LedgerDamaged`."""
         if self._terms is None:
             raise LedgerDamaged("the ledger has no entries: put an intact copy back")
         return self._terms
 
+    @property
+    def head(self) -> str:
+        """The hash of the last entry."""
+        return self.hashes[-1] if self.hashes else ""
+
     def spent(self) -> list[RepeatedEvent]:
         """All that was charged, equal events counted together."""
-        return list(self._spent.values())
+        return [(self._events[kind], count) for kind, count in self._spent.items()]
 
     def promised(self) -> list[RepeatedEvent]:
         """All that was charged or is reserved, equal events counted together."""
-        total = dict(self._spent)
-        for promise in self._promises.values():
-            for key, run in promise.remaining:
-                _add(total, key, run)
-        return list(total.values())
-
-    def labels(self) -> list[str]:
-        """The labels of all reservations, in order."""
-        return list(self._promises)
+        total = self._spent.copy()
+        for label, reservation in self.reservations.items():
+            for place, count in reservation.left():
+                total[self._prints[label][place]] += count
+        return [(self._events[kind], count) for kind, count in total.items()]
 
     def reservation(self, label: str) -> Reservation:
-        """How a reservation stands at present. Edge cases: an unknown label raises `ConfigError`."""
-        promise = self._promise(label)
-        return Reservation(label=label, runs=promise.runs, charged=promise.charged, released=promise.released)
+        """A reservation as it stands now. Edge cases: an unknown label raises `ConfigError`."""
+        if label not in self.reservations:
+            remedy = f"give one of this ledger's reservations: {', '.join(map(repr, self.reservations)) or 'none'}"
+            raise ConfigError(field="reservation", value=label, remedy=remedy)
+        return self.reservations[label]
 
-    def check_charge(self, key: str, label: str) -> None:
-        """The event of this fingerprint is the reservation's next one."""
-        promise = self._promise(label)
-        if promise.released:
-            raise ConfigError(
-                field="reservation", value=label, remedy="it was released; reserve again under a new label"
-            )
-        if not promise.remaining:
-            raise BudgetExceeded(
-                f"all {promise.charged} events of the reservation {label!r} are charged: reserve more under a new label"
-            )
-        due, (event, _) = promise.remaining[0]
-        if key != due:
-            remedy = f"charge the reservation's next event, which is number {promise.charged} (from 0): {event}"
-            raise ConfigError(field="event", value=key, remedy=remedy)
+    def check_due(self, event: str, label: str) -> None:
+        """The event of this fingerprint is the next one of the reservation."""
+        its, more = self.reservation(label), "under a new label"
+        if its.released:
+            raise ConfigError(field="reservation", value=label, remedy=f"it was released; reserve again {more}")
+        place, _ = next(its.left(), (None, 0))
+        if place is None:
+            raise BudgetExceeded(f"all {its.charged} events of the reservation {label!r} are charged: reserve {more}")
+        if event != self._prints[label][place]:
+            due = f"which is number {its.charged} (from 0): {its.runs[place][0]}"
+            raise ConfigError(field="event", value=event, remedy=f"charge the reservation's next event, {due}")
 
-    def paid(self, key: str) -> int | None:
-        """The position of the charge under this key, if there is one."""
-        return self._keys[key][2] if key in self._keys else None
+    def paid(self, key: str | None) -> int | None:
+        """The position of the charge under this key, if the key was charged."""
+        return self._paid[key][2] if key in self._paid else None
 
-    def check_key(self, key: str) -> None:
-        """A key that nothing was charged under yet."""
-        check_text(key=key)
-        if key in self._keys:
-            raise ConfigError(field="key", value=key, remedy="it is charged already, and a key pays once")
-
-    def check_again(self, key: str, *, event: str, source: str) -> int:
-        """The same may be drawn once more: this event was charged under the key, with noise from the same seed.
-
-        Edge cases: anything else would be new noise, which costs again: `ConfigError`.
-        """
-        charged, noted, position = self._keys[key]
+    def check_again(self, key: str, *, event: str, source: str) -> None:
+        """The key was charged for this event with noise from the same seed: drawn again, it tells no more."""
+        charged, noted, _ = self._paid[key]
         if source == "system" or source != noted:
             remedy = "it is paid for already, and fresh noise would cost again: go on with the next round"
             raise ConfigError(field="key", value=key, remedy=remedy)
         if charged != event:
             raise ConfigError(field="key", value=key, remedy="it is paid for already, and another event was")
-        return position
 
     def apply(self, entry: Entry) -> None:
-        """Count one more entry.
-
-        Edge cases: an entry that contradicts those before it, or that cannot be read, raises `LedgerDamaged` and is not
-        counted.
-        """
+        """Count one more entry. One that contradicts those before it, or is unreadable, raises `LedgerDamaged`."""
         content = entry.content()
         try:
             match entry.kind:
@@ -208,62 +231,50 @@ class Tally:
                 case "reserve" if entry.position:
                     self._apply_reserve(content["label"], content["runs"])
                 case "release" if entry.position:
-                    self._apply_release(content["label"])
+                    label = content["label"]
+                    self.reservations[label] = replace(self.reservation(label), released=True)
                 case kind:
                     raise ConfigError(field="kind", value=kind, remedy="no such entry belongs here")
         except (AccountingError, BudgetExceeded, ConfigError, KeyError, TypeError, ValueError) as error:
-            raise LedgerDamaged(
-                f"entry {entry.position} of the ledger ({entry.kind}) makes no sense: {error}"
-            ) from error
+            where = f"entry {entry.position} of the ledger ({entry.kind})"
+            raise LedgerDamaged(f"{where} makes no sense: {error}") from error
         if content.get("reservation") is None:
             self.version = entry.position
-        self.length, self.head = entry.position + 1, entry.hash
+        self.hashes.append(entry.hash)
 
     def _apply_charge(self, content: Mapping[str, Any], position: int) -> None:
-        kind, event = self._event(content["event"])
+        kind = self._kind(content["event"])
         label, key, source = content["reservation"], content["key"], content["randomness"]
-        check_text(randomness=source)
-        if key is not None:
-            self.check_key(key)
+        check_text(randomness=source, **({} if key is None else {"key": key}))
+        if key in self._paid:
+            raise ConfigError(field="key", value=key, remedy="it is charged already, and a key pays once")
         if label is not None:
-            self.check_charge(kind, label)
-            self._promises[label].take()
+            self.check_due(kind, label)
+            its = self.reservations[label]
+            self.reservations[label] = replace(its, charged=its.charged + 1)
         if key is not None:
-            self._keys[key] = kind, source, position
-        _add(self._spent, kind, (event, 1))
+            self._paid[key] = kind, source, position
+        self._spent[kind] += 1
         self.charged += 1
         self.simulated += source != "system"
 
     def _apply_reserve(self, label: str, runs: Sequence[Sequence[Any]]) -> None:
-        if label in self._promises:
+        if label in self.reservations:
             raise ConfigError(field="label", value=label, remedy="two reservations share it")
-        remaining: deque[tuple[str, RepeatedEvent]] = deque()
-        for obj, count in runs:
+        for _, count in runs:
             _validate.count(count=count)
-            key, event = self._event(obj)
-            remaining.append((key, (event, count)))
-        self._promises[label] = _OpenReservation(label, tuple(run for _, run in remaining), remaining)
+        kinds = [self._kind(obj) for obj, _ in runs]
+        plan = tuple((self._events[kind], count) for kind, (_, count) in zip(kinds, runs, strict=True))
+        self._prints[label], self.reservations[label] = kinds, Reservation(label=label, runs=plan)
 
-    def _apply_release(self, label: str) -> None:
-        promise = self._promise(label)
-        promise.remaining.clear()
-        promise.released = True
-
-    def _promise(self, label: str) -> _OpenReservation:
-        if label not in self._promises:
-            known = ", ".join(map(repr, self._promises)) or "none"
-            raise ConfigError(
-                field="reservation", value=label, remedy=f"give one of this ledger's reservations: {known}"
-            )
-        return self._promises[label]
-
-    def _event(self, obj: Mapping[str, object]) -> tuple[str, DpEvent]:
-        """The event and its fingerprint; a long ledger repeats few events many times, so each is read once."""
+    def _kind(self, obj: Mapping[str, object]) -> str:
+        """The fingerprint of an event; a long ledger repeats few events many times, so each is read once."""
         text = json.dumps(obj)
-        if text not in self._events:
+        if text not in self._read:
             event = event_from_json(obj)
-            self._events[text] = fingerprint(event), event
-        return self._events[text]
+            self._read[text] = kind = fingerprint(event)
+            self._events.setdefault(kind, event)
+        return self._read[text]
 
 
 def runs_to_json(runs: Sequence[RepeatedEvent]) -> list[list[object]]:
@@ -275,26 +286,22 @@ def runs_to_json(runs: Sequence[RepeatedEvent]) -> list[list[object]]:
     return [[event_to_json(event), int(count)] for event, count in runs]
 
 
-def check_text(**fields: object) -> None:
+def check_text(**values: object) -> None:
     """Each value is a text of 1 to 200 characters."""
-    for name, value in fields.items():
+    for name, value in values.items():
         if not isinstance(value, str) or not 0 < len(value) <= 200:
             raise ConfigError(field=name, value=value, remedy="give a text of 1 to 200 characters")
 
 
 def check_note(note: Mapping[Any, object]) -> None:
     """A note is small and flat."""
-    for name, value in note.items():
-        if not isinstance(name, str) or not isinstance(value, str | int | float | bool | None):
-            raise ConfigError(field="note", value=note, remedy="give texts, numbers or flags by name")
+    if not all(
+        isinstance(key, str) and isinstance(value, str | int | float | bool | None) for key, value in note.items()
+    ):
+        raise ConfigError(field="note", value=note, remedy="give texts, numbers or flags by name")
     try:
         text = canonical(note)
     except ValueError as error:
         raise ConfigError(field="note", value=note, remedy="give finite numbers") from error
     if len(text) > 1000:
         raise ConfigError(field="note", value=f"{text[:50]}...", remedy="give at most 1000 characters of JSON")
-
-
-def _add(total: dict[str, RepeatedEvent], key: str, run: RepeatedEvent) -> None:
-    event, count = run
-    total[key] = event, count + total.get(key, (event, 0))[1]

@@ -9,7 +9,7 @@ import pytest
 
 from incrowd.errors import ConfigError, IncrowdError, LedgerError, LedgerMismatch, LedgerMisplaced, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger import care
+from incrowd.privacy.ledger import home as ledgers
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.registry import Registered
@@ -28,7 +28,7 @@ def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def known(home: Home) -> Registered:
     """A ledger with one charge."""
     charge(found(home, data()).path)
-    return home.registry.ledgers()[0]
+    return home.ledgers()[0]
 
 
 def charge(path: Path) -> None:
@@ -45,21 +45,21 @@ def entries(path: Path) -> int:
 
 
 def test_a_ledger_moves_with_its_witness_and_is_found_there(home: Home, known: Registered, folder: Path) -> None:
-    moved = care.move(home, known.path, folder / "new.sqlite")
+    moved = ledgers.move(home, known.path, folder / "new.sqlite")
     assert (moved.path, moved.witness) == (folder / "new.sqlite", folder / "new.sqlite.witness")
     assert not list(known.path.parent.iterdir())
     charge(found(home, data()).path)
     assert entries(folder / "new.sqlite") == 3
-    assert care.move(home, known.path, folder / "new.sqlite") == home.registry.at(folder / "new.sqlite")  # once more
+    assert ledgers.move(home, known.path, folder / "new.sqlite") == home.at(folder / "new.sqlite")  # once more
 
 
 def test_a_witness_moves_alone_and_stays_where_it_was_put(home: Home, known: Registered, folder: Path) -> None:
-    moved = care.move(home, known.path, known.path, witness=folder / "witness")
+    moved = ledgers.move(home, known.path, known.path, witness=folder / "witness")
     assert (moved.path, moved.witness) == (known.path, folder / "witness")
     assert not known.witness.exists()
-    assert care.move(home, known.path, known.path, witness=folder / "witness").witness.exists()
+    assert ledgers.move(home, known.path, known.path, witness=folder / "witness").witness.exists()
     charge(known.path)
-    moved = care.move(home, known.path, folder / "new.sqlite")
+    moved = ledgers.move(home, known.path, folder / "new.sqlite")
     assert moved.witness == folder / "witness"
     assert entries(moved.path) == 3
 
@@ -72,29 +72,29 @@ def test_a_ledger_that_was_moved_by_hand_is_taken_up_if_nothing_is_missing(
     known.path.rename(folder / "new.sqlite")
     for moved, error in (("old.sqlite", LedgerRolledBack), ("none.sqlite", ConfigError)):
         with pytest.raises(error):
-            care.move(home, known.path, folder / moved)
+            ledgers.move(home, known.path, folder / moved)
     Ledger.open(folder / "other.sqlite", budget=BUDGET, relation=RELATION, data_identity="x").close()
     with pytest.raises(LedgerMismatch, match="is not the ledger that was at"):
-        care.move(home, known.path, folder / "other.sqlite")
-    care.move(home, known.path, folder / "new.sqlite")
+        ledgers.move(home, known.path, folder / "other.sqlite")
+    ledgers.move(home, known.path, folder / "new.sqlite")
     assert entries(found(home, data()).path) == 3
 
 
 def test_nothing_in_the_way_is_replaced(home: Home, known: Registered, folder: Path) -> None:
     second = found(home, data("two", "1:bb"), folder / "two.sqlite")
     with pytest.raises(ConfigError, match="another ledger belongs there"):
-        care.move(home, known.path, second.path)
+        ledgers.move(home, known.path, second.path)
     (folder / "notes.txt").write_text("notes")
     with pytest.raises(ConfigError, match="there is another file"):
-        care.move(home, known.path, folder / "notes.txt")
+        ledgers.move(home, known.path, folder / "notes.txt")
     with pytest.raises(ConfigError, match="no such ledger is registered"):
-        care.move(home, folder / "notes.txt", folder / "new.sqlite")
+        ledgers.move(home, folder / "notes.txt", folder / "new.sqlite")
     assert (folder / "notes.txt").read_text() == "notes"
 
 
 def test_who_has_a_ledger_open_while_it_moves_is_told(home: Home, known: Registered, folder: Path) -> None:
     with Ledger.open(known.path) as ledger:
-        care.move(home, known.path, folder / "new.sqlite")
+        ledgers.move(home, known.path, folder / "new.sqlite")
         with pytest.raises(LedgerRolledBack, match="replaced or removed while in use"):
             ledger.charge(SMALL)
 
@@ -108,7 +108,7 @@ def test_a_move_that_is_killed_leaves_one_ledger_and_goes_on(
     while status == -signal.SIGKILL:
         target = folder / f"moved-{line}" / "ledger.sqlite"
         target.parent.mkdir(mode=0o700)
-        work = lambda: care.move(home, source, target)  # noqa: B023, E731 - waited for
+        work = lambda: ledgers.move(home, source, target)  # noqa: B023, E731 - waited for
         status = status_of(start(lambda: killed_at("/incrowd/privacy/ledger/", line, work)))  # noqa: B023 - waited for
         usable = 0
         for path in (source, target):
@@ -117,7 +117,7 @@ def test_a_move_that_is_killed_leaves_one_ledger_and_goes_on(
             except LedgerError:
                 assert path.exists()
         assert usable == 1
-        assert care.move(home, source, target).path == target
+        assert ledgers.move(home, source, target).path == target
         assert not source.exists()
         assert entries(found(home, data()).path) == 2
         source, line = target, line + stride
@@ -130,29 +130,29 @@ def test_a_move_that_is_killed_leaves_one_ledger_and_goes_on(
 
 def test_a_backup_cannot_be_charged_and_puts_a_lost_ledger_back(known: Registered, folder: Path) -> None:
     copy = folder / "backup.sqlite"
-    mark = care.backup(known.path, copy)
+    mark = ledgers.backup(known.path, copy)
     assert (mark.entries, copy.stat().st_mode & 0o777) == (2, 0o600)
     for opened in (Ledger.open, Ledger.read):
         with pytest.raises(LedgerMisplaced, match="is a backup"):
             opened(copy)
     with pytest.raises(ConfigError, match="it is there already"):
-        care.backup(known.path, copy)
+        ledgers.backup(known.path, copy)
     with pytest.raises(ConfigError, match="it is still there"):
-        care.restore(copy, known.path)
+        ledgers.restore(copy, known.path)
     known.path.unlink()
-    assert care.restore(copy, known.path) == mark
+    assert ledgers.restore(copy, known.path) == mark
     assert entries(known.path) == 2
 
 
 def test_an_old_backup_is_not_put_back(known: Registered, folder: Path) -> None:
-    care.backup(known.path, folder / "backup.sqlite")
+    ledgers.backup(known.path, folder / "backup.sqlite")
     charge(known.path)
     known.path.unlink()
     for missing in (None, known.witness):
         if missing is not None:
             missing.unlink()
         with pytest.raises(LedgerRolledBack, match="saw 3"):
-            care.restore(folder / "backup.sqlite", known.path)
+            ledgers.restore(folder / "backup.sqlite", known.path)
         assert not known.path.exists()
     assert [path.name for path in known.path.parent.iterdir()] == []
 
@@ -161,16 +161,16 @@ def test_of_a_ledger_that_nobody_registered_a_backup_needs_the_witness(folder: P
     path = folder / "ledger"
     with Ledger.open(path, budget=BUDGET, relation=RELATION, data_identity="x") as ledger:
         ledger.charge(SMALL)
-    care.backup(path, folder / "backup")
+    ledgers.backup(path, folder / "backup")
     path.unlink()
-    care.restore(folder / "backup", path)
+    ledgers.restore(folder / "backup", path)
     path.unlink()
     (folder / "ledger.witness").unlink()
     with pytest.raises(LedgerRolledBack, match="lost its witness"):
-        care.restore(folder / "backup", path)
+        ledgers.restore(folder / "backup", path)
     (folder / "notes.txt").write_text("notes" * 500)
     with pytest.raises(LedgerError):
-        care.restore(folder / "notes.txt", path)
+        ledgers.restore(folder / "notes.txt", path)
 
 
 # Begun afresh
@@ -178,8 +178,8 @@ def test_of_a_ledger_that_nobody_registered_a_backup_needs_the_witness(folder: P
 
 def test_a_fresh_start_names_what_it_forgets_each_time(home: Home, known: Registered) -> None:
     half = Budget(epsilon=0.5, delta=1e-5)
-    first = care.fresh(home, known, budget=half)
-    second = care.fresh(home, first, budget=half)
+    first = ledgers.fresh(home, known, budget=half)
+    second = ledgers.fresh(home, first, budget=half)
     with Ledger.open(second.path) as ledger:
         assert [(each.ledger, each.entries) for each in ledger.forgets] == [(known.id, 2), (first.id, 1)]
         assert ledger.forgets[0].epsilon == verify(known.path)["epsilon"] != 0
@@ -189,24 +189,21 @@ def test_a_fresh_start_names_what_it_forgets_each_time(home: Home, known: Regist
         Ledger.open(known.path)
     assert verify(known.path)["intact"]
     with pytest.raises(ConfigError, match="closed by a fresh start already"):
-        care.fresh(home, home.registry.by_id(known.id) or known, budget=half)
+        ledgers.fresh(home, home.by_id(known.id) or known, budget=half)
 
 
-def test_a_lost_ledger_can_be_followed_by_a_fresh_one(home: Home, known: Registered) -> None:
-    known.path.unlink()
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_ledger_can_be_followed_by_a_fresh_one(home: Home, known: Registered, damaged: bool) -> None:
+    if damaged:
+        known.path.write_bytes(b"damaged" * 1000)
+    else:
+        known.path.unlink()
     with pytest.raises(ConfigError, match="cannot be read: state it"):
-        care.fresh(home, known, budget=BUDGET)
-    begun = care.fresh(home, known, budget=BUDGET, relation=RELATION)
+        ledgers.fresh(home, known, budget=BUDGET)
+    begun = ledgers.fresh(home, known, budget=BUDGET, relation=RELATION)
     with Ledger.open(begun.path) as ledger:
         (forgotten,) = ledger.forgets
     assert (forgotten.entries, forgotten.epsilon) == (2, None)
-
-
-def test_a_damaged_ledger_can_be_followed_by_a_fresh_one(home: Home, known: Registered) -> None:
-    known.path.write_bytes(b"damaged" * 1000)
-    begun = care.fresh(home, known, budget=BUDGET, relation=RELATION)
-    with Ledger.open(begun.path) as ledger:
-        assert ledger.forgets[0].epsilon is None
 
 
 # Many at once
@@ -224,7 +221,7 @@ def test_a_process_killed_while_it_begins_a_ledger_leaves_what_the_next_one_find
         first = found(home, data())
         assert found(home, data("other name")).id == first.id
         charge(first.path)
-        assert len(home.registry.ledgers()) == 1
+        assert len(home.ledgers()) == 1
         line += stride
     assert status == 0
     assert line > 200
@@ -236,7 +233,7 @@ def test_processes_that_ask_at_once_get_one_ledger(home: Home) -> None:
 
     processes = [start(work) for _ in range(6)]
     assert [status_of(process) for process in processes] == [0] * 6
-    (known,) = home.registry.ledgers()
+    (known,) = home.ledgers()
     assert known.mark.entries == 7
     assert entries(known.path) == 7
     with pytest.raises(IncrowdError):

@@ -6,8 +6,8 @@ from dp_accounting import GaussianDpEvent
 
 from incrowd._random import SeededRandomness
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.silo_plan import SiloPlan
 

@@ -14,7 +14,7 @@ from tests.privacy.ledgers import EVENT, FITS, SMALL
 
 @pytest.fixture
 def chain() -> Iterator[Chain]:
-    chain = Chain.in_memory()
+    chain = Chain(None)
     with chain.transaction(write=True):
         chain.create()
     yield chain
@@ -71,6 +71,15 @@ def test_a_charge_on_a_released_or_used_up_reservation_is_refused(chain: Chain) 
     Ledger(chain)
     append(chain, planned)
     with pytest.raises(LedgerDamaged, match="entry 3"):
+        Ledger(chain)
+
+
+def test_a_key_that_is_charged_twice_in_a_file_is_refused(chain: Chain) -> None:
+    keyed = ("charge", {**CHARGE, "key": "a"})
+    append(chain, ("terms", TERMS), keyed)
+    assert Ledger(chain).paid("a")
+    append(chain, keyed)
+    with pytest.raises(LedgerDamaged, match="it is charged already, and a key pays once"):
         Ledger(chain)
 
 
