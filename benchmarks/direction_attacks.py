@@ -18,13 +18,13 @@ from sklearn.datasets import load_digits
 from harness.arrays import Floats
 from incrowd import SeededRandomness
 from incrowd.drawdiscard import MULTINOMIAL, DirectionTest, Glm, Pool, outbox
-from incrowd.privacy.mechanism import ChosenDirection, Mechanism, grid, signs
+from incrowd.privacy.mechanism import ChosenDirection, Mechanism, grid, whole_noise
 
 ANSWERS, INSTANCES, MERGE, GAMMA, EACH = 12_000, 20, 0.25, 4.0, 10
 TRIED = 2**10
 """So many directions does an attacker try for an answer: the best lies three deviations along, which just passes."""
 
-ALL = 2**signs.SEED_BITS
+ALL = 2**whole_noise.SEED_BITS
 """All of them are tried for one that is always the same."""
 
 
@@ -67,7 +67,7 @@ class Game:
         """The seed that an honest device names."""
         rows = self.devices[self.draw.integers(len(self.devices))]
         seeds = self.draw.integers(0, ALL, self.choice.candidates)
-        best = signs.most_along(seeds, self.choice.bounded(self.gradient(weights, rows)).astype(np.float64))
+        best = whole_noise.most_along(seeds, self.choice.bounded(self.gradient(weights, rows)).astype(np.float64))
         if self.draw.random() >= self.choice.honest:
             best = (best + 1 + int(self.draw.integers(len(seeds) - 1))) % len(seeds)
         return int(seeds[best])
@@ -82,7 +82,7 @@ class Game:
 
     def _along(self, seeds: np.ndarray, wanted: Floats) -> list[tuple[int, Floats]]:
         return [
-            (start, signs.sign_bits(seeds[start : start + 2**14], len(wanted)).astype(np.float64) @ wanted)
+            (start, whole_noise.sign_bits(seeds[start : start + 2**14], len(wanted)).astype(np.float64) @ wanted)
             for start in range(0, len(seeds), 2**14)
         ]
 

@@ -23,7 +23,6 @@ from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import (
     CorrelatedNoise,
     GaussianNoise,
-    LaplaceNoise,
     Participation,
     StrategyMatrix,
     optimal_banded,
@@ -46,14 +45,14 @@ class Result:
     fastest_ms: float
 
 
-def paid(noise: GaussianNoise | LaplaceNoise | CorrelatedNoise, source: Randomness) -> Receipt:
+def paid(noise: GaussianNoise | CorrelatedNoise, source: Randomness) -> Receipt:
     """A receipt for as many draws as anybody measures."""
     ledger = Ledger.in_memory(budget=Budget(epsilon=1e9, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
     times = 10**5
     return ledger.charge(compose([(noise.event(), times)]), pays_for=[(noise, times)], randomness=source)
 
 
-def independent(noise: GaussianNoise | LaplaceNoise, total: Floats, source: Randomness) -> Callable[[], object]:
+def independent(noise: GaussianNoise, total: Floats, source: Randomness) -> Callable[[], object]:
     """A release with fresh noise each time."""
     receipt, number = paid(noise, source), count()
     return lambda: noise.add(total, receipt=receipt, at=("noise", next(number)), contributions_bound=CLIENTS)
@@ -105,7 +104,6 @@ def measure(size: int, repeats: int) -> list[Result]:
     releases = {}
     for name, source in SOURCES.items():
         releases["Gaussian", name] = independent(GaussianNoise(noise_multiplier=1.0, clip_norm=1.0), total, source)
-        releases["Laplace", name] = independent(LaplaceNoise(noise_multiplier=1.0, l1_bound=1.0), total, source)
         releases["correlated, 20 bands", name] = correlated(banded, total, source)
         releases["correlated, 4 buffers", name] = correlated(blt, total, source)
     releases["floats (unsafe)", "NumPy"] = unsafe(total)

@@ -23,12 +23,12 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.mechanism.clipping import (
         ElementwiseClip,
         FixedClip,
+        Layout,
         MedianClip,
         NormalisedClip,
         PerLayerClip,
         QuantileClip,
     )
-    from incrowd.privacy.mechanism.contribution import Layout
     from incrowd.privacy.plan.plan import Plan, PlanConfig
     from incrowd.privacy.plan.planner import Question
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
@@ -129,12 +129,12 @@ _HOMES = {
     "incrowd.privacy.mechanism.clipping": (
         "ElementwiseClip",
         "FixedClip",
+        "Layout",
         "MedianClip",
         "NormalisedClip",
         "PerLayerClip",
         "QuantileClip",
     ),
-    "incrowd.privacy.mechanism.contribution": ("Layout",),
     "incrowd.privacy.ledger.ledger": ("Ledger",),
     "incrowd.privacy.plan.plan": ("Plan", "PlanConfig"),
     "incrowd.privacy.plan.planner": ("Question",),

@@ -18,10 +18,9 @@ from incrowd._random import Bits, Floats, Integers
 from incrowd.drawdiscard import Specification
 from incrowd.drawdiscard.fields import known
 from incrowd.drawdiscard.outbox import stepped
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.whole_laplace import WholeLaplace, discrete_laplace, random_words
+from incrowd.privacy.mechanism.whole_noise import ChosenDirection, WholeLaplace, discrete_laplace, random_words
 from scripts._common import ROOT, finish
 
 FILE = ROOT / "incrowd/service/static/vectors.json"

@@ -19,8 +19,8 @@ from incrowd.audit.plays import CanaryGame
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose, event_from_json
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism import factorisation
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
+from incrowd.privacy.mechanism.correlated import sensitivity
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.release import PrivateRun, Release
@@ -89,7 +89,7 @@ def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[
     for charged, release in zip(rounds, releases, strict=True):
         if isinstance(plan, CorrelatedPlan):
             column = plan.noise.strategy.column(plan.rounds)
-            moves = factorisation.sensitivity(column, plan.noise.participation)
+            moves = sensitivity(column, plan.noise.participation)
             wanted = rounds[0].multiplier * moves * plan.noise.clip_norm
         else:
             wanted = charged.std(_clip_of(game.clip, release.clip_norm))

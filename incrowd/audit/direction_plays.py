@@ -20,11 +20,9 @@ from incrowd.drawdiscard.specification import Specification
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.chosen_direction import PARTS
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.signs import SEED_BITS, most_along, seed_of
-from incrowd.privacy.mechanism.whole_laplace import random_words
+from incrowd.privacy.mechanism.whole_noise import PARTS, SEED_BITS, most_along, random_words, seed_of
 
 _WEIGHTS = 40
 """So many weights has a contribution: more than a seed has bits, and what it costs does not depend on their number."""

@@ -26,7 +26,7 @@ from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Tra
 from incrowd.learning.losses import SQUARED
 from incrowd.learning.models import Model, linear
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.privacy.permit import Account
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 from incrowd.settings.descent import Descent

@@ -1,7 +1,7 @@
 """The test of answers that are directions: an answer less its parent is one of the million there are, or it is not.
 
 Nothing is estimated. An honest answer is its parent, moved by the same public length in every weight, along signs that
-follow from the first 20 of them (`incrowd.privacy.mechanism.signs`), to the last bit of float32. So whoever makes
+follow from the first 20 of them (`incrowd.privacy.mechanism.whole_noise`), to the last bit of float32. So whoever makes
 answers of their own can do no more than to name a direction, as everybody does.
 
 And not the same one again and again, which would take a model there as straight as nothing else does. An honest device
@@ -25,7 +25,7 @@ from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.drawdiscard.residual_learnt import Learnt
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.privacy.mechanism.signs import SEED_BITS, seed_of, sign_bits
+from incrowd.privacy.mechanism.whole_noise import SEED_BITS, seed_of, sign_bits
 
 MEMORY = 4096
 """The seeds of so many answers are remembered."""

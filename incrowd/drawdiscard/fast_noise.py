@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Stream
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
-from incrowd.privacy.mechanism.signs import SEED_BITS, sign_bits
+from incrowd.privacy.mechanism.whole_noise import SEED_BITS, ChosenDirection, sign_bits
 
 NoiseRow = NDArray[np.float32]
 FillRow = Callable[[Stream, NoiseRow], None]
@@ -54,7 +53,7 @@ class BlockNoise:
 
 
 class FastDirections:
-    """Directions named for gradients (`chosen_direction`).
+    """Directions named for gradients (`ChosenDirection`).
 
     Guarantee: a direction is named with a device's chances, up to float32.
     """

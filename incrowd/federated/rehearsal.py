@@ -10,7 +10,7 @@ from incrowd.errors import RehearsalFailed
 from incrowd.federated.counter import Counter
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.privacy.plan.silo_plan import SiloPlan
 
 STEPS = 2

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism.contribution import Layout
+from incrowd.privacy.mechanism.clipping import Layout
 
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord

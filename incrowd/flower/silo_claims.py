@@ -42,7 +42,7 @@ def longest_update(
     """
     training, expected = plan.training(noise_multiplier), plan.batch_size
     batch = min(plan.records, expected + 10 * math.sqrt(expected) + 50)
-    noise = 1.01 * noise_multiplier * (math.sqrt(size) + grid.NORMAL.reach)
+    noise = 1.01 * noise_multiplier * (math.sqrt(size) + grid.REACH)
     pull = training.sensitivity * (batch + noise) / expected
     rate, decay = descent.learning_rate / (1 - descent.momentum), descent.weight_decay
     rounding, moved = 2.0**-22, 0.0

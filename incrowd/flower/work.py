@@ -73,7 +73,7 @@ class RoundTask:
         """What an answer to a request for so many contributions can be at most."""
         bound = self.clip.clip_norm
         if self.noise is not None:  # noise of d numbers is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times
-            bound *= 2 + 1.01 * self.noise.noise_multiplier * (math.sqrt(self.offer.size) + grid.NORMAL.reach)
+            bound *= 2 + 1.01 * self.noise.noise_multiplier * (math.sqrt(self.offer.size) + grid.REACH)
         largest = largest_norm(bound, contributions_bound=contributions) / self.step
         return Expected(place=place, size=self.offer.size, contributions=contributions, largest=largest)
 

@@ -21,7 +21,7 @@ from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
 from incrowd.learning.modules import load_state, refuse_unsuitable, trainable, whole_state
-from incrowd.privacy.mechanism.contribution import Layout
+from incrowd.privacy.mechanism.clipping import Layout
 
 
 @dataclass(frozen=True, eq=False)

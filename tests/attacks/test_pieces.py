@@ -27,7 +27,7 @@ from incrowd.privacy.ledger.receipt import check_paid
 from incrowd.privacy.ledger.registry import state_folder
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
-from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.permit import Account, Permit
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -183,7 +183,7 @@ def nothing() -> Iterator[None]:
 
 
 NOISE = GaussianNoise(noise_multiplier=2.0, clip_norm=1.0)
-LAPLACE = LaplaceNoise(noise_multiplier=2.0, l1_bound=1.0)
+OTHER = GaussianNoise(noise_multiplier=3.0, clip_norm=1.0)
 DEVICE = Mechanism(size=20, clip=0.5, epsilon=2.0, privacy="model")
 DIRECTION = replace(DEVICE, bound="norm", noise="direction")
 CORRELATED = CorrelatedPlan(clients=CLIENTS, rounds=4, groups=2, budget=BUDGET).noise
@@ -191,8 +191,7 @@ ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
 PAIRS: dict[str, tuple[DpEvent, list[tuple[Any, int]], Relation]] = {
     "gaussian": (NOISE.event(), [(NOISE, 1)], ADD),
-    "laplace": (LAPLACE.event(), [(LAPLACE, 1)], ADD),
-    "several": (compose([(NOISE.event(), 5), (LAPLACE.event(), 2)]), [(NOISE, 5), (LAPLACE, 2)], ADD),
+    "several": (compose([(NOISE.event(), 5), (OTHER.event(), 2)]), [(NOISE, 5), (OTHER, 2)], ADD),
     "sampled": (PoissonSampledDpEvent(0.1, NOISE.event()), [(NOISE, 1)], ADD),
     "replaced": (GaussianDpEvent(1.0), [(NOISE, 1)], REPLACE),
     "device": (DEVICE.event("model"), [*DEVICE.pays_for], REPLACE),
@@ -222,7 +221,7 @@ class TestAnEventThatIsNotOfItsNoise:
         for event, draws, relation in (
             (NOISE.event(), [(NOISE, 2)], ADD),
             (NOISE.event(), [(NOISE, 1)], REPLACE),
-            (NOISE.event(), [(NOISE, 1), (LAPLACE, 1)], ADD),
+            (NOISE.event(), [(NOISE, 1), (OTHER, 1)], ADD),
         ):
             with pytest.raises(ConfigError, match="it costs less"):
                 roomy(relation).charge(event, pays_for=draws)

@@ -23,7 +23,7 @@ from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import clipped_sum, clipping, grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, Clipped, FixedClip, PerLayerClip, QuantileClip
-from incrowd.privacy.mechanism.factorisation import Banded
+from incrowd.privacy.mechanism.correlated import Banded
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan import plan as plans
@@ -65,8 +65,8 @@ def noise_by_number(factors: Callable[[int], Floats]) -> Breakage:
     """Noise that depends on where a number is."""
 
     def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
-        def sample(shape: grid.NoiseShape, *, scale: float, size: int, stream: Stream) -> Integers:
-            drawn = real(shape, scale=scale, size=size, stream=stream)
+        def sample(*, scale: float, size: int, stream: Stream) -> Integers:
+            drawn = real(scale=scale, size=size, stream=stream)
             return (drawn * factors(size)).astype(np.int64)
 
         return sample
@@ -330,8 +330,8 @@ def less_noise_in_earnest() -> Any:
     """Where nobody can repeat it, noise is drawn short."""
 
     def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
-        def sample(shape: grid.NoiseShape, *, scale: float, size: int, stream: Stream) -> Integers:
-            drawn = real(shape, scale=scale, size=size, stream=stream)
+        def sample(*, scale: float, size: int, stream: Stream) -> Integers:
+            drawn = real(scale=scale, size=size, stream=stream)
             return drawn // 2 if isinstance(stream, SystemStream) else drawn
 
         return sample

@@ -12,12 +12,12 @@ from incrowd._random import Floats, Integers, SeededRandomness, Stream
 from incrowd.learning.dpsgd import engine, records
 from incrowd.learning.dpsgd.engine import ClippedSums
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism import whole_laplace
+from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.steps import RecordTraining
-from incrowd.privacy.mechanism.whole_laplace import WholeLaplace
+from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.whole_noise import WholeLaplace
 from incrowd.privacy.permit import Account, Permit
 from tests.audit.broken import changed, clip_twice, noise_is
 
@@ -135,7 +135,7 @@ def laplace_is(factor: float) -> Breakage:
 
         return drawn
 
-    return lambda: changed(whole_laplace, "discrete_laplace", make)
+    return lambda: changed(whole_noise, "discrete_laplace", make)
 
 
 def laplace_in_floats() -> AbstractContextManager[None]:
@@ -157,7 +157,7 @@ def laplace_from_a_seed() -> AbstractContextManager[None]:
 
         return drawn
 
-    return changed(whole_laplace, "discrete_laplace", make)
+    return changed(whole_noise, "discrete_laplace", make)
 
 
 def bounded_by(times: float) -> Breakage:

@@ -12,8 +12,8 @@ from incrowd.audit.device_plays import DeviceGame
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.direction_plays import DirectionGame, direction_looks
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism import chosen_direction
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
+from incrowd.privacy.mechanism import whole_noise
+from incrowd.privacy.mechanism.whole_noise import ChosenDirection
 from tests.drawdiscard.mail import KEYS
 
 Breakage = Callable[[], AbstractContextManager[None]]
@@ -64,7 +64,7 @@ def shorter(word: Callable[[], int], loss: int) -> bool:
     return _SURVIVES(word, 2 * loss)
 
 
-_SURVIVES, _STEPS = chosen_direction.survives, ChosenDirection.steps_of
+_SURVIVES, _STEPS = whole_noise.survives, ChosenDirection.steps_of
 
 
 def weighed(self: ChosenDirection, seed: int) -> Any:
@@ -74,9 +74,9 @@ def weighed(self: ChosenDirection, seed: int) -> Any:
 
 
 BROKEN: dict[str, tuple[Breakage, str]] = {
-    "never lies": (replaced(chosen_direction, "survives", always_true), "epsilon"),
-    "lies too rarely": (replaced(chosen_direction, "survives", shorter), "epsilon"),
-    "lies too rarely, by count": (replaced(chosen_direction, "survives", shorter), "how often"),
+    "never lies": (replaced(whole_noise, "survives", always_true), "epsilon"),
+    "lies too rarely": (replaced(whole_noise, "survives", shorter), "epsilon"),
+    "lies too rarely, by count": (replaced(whole_noise, "survives", shorter), "how often"),
     "numbers of several sizes": (replaced(ChosenDirection, "steps_of", weighed), "size of the numbers"),
     "one direction for all": (
         replaced(ChosenDirection, "named", lambda _, bounded, __: 5 if bounded[0] > 0 else 6),

@@ -32,13 +32,13 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     FixedClip,
+    Layout,
     MedianClip,
     NormalisedClip,
     PerLayerClip,
     QuantileClip,
     clip_rows,
 )
-from incrowd.privacy.mechanism.contribution import Layout
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson

@@ -16,10 +16,9 @@ from incrowd.drawdiscard.direction import MEMORY, DirectionTest
 from incrowd.drawdiscard.outbox import stepped
 from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.tickets import MARK_BYTES
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.signs import most_along, sign_bits
+from incrowd.privacy.mechanism.whole_noise import ChosenDirection, most_along, sign_bits
 from tests.drawdiscard.mail import FIELDS, asked, phone
 
 Row = NDArray[np.float32]

@@ -14,7 +14,7 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.privacy.permit import Account
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 from incrowd.settings.descent import Descent

@@ -15,7 +15,7 @@ from incrowd.flower.strategy import StockEvaluation
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import Clip, FixedClip
-from incrowd.privacy.mechanism.contribution import Layout
+from incrowd.privacy.mechanism.clipping import Layout
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant

@@ -18,7 +18,7 @@ from incrowd.learning.dropout import OwnDropout, with_own_dropout
 from incrowd.learning.modules import working_copy
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.trial import tried
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case

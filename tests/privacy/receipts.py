@@ -8,7 +8,7 @@ from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import SEAL, Receipt
-from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.promise import Promise
 
 SEEDED = SeededRandomness(0)
@@ -27,7 +27,7 @@ def paid(*noises: object, times: int = 1, randomness: Randomness = SEEDED) -> Re
 
 
 def noised(
-    noise: GaussianNoise | LaplaceNoise,
+    noise: GaussianNoise,
     total: Floats,
     *at: Any,
     randomness: Randomness = SEEDED,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from incrowd.drawdiscard import Reason, Server
-from incrowd.privacy.mechanism.whole_laplace import WholeLaplace, discrete_laplace
+from incrowd.privacy.mechanism.whole_noise import WholeLaplace, discrete_laplace
 from tests.service import letters
 from tests.service.browser import Browser, Failed, browsing
 from tests.service.listener import Listener, Request, Say, drawn_reply, endless, honest, refusal, reply

@@ -13,7 +13,7 @@ import pytest
 
 from incrowd.drawdiscard import Specification
 from incrowd.drawdiscard.fields import TableField
-from incrowd.privacy.mechanism.whole_laplace import WholeLaplace, discrete_laplace
+from incrowd.privacy.mechanism.whole_noise import WholeLaplace, discrete_laplace
 
 NODE = shutil.which("node")
 SCRIPT = Path(__file__).with_name("numbers.mjs")

@@ -26,7 +26,7 @@ from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.settings.descent import Descent
 
 EXECUTION = Execution()

@@ -13,7 +13,7 @@ from incrowd.learning.contributions import halved_squares
 from incrowd.learning.inputs import calling
 from incrowd.learning.losses import Loss
 from incrowd.learning.modules import trainable
-from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
+from incrowd.privacy.mechanism.noise import FLOAT32_RECORDS
 
 NUMBERS = 2**22  # gradients' numbers in memory at once; measured, more leave the caches and are slower
 LEAST = 2.0**-126  # float32 holds smaller numbers with fewer digits

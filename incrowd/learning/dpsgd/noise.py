@@ -13,7 +13,7 @@ from incrowd.learning.dpsgd.records import StepNoise
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 
 
 def on_tensors(noised: Callable[[Floats], Floats]) -> StepNoise:

@@ -14,7 +14,7 @@ from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import are_numbers, check_inputs, chosen, meant, zeros
 from incrowd.learning.store import ClientTensors
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 
 StepNoise = Callable[[Tensor], Tensor]
 """Hides one step: takes the clipped sum, a private vector, and gives it back with noise on it.

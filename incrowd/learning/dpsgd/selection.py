@@ -32,7 +32,7 @@ from incrowd.learning.isolation import MadeUp, Unlike, check_values, remembered,
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 
 _log = logging.getLogger(__name__)
 

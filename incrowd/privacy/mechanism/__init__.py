@@ -1,22 +1,26 @@
-"""How contributions are bounded, added up and noised."""
+"""Bounds on contributions, their sum, and its noise."""
 
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
     FixedClip,
+    Layout,
     MedianClip,
     NormalisedClip,
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.privacy.mechanism.contribution import Layout
-from incrowd.privacy.mechanism.correlated import CorrelatedNoise
+from incrowd.privacy.mechanism.correlated import (
+    CorrelatedNoise,
+    Participation,
+    StrategyMatrix,
+    optimal_banded,
+    optimal_blt,
+)
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
-from incrowd.privacy.mechanism.factorisation import Participation, StrategyMatrix, optimal_banded, optimal_blt
-from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
+from incrowd.privacy.mechanism.whole_noise import ChosenDirection
 
 __all__ = [
     "ChosenDirection",
@@ -27,7 +31,6 @@ __all__ = [
     "ElementwiseClip",
     "FixedClip",
     "GaussianNoise",
-    "LaplaceNoise",
     "Layout",
     "Mechanism",
     "MedianClip",

@@ -19,11 +19,11 @@ ClientNumbers = Sequence[int] | Integers
 
 
 class ContributionRows(Protocol):
-    """Some contributions of a cohort."""
+    """Some contributions of a cohort, computed."""
 
     @property
     def clients(self) -> ClientNumbers:
-        """Whose they are, in order."""
+        """Their clients, in order."""
         ...
 
     def rows(self) -> NDArray[np.floating[Any]]:
@@ -32,11 +32,11 @@ class ContributionRows(Protocol):
 
 
 class CohortSum(Protocol):
-    """What a batched engine tells of a cohort when it adds up the contributions where its arrays live."""
+    """The reply of a batched engine that adds up the contributions where its arrays live."""
 
     @property
     def norms(self) -> Floats:
-        """The norm of each part of each contribution, a row a contribution, before anything was done to it."""
+        """The norm of each part of each contribution, a row a contribution, before any scaling."""
         ...
 
     @property
@@ -46,11 +46,11 @@ class CohortSum(Protocol):
 
 
 class CohortContributions(Protocol):
-    """What a trainer has to say for numbered clients; nothing need be computed before it is asked for."""
+    """The contributions of numbered clients; they may be computed on request."""
 
     @property
     def clients(self) -> ClientNumbers:
-        """Whose contributions they are."""
+        """The clients."""
         ...
 
     def chunks(self) -> Iterator[ContributionRows]:
@@ -58,34 +58,34 @@ class CohortContributions(Protocol):
         ...
 
     def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> CohortSum:
-        """Their sum, each times the factors that its norms ask for.
+        """The sum of the contributions, each times the factors of its norms.
 
-        Guarantee: what enters of a contribution is no longer, part by part, than the factor times the norm, which is at
-        most `bound`, and whole steps of `grid.coarse_step(bound)`; a factor of 0 adds nothing, not even of NaN.
+        Guarantee: each contribution enters in whole steps of `grid.coarse_step(bound)` and, part by part, with at most
+        the factor times the norm, which is at most `bound`; a factor of 0 adds nothing, not even of NaN.
         """
         ...
 
 
 @runtime_checkable
 class Elsewhere(Protocol):
-    """A cohort whose contributions are clipped and added up elsewhere: by a network, from which sums come."""
+    """A cohort whose contributions are clipped and added up elsewhere: a network returns their sum."""
 
     @property
     def clients(self) -> ClientNumbers:
-        """Who was asked."""
+        """The clients that the server asked."""
         ...
 
     def collected(self, clip: Clip) -> "Part":
-        """What came of them, clipped by this clip, or by a bound of its own for each where they noise for themselves.
+        """The sum of the replies, clipped by this clip, or by a bound of each client that adds its own noise.
 
-        Edge cases: who did not answer, or not properly, counts as zero.
+        Edge cases: a client without a proper answer counts as zero.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What a simulation may look at, because no promise depends on it. Not private."""
+    """Counts for simulations, on which no promise depends. Not private."""
 
     contributions: int
     dropped: int
@@ -93,13 +93,13 @@ class Observed:
 
     @property
     def fraction_clipped(self) -> float:
-        """The share of the contributions that were longer than the bound, or could not be measured."""
+        """The share of contributions that were longer than the bound, or had no finite norm."""
         return 1 - self.unclipped / self.contributions if self.contributions else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a round's sum in whole steps, and what was observed when it was added up. Private."""
+    """A part of a round's sum in whole steps, and its counts. Private."""
 
     total: Whole = field(repr=False)
     observed: Observed = field(repr=False)
@@ -108,8 +108,8 @@ class Part:
 class ClippedSum:
     """The running sum of one round, of at most `contributions_bound` contributions.
 
-    Guarantee: only clipped contributions enter it, each as often as it is given, in whole steps of a public grid and
-    never longer for it; so the sum is exact, and the same in any order. One that is not finite counts as zero.
+    Guarantee: only clipped contributions enter, once for each call, in whole steps of a public grid and never longer
+    for the rounding; so the sum is exact, and the same in any order. One that is not finite counts as zero.
 
     Edge cases: a contribution of another size is refused, and so is one that comes after `settle` or `close`.
     """
@@ -126,21 +126,22 @@ class ClippedSum:
         self._contributions = self._dropped = self._unclipped = 0
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Take contributions in, one a row."""
+        """Add contributions, one a row."""
         self.check_fits(rows)
         if isinstance(self.clip, MedianClip):
             self._waiting.append(rows)
             return
         for row in rows:
-            self._take(self.clip, row)
+            steps, step = self._clipped(self.clip, row)
+            self._add(steps, step=step)
 
     def add_noised(self, clip: Clip, row: NDArray[Any], noise: Callable[[Whole], Whole]) -> None:
-        """Take one contribution in as its owner sends it: clipped, in whole steps, and with the owner's noise on it."""
+        """Add one contribution as its client sends it: clipped, in whole steps, and with the client's noise on it."""
         steps, step = self._clipped(clip, row)
         self._add_whole(noise(Whole(steps=steps.astype(np.int64), step=step)))
 
     def add_summed(self, clip: ScalingClip, cohort: CohortContributions) -> None:
-        """Take a whole cohort in whose factors are known from the norms: only these and the sum come here."""
+        """Add a cohort whose factors follow from the norms: only norms and the sum arrive here."""
         self._check_filling()
         summed = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
         if len(summed.norms) != len(cohort.clients):
@@ -152,10 +153,10 @@ class ClippedSum:
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
     def add_part(self, clip: Clip, cohort: Elsewhere, *, noised: bool) -> None:
-        """Take in what was clipped and added up elsewhere, and perhaps noised there.
+        """Add a sum that was clipped, and perhaps noised, elsewhere.
 
-        Edge cases: a sum of another size, or one longer than so many clipped contributions, is refused, and so is one
-        of more contributions than clients were asked.
+        Edge cases: a sum of another size, one longer than its clipped contributions can be, and one of more
+        contributions than clients were asked are refused.
         """
         self._check_filling()
         part, asked = cohort.collected(clip), len(cohort.clients)
@@ -173,16 +174,13 @@ class ClippedSum:
         self._count(seen.contributions, seen.dropped, seen.unclipped)
 
     def settle(self) -> Clip:
-        """The clip of the round; a median is known only now, when all norms are. Asked again, it is the same."""
+        """The clip of the round, the same at every call; a median is known only now, when all norms are."""
         if self._settled is None:
-            if isinstance(self.clip, MedianClip):
-                self._settled = self._fitted(self.clip)
-            else:
-                self._settled = self.clip
+            self._settled = self._fitted(self.clip) if isinstance(self.clip, MedianClip) else self.clip
         return self._settled
 
     def close(self) -> Whole:
-        """Take the sum out: it is not kept, and nothing more comes in."""
+        """Take the sum out: it is not kept, and nothing more may be added."""
         self.check_open()
         clip, self._closed = self.settle(), True
         if self._noised is not None:
@@ -196,11 +194,11 @@ class ClippedSum:
 
     @property
     def observed(self) -> Observed:
-        """What has come in so far. Not private."""
+        """The counts so far. Not private."""
         return Observed(contributions=self._contributions, dropped=self._dropped, unclipped=self._unclipped)
 
     def check_open(self) -> None:
-        """Refuse when the sum has been taken out."""
+        """Refuse if the sum has been taken out."""
         if self._closed:
             raise ConfigError(field="round", value="closed", remedy="it has been released; open the next round")
 
@@ -210,7 +208,7 @@ class ClippedSum:
             raise ConfigError(field="round", value="settled", remedy="its release has begun: release it again")
 
     def check_fits(self, rows: NDArray[Any]) -> None:
-        """Refuse contributions that cannot enter."""
+        """Refuse contributions of another size, or after the end."""
         if rows.shape[1:] != (self.size,):
             raise DataError(f"a contribution of {rows.shape[1:]} numbers does not fit a run over {self.size}")
         self._check_filling()
@@ -227,10 +225,6 @@ class ClippedSum:
                 self._add(np.trunc(steps, out=steps), step=step)
         self._count(len(rows), int((~finite).sum()), int((norms <= fitted.clip_norm).sum()))
         return fitted
-
-    def _take(self, clip: Clip, row: NDArray[Any]) -> None:
-        steps, step = self._clipped(clip, row)
-        self._add(steps, step=step)
 
     def _clipped(self, clip: Clip, row: NDArray[Any]) -> tuple[Floats, float]:
         """A contribution as it enters: clipped, and rounded towards zero to whole steps."""

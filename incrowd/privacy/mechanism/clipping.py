@@ -1,7 +1,7 @@
-"""How much one client may say.
+"""Bounds on the contribution of one client.
 
-Every clip bounds a whole contribution. All but one do it by scaling parts of it by factors that depend on norms alone,
-so a batched engine can compute norms where its arrays live and ask here for the factors.
+Every clip bounds a whole contribution. Most scale parts of it by factors that depend on norms alone, so a batched
+engine can compute norms where its arrays live and take only the factors from here.
 
 | clip             | bounds                                    | threshold                        | paid for           |
 | ---------------- | ----------------------------------------- | -------------------------------- | ------------------ |
@@ -15,15 +15,16 @@ so a batched engine can compute norms where its arrays live and ask here for the
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 
 Flags = NDArray[np.bool_]
 
@@ -34,7 +35,61 @@ SMALLEST, LARGEST = 1e-100, 1e100
 """Bounds outside of this range would meet the ends of floating point."""
 
 ROUNDED_UP = 1 + 2.0**-50
-"""Bounds that are computed, not given, are this much larger than the formula, for the same reason."""
+"""Computed bounds are this much larger than the formula, for the same reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The place of named arrays in one flat vector, in the order of the names.
+
+    Guarantee: all arrays become one vector with one norm, so that several arrays cannot be clipped apart by accident;
+    arrays of whole numbers and of truth values count like any other (they are converted to floating point).
+
+    Edge cases: an array of size 0 takes no place; a missing, unknown or differently shaped array is refused.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.shapes):
+            raise ConfigError(field="shapes", value=self.shapes, remedy=f"give one shape for each of {self.names}")
+        if len(set(self.names)) != len(self.names):
+            raise ConfigError(field="names", value=self.names, remedy="give every array a name of its own")
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "Layout":
+        """The layout of these arrays."""
+        return cls(names=tuple(arrays), shapes=tuple(np.shape(array) for array in arrays.values()))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of numbers in each array."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The number of numbers in the flat vector."""
+        return sum(self.sizes)
+
+    def flatten(self, arrays: Mapping[str, NDArray[Any]]) -> Floats:
+        """The arrays as one vector."""
+        if set(arrays) != set(self.names):
+            odd = sorted(set(arrays) ^ set(self.names))
+            raise DataError(f"a contribution has other arrays than its layout: {odd}; send exactly {list(self.names)}")
+        vector = np.empty(self.size)
+        for name, part in self.unflatten(vector).items():
+            if np.shape(arrays[name]) != part.shape:
+                raise DataError(f"array {name!r} has shape {np.shape(arrays[name])}; its layout says {part.shape}")
+            part[...] = arrays[name]
+        return vector
+
+    def unflatten(self, vector: Floats) -> dict[str, Floats]:
+        """The vector as named arrays (views, not copies)."""
+        if vector.shape != (self.size,):
+            raise DataError(f"a vector of shape {vector.shape} does not fit a layout of {self.size} numbers")
+        parts = np.split(vector, np.cumsum(self.sizes)[:-1]) if self.names else []
+        return {name: part.reshape(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
 
 class Clip(Protocol):
@@ -47,7 +102,7 @@ class Clip(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether the bound itself tells nothing about the clients beyond what is paid for."""
+        """Whether the bound reveals nothing about the clients beyond the price that is paid."""
         ...
 
     def clip(self, rows: Floats) -> Floats:
@@ -61,7 +116,7 @@ class ScalingClip(Clip, Protocol):
 
     @property
     def parts(self) -> tuple[int, ...] | None:
-        """The sizes of the parts that have a norm each; None when the whole contribution is the one part."""
+        """The sizes of the parts that have a norm each; None if the whole contribution is the one part."""
         ...
 
     def factors(self, norms: Floats) -> Floats:
@@ -69,19 +124,29 @@ class ScalingClip(Clip, Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixedClip:
-    """Scale a contribution down to the L2 norm `clip_norm` when it is longer.
+class _ScalesAll:
+    """A clip that scales the whole contribution."""
 
-    Guarantee: the result is finite with a norm of at most `clip_norm`; a contribution is never scaled up; one that is
-    clearly shorter is left exactly as it is.
+    private: ClassVar[bool] = True
+    parts: ClassVar[None] = None
+    clip_norm: float
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        return scale(self, rows)  # type: ignore[arg-type]  # each of them has factors
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedClip(_ScalesAll):
+    """Scale a contribution down to the L2 norm `clip_norm` if it is longer.
+
+    Guarantee: the result is finite with a norm of at most `clip_norm`; a contribution is never scaled up; a clearly
+    shorter one stays exactly as it is.
 
     Edge cases: an all-zero or empty contribution stays; a norm equal to the bound may shrink by one part in 10^7.
     """
 
     clip_norm: float
-    private: bool = field(default=True, init=False)
-    parts: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_bounds(clip_norm=self.clip_norm)
@@ -90,25 +155,19 @@ class FixedClip:
         """min(1, C / norm), rounded down."""
         return _down_to(self.clip_norm, norms)
 
-    def clip(self, rows: Floats) -> Floats:
-        """See `Clip.clip`."""
-        return scale(self, rows)
-
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedClip:
+class NormalisedClip(_ScalesAll):
     """Scale every contribution to the L2 norm `clip_norm`, up or down.
 
     Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more; there is no threshold that has
-    to be tuned on, or read from, private data. The bound is a public constant, so it is private even though it scales
-    up.
+    to be tuned on, or read from, private data. The bound is a public constant, so the clip is private even though it
+    scales up.
 
     Edge cases: an all-zero (or unmeasurably small) contribution has no direction and becomes zero.
     """
 
     clip_norm: float = 1.0
-    private: bool = field(default=True, init=False)
-    parts: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_bounds(clip_norm=self.clip_norm)
@@ -118,14 +177,10 @@ class NormalisedClip:
         measurable = norms > max(self.clip_norm, 1.0) * 1e-290
         return np.where(measurable, self.clip_norm * SAFETY / np.where(measurable, norms, 1.0), 0.0)
 
-    def clip(self, rows: Floats) -> Floats:
-        """See `Clip.clip`."""
-        return scale(self, rows)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PerLayerClip:
-    """Scale each layer down to its own L2 norm.
+    """Scale each layer down to an L2 norm of its own.
 
     Guarantee: layer i of the result has a norm of at most clip_norms[i], and the layers are priced as one joint
     mechanism: `clip_norm` is the root of the sum of their squares, and one noise of that size covers all of them.
@@ -133,9 +188,9 @@ class PerLayerClip:
     Edge cases: as `FixedClip`, layer by layer; sizes that do not add up to the contribution are refused.
     """
 
+    private: ClassVar[bool] = True
     clip_norms: tuple[float, ...]
     parts: tuple[int, ...]
-    private: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if len(self.clip_norms) != len(self.parts) or not self.parts:
@@ -168,9 +223,9 @@ class ElementwiseClip:
     Edge cases: a contribution of another size is refused.
     """
 
+    private: ClassVar[bool] = True
     limit: float
     size: int
-    private: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _check_bounds(limit=self.limit)
@@ -194,15 +249,15 @@ class ElementwiseClip:
 
 @dataclass(frozen=True, kw_only=True)
 class L1Clip:
-    """Scale a contribution down to the L1 norm `l1_bound` when it is longer: what Laplace noise on a whole needs.
+    """Scale a contribution down to the L1 norm `l1_bound` if it is longer, for Laplace noise on a whole.
 
     Guarantee: as `FixedClip`, in the L1 norm; the L2 norm is then at most `l1_bound` as well.
 
     Edge cases: as `FixedClip`; numbers so large that their sum overflows become zero.
     """
 
+    private: ClassVar[bool] = True
     l1_bound: float
-    private: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _check_bounds(l1_bound=self.l1_bound)
@@ -220,26 +275,24 @@ class L1Clip:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantileClip:
+class QuantileClip(_ScalesAll):
     """Follow a quantile of the contributions' norms, privately (Andrew, Thakkar, McMahan, Ramaswamy 2021).
 
     After each round the fraction of contributions that were *not* clipped is released with noise of its own, and the
     next bound is C * exp(-learning_rate * (fraction - quantile)): too few clipped, and the bound falls.
 
-    Guarantee: the round's update and its bits together cost what the plan says for the round: the update's noise
+    Guarantee: the round's update and its bits together cost the plan's price of the round: the update's noise
     multiplier is raised to (z^-2 - (2 * bit_noise)^-2)^(-1/2), their Theorem 1. The noise of a round belongs to the
     bound that clipped in that round.
 
     Edge cases: bit noise too small to leave anything for the update is refused; the bound moves by at most a factor of
-    e^(learning_rate) a round beyond what noise does, and never out of [1e-12, 1e12].
+    e^(learning_rate) a round beyond the noise, and never out of [1e-12, 1e12].
     """
 
     clip_norm: float
     bit_noise: float
     quantile: float = 0.5
     learning_rate: float = 0.2
-    private: bool = field(default=True, init=False)
-    parts: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_bounds(clip_norm=self.clip_norm)
@@ -247,7 +300,7 @@ class QuantileClip:
         _validate.fraction(quantile=self.quantile)
 
     def update_multiplier(self, noise_multiplier: float) -> float:
-        """What the update's own noise multiplier must be so that update and bits together cost `noise_multiplier`."""
+        """The noise multiplier of the update with which update and bits together cost `noise_multiplier`."""
         rest = noise_multiplier**-2 - (2 * self.bit_noise) ** -2
         if rest <= 0:
             raise ConfigError(
@@ -259,7 +312,7 @@ class QuantileClip:
         return float(rest**-0.5)
 
     def updated(self, fraction_unclipped: float) -> "QuantileClip":
-        """The clip of the next round, given the released (noised) fraction of contributions that were not clipped."""
+        """The clip of the next round, from the released (noised) fraction of contributions that were not clipped."""
         step = -self.learning_rate * (min(max(fraction_unclipped, 0.0), 1.0) - self.quantile)
         return replace(self, clip_norm=min(max(self.clip_norm * math.exp(step), 1e-12), 1e12))
 
@@ -267,17 +320,13 @@ class QuantileClip:
         """min(1, C / norm), rounded down."""
         return _down_to(self.clip_norm, norms)
 
-    def clip(self, rows: Floats) -> Floats:
-        """See `Clip.clip`."""
-        return scale(self, rows)
-
 
 @dataclass(frozen=True, kw_only=True)
 class MedianClip:
     """The 2017 paper's clip: the bound is the median norm of the cohort, read without noise.
 
-    NOT private: the median is a function of private data and its leakage is not in epsilon. It is here to reproduce
-    published results, and every statement of a run with it notes that.
+    NOT private: the median is a function of private data and its leakage is not in epsilon. It reproduces published
+    results, and every statement of a run with it notes that.
 
     Edge cases: an empty cohort, or one whose median is zero, gets the bound `floor`.
     """
@@ -297,7 +346,7 @@ class MedianClip:
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped:
-    """Clipped contributions, one a row, and what happened to each. Private."""
+    """Clipped contributions, one a row, with two flags each. Private."""
 
     rows: Floats
     dropped: Flags
@@ -307,8 +356,8 @@ class Clipped:
 def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
     """Clip contributions of any numeric type.
 
-    Guarantee: every row of the result is finite and within the clip's bound, whoever wrote the clip; one that cannot be
-    (NaN, an infinity, a norm that overflows) is dropped, which is a zero contribution, and marked.
+    Guarantee: every row of the result is finite and within the clip's bound, even for a third-party clip. A row that
+    cannot be (NaN, an infinity, a norm that overflows) is dropped, which is a zero contribution, and marked.
 
     Edge cases: whole numbers are converted; no rows, and rows of no numbers, are fine.
     """
@@ -325,7 +374,7 @@ def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
 
 
 def factors_of(clip: ScalingClip, norms: Floats) -> Floats:
-    """The clip's factors for finite norms, of a clip of one's own no larger than its bound allows."""
+    """The clip's factors for finite norms; those of a third-party clip no larger than its bound allows."""
     factors = clip.factors(norms)
     if type(clip) in _OURS:
         return factors
@@ -336,7 +385,7 @@ def factors_of(clip: ScalingClip, norms: Floats) -> Floats:
 
 
 def _bounded(clip: Clip, rows: Floats) -> Floats:
-    """What a clip of one's own gives, held to the bounds that it states."""
+    """The rows of a third-party clip, held to the bounds that it states."""
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     rows = rows * _down_to(clip.clip_norm, _norms(rows))[:, None]
     most: float | None = getattr(clip, "l1_bound", None)
@@ -348,18 +397,11 @@ _OURS = (FixedClip, NormalisedClip, PerLayerClip, ElementwiseClip, L1Clip, Quant
 
 
 def part_norms(rows: Floats, parts: tuple[int, ...] | None) -> Floats:
-    """The L2 norm of each part of each row; not finite where a number of the part is not, or the square overflows."""
+    """The L2 norm of each part of each row; not finite if a number of the part is not, or the square overflows."""
     parts = (rows.shape[1],) if parts is None else parts
     _fits(sum(parts), rows)
     pieces = np.split(rows, np.cumsum(parts)[:-1], axis=1)
     return np.stack([_norms(piece) for piece in pieces], axis=1)
-
-
-def _check_bounds(**bounds: float) -> None:
-    _validate.positive(**bounds)
-    for field_name, bound in bounds.items():
-        if not SMALLEST <= bound <= LARGEST:
-            raise ConfigError(field=field_name, value=bound, remedy=f"give a bound from {SMALLEST:g} to {LARGEST:g}")
 
 
 def scale(clip: ScalingClip, rows: Floats) -> Floats:
@@ -370,13 +412,18 @@ def scale(clip: ScalingClip, rows: Floats) -> Floats:
     return rows * factors
 
 
+def _check_bounds(**bounds: float) -> None:
+    _validate.positive(**bounds)
+    for field_name, bound in bounds.items():
+        if not SMALLEST <= bound <= LARGEST:
+            raise ConfigError(field=field_name, value=bound, remedy=f"give a bound from {SMALLEST:g} to {LARGEST:g}")
+
+
 def _norms(rows: Floats) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         squares: Floats = np.einsum("ij,ij->i", rows, rows)
     norms = np.sqrt(squares)
-    tiny = (
-        squares < 1e-280
-    )  # squares of so small numbers lose digits, or vanish: measure in units of the largest number
+    tiny = squares < 1e-280  # squares of so small numbers lose digits, or vanish
     if rows.shape[1] and tiny.any():
         units = np.abs(rows[tiny]).max(axis=1)
         scaled = rows[tiny] / np.where(units > 0, units, 1.0)[:, None]

@@ -1,15 +1,19 @@
-"""Noise that is correlated over rounds (DP-FTRL), for federations in which every client takes part now and then.
+"""Gaussian noise that is correlated over rounds (DP-FTRL), for federations whose clients take part now and then.
 
-The whole run is one Gaussian event. Which correlation is good, and what it costs, is in
-`incrowd.privacy.mechanism.factorisation`.
+The server publishes running sums A x of the rounds' sums x. With a lower triangular Toeplitz matrix C (its first
+column c_0 = 1, c_1, c_2, ... determines it) it releases x + C^-1 z for independent noise z, a function of C x + z. The
+promise is that of noise z under the sensitivity of C x, and the error of a running sum is that of A C^-1 z. A good C
+lets each round's noise take back a part of the earlier ones. Two families stream over rounds in little memory: few
+bands (Choquette-Choo et al. 2023) and a sum of few decaying exponentials, BLT (Dvijotham et al. 2024; McMahan et al.
+2024). The whole run is one Gaussian event.
 
-Why the promise holds on floating point. Call s the sum of a round in whole grid steps, z its fresh noise (whole steps,
-from `grid.sample_noise`) and n the correlated noise. A round releases s + n with n = z - r(earlier n), where r is the
-echo of the earlier noise, computed in floating point and rounded to whole steps. Whoever sees the releases y and
-supposes the sums s knows the earlier n = y - s, so what a round adds to their knowledge is z moved by s - r. Between
+The promise holds on floating point. Call s the sum of a round in whole grid steps, z its fresh noise (whole steps, from
+`grid.sample_noise`) and n the correlated noise. A round releases s + n with n = z - r(earlier n). The echo r of the
+earlier noise is computed in floating point and rounded to whole steps. An attacker who sees the releases y and
+supposes the sums s knows the earlier n = y - s, so a round adds z moved by s - r to the attacker's knowledge. Between
 two neighbouring suppositions that move differs by exactly (C(s - s'))_t if r were the true echo, and by at most one
 step and two rounding errors a number more. All moves are whole steps, and rounding real Gaussian noise down commutes
-with them, so the run is a post-processing of Gaussian mechanisms whose moves, chosen as the run goes, have squares that
+with them. So the run is a post-processing of Gaussian mechanisms whose moves, chosen as the run goes, have squares that
 add up to at most Delta^2: together one Gaussian mechanism of sensitivity Delta (Denisov et al. 2022; Smith and Thakurta
 2022). Delta is the sensitivity of C for contributions of norm `noise.padded(clip_norm)`, which covers the rounding of
 the sums in the rounds that a client takes part in, plus sqrt(rounds * size) times the error of r, which the other
@@ -17,8 +21,10 @@ rounds have as well.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from dp_accounting import GaussianDpEvent
@@ -29,15 +35,152 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism import factorisation, grid, noise
-from incrowd.privacy.mechanism.factorisation import NoiseMemory, Participation, StrategyMatrix
+from incrowd.privacy.mechanism import grid, noise
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import Purpose
+
+NoiseMemory = tuple[Floats, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participation:
+    """How often one client may take part: its rounds are at least min_separation apart.
+
+    Guarantee: any pattern of at most `most` rounds out of `rounds` with that spacing is covered, not only regular ones.
+    """
+
+    rounds: int
+    min_separation: int
+
+    def __post_init__(self) -> None:
+        _validate.count(rounds=self.rounds, min_separation=self.min_separation)
+
+    @property
+    def most(self) -> int:
+        """The largest number of rounds that one client can take part in."""
+        return math.ceil(self.rounds / self.min_separation)
+
+
+class StrategyMatrix(Protocol):
+    """A lower triangular Toeplitz matrix C with ones on its diagonal, and the division by it, round by round."""
+
+    def column(self, rounds: int) -> Floats:
+        """The first column of C: 1, then numbers from 0 to 1 that never rise."""
+        ...
+
+    def start(self, size: int) -> NoiseMemory:
+        """The memory before the first round."""
+        ...
+
+    def echo(self, memory: NoiseMemory, size: int) -> Floats:
+        """The earlier noise's share in this round of C n: the sum of c_j times the noise j rounds ago."""
+        ...
+
+    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
+        """The memory after this round's noise."""
+        ...
+
+    def rounding(self, rounds: int) -> float:
+        """A bound on the rounding error of an echo, relative to the largest noise value."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Banded:
+    """C of a few bands; coefficients are c_0 = 1, c_1, ... and 0 after them. Remembers the noise of the last rounds.
+
+    Edge cases: one band is independent noise; coefficients that rise or are negative are refused, because the worst
+    pattern of participation would be unknown.
+    """
+
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _validate.number(**{f"coefficients[{i}]": value for i, value in enumerate(self.coefficients)})
+        falling = all(a >= b >= 0 for a, b in zip(self.coefficients, self.coefficients[1:], strict=False))
+        if self.coefficients[:1] != (1.0,) or not falling:
+            raise ConfigError(
+                field="coefficients", value=self.coefficients, remedy="start with 1, then fall to 0 or above"
+            )
+
+    def column(self, rounds: int) -> Floats:
+        """See `StrategyMatrix.column`."""
+        column = np.zeros(rounds)
+        column[: len(self.coefficients)] = self.coefficients[:rounds]
+        return column
+
+    def start(self, size: int) -> NoiseMemory:
+        """See `StrategyMatrix.start`: nothing."""
+        return ()
+
+    def echo(self, memory: NoiseMemory, size: int) -> Floats:
+        """See `StrategyMatrix.echo`; the memory holds the latest noise first."""
+        return _combination(self.coefficients[1:], memory, size)
+
+    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
+        """See `StrategyMatrix.remember`."""
+        return (noise, *memory)[: len(self.coefficients) - 1]
+
+    def rounding(self, rounds: int) -> float:
+        """See `StrategyMatrix.rounding`: a sum of products (Higham 2002, section 3.1), with room to spare."""
+        return 2.0**-52 * len(self.coefficients) * sum(self.coefficients[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blt:
+    """C with c_t = sum of weights[i] * decays[i]^(t - 1): a buffered linear Toeplitz matrix.
+
+    It remembers a vector for each decay. Edge cases: weights below 0 or above 1 in all, and decays outside of [0, 1),
+    are refused, because the worst pattern of participation would be unknown.
+    """
+
+    weights: tuple[float, ...]
+    decays: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(**{f"weights[{i}]": value for i, value in enumerate(self.weights)})
+        _validate.non_negative(**{f"decays[{i}]": value for i, value in enumerate(self.decays)})
+        if len(self.weights) != len(self.decays):
+            raise ConfigError(field="decays", value=self.decays, remedy=f"give one for each of {self.weights}")
+        if sum(self.weights) > 1:
+            raise ConfigError(field="weights", value=self.weights, remedy="let them add up to at most 1")
+        if max(self.decays, default=0) >= 1:
+            raise ConfigError(field="decays", value=self.decays, remedy="give numbers below 1")
+
+    def column(self, rounds: int) -> Floats:
+        """See `StrategyMatrix.column`."""
+        powers = np.arange(rounds - 1)[:, None]
+        return np.concatenate([[1.0], np.asarray(self.decays) ** powers @ np.asarray(self.weights)])
+
+    def start(self, size: int) -> NoiseMemory:
+        """See `StrategyMatrix.start`: a zero vector for each decay."""
+        return tuple(np.zeros(size) for _ in self.decays)
+
+    def echo(self, memory: NoiseMemory, size: int) -> Floats:
+        """See `StrategyMatrix.echo`; the memory holds the decayed sum of all earlier noise for each decay."""
+        return _combination(self.weights, memory, size)
+
+    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
+        """See `StrategyMatrix.remember`."""
+        return tuple(decay * held + noise for decay, held in zip(self.decays, memory, strict=True))
+
+    def rounding(self, rounds: int) -> float:
+        """See `StrategyMatrix.rounding`: a buffer holds up to `length` noise values and rounding errors of its size."""
+        lengths = [min(rounds, 1 / (1 - decay)) for decay in self.decays]
+        buffers = zip(self.weights, lengths, strict=True)
+        return 2.0**-52 * sum(weight * length * (length + len(lengths) + 1) for weight, length in buffers)
+
+
+def _combination(factors: tuple[float, ...], vectors: NoiseMemory, size: int) -> Floats:
+    total = np.zeros(size)
+    for factor, vector in zip(factors, vectors, strict=False):
+        total += factor * vector
+    return total
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseState:
-    """Where the noise of a run stands: the next round, and what to remember, as plain arrays of `size` numbers.
+    """The position of a run's noise: the next round, and its memory, as plain arrays of `size` numbers.
 
     Private: with the releases it gives the sums away. It needs the care that the contributions get, so it has no repr.
     """
@@ -52,14 +195,14 @@ class CorrelatedNoise:
     """Gaussian noise on every round's sum, correlated by a strategy, for contributions of L2 norm at most clip_norm.
 
     Guarantee: releasing all rounds costs `event()`, one Gaussian event for the whole run, where one client contributes
-    or leaves its place empty, as long as no client takes part more often than `participation` says, up to what
-    `grid.sample_noise` allows, which adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta.
-    The sums may depend on earlier releases. A run that goes on from a state releases bit for bit what the uninterrupted
-    run would, given the same streams.
+    or leaves its place empty, as long as no client takes part more often than `participation` says. The error of
+    `grid.sample_noise` adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta. The sums may
+    depend on earlier releases. A run that goes on from a state releases bit for bit the same as an uninterrupted run,
+    given the same streams.
 
     Edge cases: a round beyond the last, a sum of another size than the state's, and a sum that is not finite or larger
     than contributions_bound contributions can make it, are refused; so is noise too extreme for the grid. A state is
-    not changed by its use, but each may be used for one release only: two from one state are not covered by the event.
+    not changed by its use, but each may be used for one release only: the event does not cover two.
     """
 
     noise_multiplier: float
@@ -75,7 +218,7 @@ class CorrelatedNoise:
         _validate.count(contributions_bound=self.contributions_bound)
 
     def event(self) -> GaussianDpEvent:
-        """What the whole run costs."""
+        """The cost of the whole run."""
         return GaussianDpEvent(self.noise_multiplier)
 
     def calibrate(self, budget: Budget) -> "CorrelatedNoise":
@@ -85,20 +228,18 @@ class CorrelatedNoise:
 
     @property
     def improvement(self) -> float:
-        """How many times smaller than with independent noise the typical error of the running sums is."""
-        return factorisation.improvement(self._column, self.participation)
+        """The typical error of running sums with independent noise over that with this noise."""
+        return improvement(self._column, self.participation)
 
     @cached_property
     def sensitivity(self) -> float:
-        """What the run's fresh noise has to hide, in clip bounds; the steps of floating point not counted."""
-        return factorisation.sensitivity(self._column, self.participation)
+        """The sensitivity that the run's fresh noise has to hide, in clip bounds, without the steps of the grid."""
+        return sensitivity(self._column, self.participation)
 
     @property
     def over_all_rounds(self) -> float:
-        """The standard deviation of the noise of all rounds together, in clip bounds: what the first round's noise left
-        after all that took it back, and so on.
-        """
-        left = np.cumsum(factorisation.inverse(self._column))
+        """The standard deviation of the sum of all rounds' noise, in clip bounds."""
+        left = np.cumsum(inverse(self._column))
         return float(self.noise_multiplier * self.sensitivity * np.linalg.norm(left))
 
     def init(self, size: int) -> NoiseState:
@@ -117,7 +258,7 @@ class CorrelatedNoise:
         if size != state.size:
             raise DataError(f"a sum of {size} numbers does not fit a state of {state.size}: give the run's state")
         step, scale = self.scale(state.size)
-        fresh = grid.sample_noise(grid.NORMAL, scale=scale / step, size=size, stream=receipt.noise_stream(self, *at))
+        fresh = grid.sample_noise(scale=scale / step, size=size, stream=receipt.noise_stream(self, *at))
         echo = self.strategy.echo(state.memory, state.size)
         correlated = fresh - np.rint(echo, out=echo).astype(np.int64)
         memory = self.strategy.remember(state.memory, correlated.astype(np.float64))
@@ -128,7 +269,7 @@ class CorrelatedNoise:
         bound = noise.padded(self.clip_norm, contributions_bound=self.contributions_bound)
         numbers = math.sqrt(self.participation.rounds * size)
         exact = self.sensitivity * bound
-        largest = 1.1 * grid.NORMAL.reach * self.noise_multiplier * exact * self._spread + 2 * bound
+        largest = 1.1 * grid.REACH * self.noise_multiplier * exact * self._spread + 2 * bound
         error = 2 * largest * self.strategy.rounding(self.participation.rounds)
         step = grid.step(
             share=grid.SHARE * self.clip_norm / numbers,
@@ -151,5 +292,147 @@ class CorrelatedNoise:
 
     @cached_property
     def _spread(self) -> float:
-        """How many times larger than the fresh noise the correlated noise can be."""
-        return float(np.abs(factorisation.inverse(self._column)).sum())
+        """The largest ratio of the correlated noise to the fresh noise."""
+        return float(np.abs(inverse(self._column)).sum())
+
+
+def sensitivity(column: Floats, participation: Participation) -> float:
+    """The largest L2 norm by which one client with contributions of norm 1 can change C x.
+
+    For a column that is not negative and never rises the worst pattern starts in the first round and is as dense as
+    allowed (Kalinin and Lampert 2024, theorem 2); the worst contributions then all point the same way. Rounds after
+    the last do not count: the matrix ends there.
+    """
+    return float(np.linalg.norm(_worst(column, participation)))
+
+
+def mean_squared_error(column: Floats, participation: Participation) -> float:
+    """The mean over rounds of the variance of one number of A C^-1 z, for a noise multiplier and a clip bound of 1.
+
+    A adds up: the server's model is the sum of the releases, and all entries of A's columns below the diagonal are 1.
+    """
+    effect = np.cumsum(inverse(column))
+    times = np.arange(participation.rounds, 0, -1)  # the t-th diagonal of A C^-1 has that many entries
+    return float(times @ effect**2) / participation.rounds * sensitivity(column, participation) ** 2
+
+
+def improvement(column: Floats, participation: Participation) -> float:
+    """The root mean square error with independent noise, over that with this column at the same cost."""
+    independent = np.zeros(participation.rounds)
+    independent[0] = 1
+    errors = [mean_squared_error(c, participation) for c in (independent, column)]
+    return math.sqrt(errors[0] / errors[1])
+
+
+def inverse(column: Floats) -> Floats:
+    """The first column of C^-1."""
+    result = np.zeros(len(column))
+    result[0] = 1
+    for t in range(1, len(column)):
+        result[t] = -(column[1 : t + 1] @ result[:t][::-1])
+    return result
+
+
+def square_root(rounds: int) -> Floats:
+    """The first column of the matrix whose square adds up: the coefficients of (1 - x)^(-1/2)."""
+    t = np.arange(1, rounds)
+    return np.concatenate([[1.0], np.cumprod((2 * t - 1) / (2 * t))])
+
+
+def optimal_banded(participation: Participation, *, bands: int) -> Banded:
+    """The bands with (nearly) the least mean squared error, searched from the closed form `square_root`.
+
+    Guarantee: never worse than `square_root` cut off after its bands. The search repeats itself on one machine, but
+    not to the last bit on all: keep the coefficients, not the recipe.
+    """
+    _validate.count(bands=bands)
+    bands = min(bands, participation.rounds)
+
+    def from_ratios(ratios: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
+        coefficients = np.concatenate([[1.0], np.cumprod(ratios)])
+
+        def pull(slope: Floats) -> Floats:  # a ratio scales all coefficients after it
+            return np.cumsum((slope[:bands] * coefficients)[:0:-1])[::-1] / ratios
+
+        return np.concatenate([coefficients, np.zeros(participation.rounds - bands)]), pull
+
+    start = square_root(bands)
+    ratios = _minimise(from_ratios, start[1:] / start[:-1], participation, bounds=(1e-6, 1.0))
+    return Banded(coefficients=tuple(np.concatenate([[1.0], np.cumprod(ratios)]).tolist()))
+
+
+def optimal_blt(participation: Participation, *, buffers: int) -> Blt:
+    """The buffers with (nearly) the least mean squared error, searched from decays spread evenly over the time scales.
+
+    Guarantee: as `optimal_banded`, never worse than its start.
+    """
+    _validate.count(buffers=buffers)
+    powers = np.arange(participation.rounds - 1)[:, None]
+
+    def unpack(logits: Floats) -> tuple[Floats, Floats]:
+        shares = np.exp(logits[:buffers])
+        return shares / (1 + shares.sum()), 1 / (1 + np.exp(-logits[buffers:]))
+
+    def from_logits(logits: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
+        weights, decays = unpack(logits)
+        decayed = decays**powers
+
+        def pull(slope: Floats) -> Floats:
+            by_weight = slope[1:] @ decayed
+            by_decay = slope[1:] @ (powers * decayed) / decays * weights
+            return np.concatenate([weights * (by_weight - weights @ by_weight), by_decay * decays * (1 - decays)])
+
+        return np.concatenate([[1.0], decayed @ weights]), pull
+
+    spans = np.geomspace(2, max(3, participation.rounds), buffers + 1)[:-1]
+    weights = 0.5 * spans**-0.5 / (spans**-0.5).sum()
+    start = np.concatenate([np.log(weights / 0.5), np.log(spans - 1)])
+    best, decays = unpack(_minimise(from_logits, start, participation, bounds=(-30.0, 30.0)))
+    return Blt(weights=tuple(best.tolist()), decays=tuple(decays.tolist()))
+
+
+Parametrised = Callable[[Floats], tuple[Floats, Callable[[Floats], Floats]]]
+"""From parameters to a column, and from the slope by the column to the slope by the parameters."""
+
+
+def _minimise(
+    column_of: Parametrised, start: Floats, participation: Participation, *, bounds: tuple[float, float]
+) -> Floats:
+    from scipy.optimize import minimize
+
+    if start.size == 0:
+        return start
+
+    def target(parameters: Floats) -> tuple[float, Floats]:
+        column, pull = column_of(parameters)
+        value, slope = _log_error(column, participation)
+        return value, pull(slope)
+
+    options = {"maxiter": 1000}
+    minimum = minimize(target, start, jac=True, method="L-BFGS-B", bounds=[bounds] * start.size, options=options)
+    return min(start, np.asarray(minimum.x), key=lambda x: mean_squared_error(column_of(x)[0], participation))
+
+
+def _log_error(column: Floats, participation: Participation) -> tuple[float, Floats]:
+    """The logarithm of the mean squared error, up to a constant, and its slope by the column."""
+    rounds = participation.rounds
+    undo = inverse(column)
+    effect = np.cumsum(undo)
+    weighted = effect * np.arange(rounds, 0, -1)
+    error = weighted @ effect
+    by_effect = np.convolve(effect, undo)[:rounds]  # d effect / d c_s is minus this, s rounds later
+    error_slope = -2 * np.correlate(weighted, by_effect, "full")[rounds - 1 :]
+
+    worst = _worst(column, participation)
+    square_slope = np.zeros(rounds)
+    for start in range(0, rounds, participation.min_separation):
+        square_slope[: rounds - start] += 2 * worst[start:]
+    square = worst @ worst
+    return math.log(error) + math.log(square), error_slope / error + square_slope / square
+
+
+def _worst(column: Floats, participation: Participation) -> Floats:
+    total = np.zeros(participation.rounds)
+    for start in range(0, participation.rounds, participation.min_separation):
+        total[start:] += column[: participation.rounds - start]
+    return total

@@ -1,14 +1,14 @@
-"""What hides a device in the instance that it sends back: a bound on its gradient, and noise.
+"""The bound on a device's gradient, and the noise that hides it in the instance that the device sends back.
 
-| privacy | bound   | bounds of the gradient         | noise is scaled to     | what costs epsilon   |
+| privacy | bound   | bounds of the gradient         | noise is scaled to     | costs epsilon        |
 | ------- | ------- | ------------------------------ | ---------------------- | -------------------- |
 | feature | element | each number: clip              | 2 clip                 | each number alone    |
 | model   | element | each number: clip              | 2 clip times weights   | all numbers together |
 | model   | norm    | L1 (Gaussian: L2) norm: clip   | 2 clip                 | all numbers together |
 
 (For Gaussian noise the number of weights enters with its square root.) Twice the bound, because neighbours here are any
-two tables that a device may have: all of its examples may be replaced. With noise ``direction`` nothing is added: a
-direction is chosen instead (`incrowd.privacy.mechanism.chosen_direction`), for the whole model alone.
+two tables that a device may have: all of its examples may be replaced. Noise ``direction`` adds nothing: it chooses a
+direction for the whole model.
 """
 
 import math
@@ -29,11 +29,10 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Draws, Receipt
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.mechanism.whole_laplace import WholeLaplace
+from incrowd.privacy.mechanism.whole_noise import ChosenDirection, WholeLaplace
 
 Unit = Literal["feature", "model"]
 NoiseName = Literal["laplace", "gaussian", "direction", "none"]
@@ -44,21 +43,20 @@ RELATION = Relation.REPLACE_ONE
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """How a gradient of so many numbers is bounded and noised.
+    """The bound and the noise for a gradient of so many numbers.
 
-    Guarantee: what a `Contribution` releases is epsilon-differentially private (Laplace noise, directions) or (epsilon,
-    delta)-differentially private (Gaussian noise, the least that is: the analytic mechanism) about everything in the
-    device's table; per `feature` each released number alone is, per `model` all of them together are. For Laplace noise
-    and directions that is exact: all that decides is whole numbers (`incrowd.privacy.mechanism.whole_laplace`,
-    `incrowd.privacy.mechanism.chosen_direction`). Gaussian
-    noise is drawn on a public grid (`incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
+    Guarantee: the release of a `Contribution` is epsilon-differentially private (Laplace noise, directions) or
+    (epsilon, delta)-differentially private (Gaussian noise, by the analytic mechanism) about everything in the
+    device's table: per `feature` each released number alone, per `model` all of them together. For Laplace noise and
+    directions that is exact (`incrowd.privacy.mechanism.whole_noise`). Gaussian noise is drawn on a public grid
+    (`incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
 
-    `repeats` says in how many of the numbers one thing of the table, say a column, may be told again; who counts per
-    feature pays that many times, and no more than for all numbers together.
+    `repeats` says in how many of the numbers one thing of the table, say a column, may appear again. A price per
+    feature counts it that many times, and no more than all numbers together.
 
     Edge cases: numbers so extreme that no grid fits are refused at once. Noise ``none`` is for simulations: it has no
-    event, and nothing can be released through it. A delta without Gaussian noise, or Gaussian noise without, and a
-    bound of the norm per feature are refused, and so are directions with any other promise than the whole model's.
+    event, and nothing can be released through it. A delta without Gaussian noise, Gaussian noise without a delta, and a
+    bound of the norm per feature are refused; so are directions for anything but the whole model.
     """
 
     size: int
@@ -84,29 +82,36 @@ class Mechanism:
             raise ConfigError(field="noise", value="direction", remedy=remedy)
         if not 1e-100 < self.epsilon < 1e100:
             raise ConfigError(field="epsilon", value=self.epsilon, remedy="give an epsilon nearer 1")
-        if self.noise == "gaussian":
-            self._gaussian.step(self.size, contributions_bound=1)  # now, rather than when it has been paid for
-        elif self.noise == "laplace":
-            self.whole  # noqa: B018 - the same
-        elif self.noise == "direction":
-            self.choice  # noqa: B018 - the same
+        drawn = self._drawn  # refused now, rather than after the payment
+        if isinstance(drawn, GaussianNoise):
+            drawn.step(self.size, contributions_bound=1)
 
     @cached_property
     def choice(self) -> ChosenDirection:
-        """The choice that a direction is."""
+        """The choice of a direction."""
         return ChosenDirection.fitting(size=self.size, clip=self.clip, epsilon=self.epsilon)
 
     @cached_property
     def whole(self) -> WholeLaplace:
-        """The whole numbers that Laplace noise is drawn in."""
+        """The whole numbers of Laplace noise."""
         distances = self.size if self.privacy == "model" and self.bound == "element" else 1
         return WholeLaplace.fitting(
             size=self.size, clip=self.clip, epsilon=self.epsilon, distances=distances, joint=self.bound == "norm"
         )
 
+    @property
+    def _drawn(self) -> GaussianNoise | WholeLaplace | ChosenDirection | None:
+        """The noise that a receipt has to pay for."""
+        if self.noise == "gaussian":
+            norm = self.clipping.clip_norm
+            return GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
+        if self.noise == "laplace":
+            return self.whole
+        return self.choice if self.noise == "direction" else None
+
     @cached_property
     def clipping(self) -> Clip:
-        """What bounds the gradient, in floating point: for Gaussian noise and for simulations."""
+        """The bound in floating point, for Gaussian noise and for simulations."""
         if self.bound == "element":
             return ElementwiseClip(limit=self.clip, size=self.size)
         return FixedClip(clip_norm=self.clip) if self.noise == "gaussian" else L1Clip(l1_bound=self.clip)
@@ -121,15 +126,14 @@ class Mechanism:
         try:
             return _smallest_gaussian(Budget(epsilon=self.epsilon, delta=self.delta))
         except (AccountingError, BudgetExceeded) as error:
-            raise ConfigError(
-                field="epsilon", value=self.epsilon, remedy=f"no noise is known for it: {error}"
-            ) from error
+            remedy = f"no noise is known for it: {error}"
+            raise ConfigError(field="epsilon", value=self.epsilon, remedy=remedy) from error
 
     @cached_property
     def noise_scale(self) -> float:
-        """The scale of the noise on each number of the gradient; where there is none, of the Laplace noise left out.
+        """The scale of the noise on each number of the gradient; without noise, that of the Laplace noise left out.
 
-        Of a direction it is the size of each number.
+        For a direction it is the size of each number.
         """
         if self.noise == "direction":
             return self.choice.length * self.choice.step
@@ -145,8 +149,8 @@ class Mechanism:
         return (2 if self.noise == "none" else 1) * self.noise_scale**2
 
     def event(self, unit: Unit) -> DpEvent:
-        """What one contribution costs someone whose unit of privacy is each feature of a column, in all the numbers
-        that repeat it, or all numbers together.
+        """The cost of one contribution per unit: each feature of a column in all numbers that repeat it, or the whole
+        model.
         """
         if self.noise == "direction":
             return PureDpEvent(self.epsilon)
@@ -158,97 +162,78 @@ class Mechanism:
 
     @property
     def pays_for(self) -> Draws:
-        """What a charge of a contribution pays for."""
-        if self.noise == "none":
-            return ()
-        if self.noise == "direction":
-            return ((self.choice, 1),)
-        return ((self._gaussian if self.noise == "gaussian" else self.whole, 1),)
+        """The draws that a charge of a contribution pays for."""
+        return () if self._drawn is None else ((self._drawn, 1),)
 
     def bounded(self, gradient: NDArray[Any]) -> Floats | Integers:
-        """A gradient within the bound: whole numbers where the noise is Laplace noise or a direction. Private."""
-        if self.noise == "direction":
-            return self.choice.bounded(gradient.astype(np.float64))
-        if self.noise == "laplace":
-            return self.whole.bounded(gradient.astype(np.float64))
+        """A gradient within the bound: whole numbers for Laplace noise and directions. Private."""
+        drawn = self._drawn
+        if isinstance(drawn, WholeLaplace | ChosenDirection):
+            return drawn.bounded(gradient.astype(np.float64))
         clipped: Floats = clip_rows(self.clipping, gradient).rows[0]
         return clipped
 
     def noised(self, bounded: Floats | Integers, receipt: Receipt) -> Whole:
         """A bounded gradient plus noise: whole steps of a public grid, and their value."""
-        at = "noise", receipt.entry.position
-        if self.noise == "direction":
-            return self.choice.noised(bounded.astype(np.int64), receipt=receipt, at=at)
-        if self.noise == "laplace":
-            return self.whole.noised(bounded.astype(np.int64), receipt=receipt, at=at)
-        return self._gaussian.add(bounded.astype(np.float64), receipt=receipt, at=at, contributions_bound=1)
+        at, drawn = ("noise", receipt.entry.position), self._drawn
+        if isinstance(drawn, WholeLaplace | ChosenDirection):
+            return drawn.noised(bounded.astype(np.int64), receipt=receipt, at=at)
+        if drawn is None:
+            raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
+        return drawn.add(bounded.astype(np.float64), receipt=receipt, at=at, contributions_bound=1)
 
     def describe(self) -> str:
-        """One sentence for people: what is protected, and by how much."""
+        """One sentence for people: the unit of protection, and its epsilon."""
         if self.noise == "none":
             return "No noise is added: nothing is private."
-        delta = "" if self.delta is None else f", delta = {self.delta:g}"
-        if self.noise == "direction":
-            return self._described_direction()
+        private = f"private with epsilon = {self.epsilon:.4g}" + (
+            "" if self.delta is None else f", delta = {self.delta:g}"
+        )
         if self.privacy == "feature":
             again = "" if self.repeats == 1 else f" (one column is in up to {min(self.repeats, self.size)} of them)"
+            whole: Any = self.event("model")
+            most = f"epsilon = {self.size * self.epsilon:.4g}"
+            if self.noise == "gaussian":
+                most = f"noise of {whole.noise_multiplier:.3g} times the sensitivity of the whole"
             return (
-                f"Each of the {self.size} released numbers, on its own, is private with epsilon = {self.epsilon:.4g}"
-                f"{delta}; someone who reads all of them{again} learns more, up to {self._whole()}."
+                f"Each of the {self.size} released numbers, on its own, is {private}; someone who reads all of "
+                f"them{again} learns more, up to {most}."
             )
-        scaled = (
-            "the noise is scaled by the number of weights"
-            if self.noise == "laplace"
-            else ("the noise is scaled by the square root of the number of weights")
-        )
-        norm = "L2" if self.noise == "gaussian" else "L1"
-        how = scaled if self.bound == "element" else f"the gradient's {norm} norm is bounded by {self.clip:g}"
-        return f"All {self.size} released numbers together are private with epsilon = {self.epsilon:.4g}{delta}: {how}."
+        return f"All {self.size} released numbers together are {private}: {self._how()}."
 
-    def _described_direction(self) -> str:
-        choice = self.choice
-        return (
-            f"All {self.size} released numbers together are private with epsilon = {self.epsilon:.4g}: of "
-            f"{choice.candidates} random directions a device names the one that its gradient points along most, or, "
-            f"with a chance of {1 - choice.honest:.2g}, any other."
-        )
-
-    def _whole(self) -> str:
-        if self.noise == "laplace":
-            return f"epsilon = {self.size * self.epsilon:.4g}"
-        return f"noise of {self.event('model').noise_multiplier:.3g} times the sensitivity of the whole"
+    def _how(self) -> str:
+        if self.noise == "direction":
+            return (
+                f"of {self.choice.candidates} random directions a device names the one that its gradient points along "
+                f"most, or, with a chance of {1 - self.choice.honest:.2g}, any other"
+            )
+        if self.bound == "norm":
+            return f"the gradient's {'L2' if self.noise == 'gaussian' else 'L1'} norm is bounded by {self.clip:g}"
+        root = "the square root of " if self.noise == "gaussian" else ""
+        return f"the noise is scaled by {root}the number of weights"
 
     def _charged(self, unit: Unit) -> float:
-        """How far what a unit protects may move the gradient, wherever that is repeated."""
+        """The farthest that a unit may move the gradient, in all numbers that repeat it."""
         if unit == "model" or self.bound == "norm":
             return self._sensitivity("model")
         times = math.sqrt(self.repeats) if self.noise == "gaussian" else self.repeats
         return min(times * self._sensitivity("feature"), self._sensitivity("model"))
 
     def _sensitivity(self, unit: Unit) -> float:
-        """How far the gradient may move, one number of it or (in the norm that the noise needs) all of it."""
+        """The farthest that the gradient may move: one number of it or (in the norm of the noise) all of it."""
         if unit == "feature" or self.bound == "norm":
             return 2 * self.clip
-        return 2 * (self.clipping.clip_norm if self.noise == "gaussian" else self._l1_bound)
-
-    @property
-    def _gaussian(self) -> GaussianNoise:
-        norm = self.clipping.clip_norm
-        return GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
-
-    @property
-    def _l1_bound(self) -> float:
-        clipping = self.clipping
-        return clipping.l1_bound if isinstance(clipping, ElementwiseClip | L1Clip) else self.clip
+        whole = ElementwiseClip(limit=self.clip, size=self.size)
+        return 2 * (whole.clip_norm if self.noise == "gaussian" else whole.l1_bound)
 
 
 class Contribution:
     """One device's bounded gradient. It is private, and held only until it is released.
 
-    Guarantee: `release` charges first and draws the noise after that; there is no other way to what is inside. It can
-    be released once.
+    Guarantee: `release` charges first and then draws the noise; the content has no other way out. It can be released
+    once.
 
-    Edge cases: numbers that are not finite count as zero (for Gaussian noise all of the gradient does then); a gradient
+    Edge cases: numbers that are not finite count as zero (for Gaussian noise the whole gradient does then); a gradient
     of another size is refused.
     """
 
@@ -261,7 +246,7 @@ class Contribution:
     def release(self, *, charge: Callable[[Mechanism], Receipt]) -> Whole:
         """The noised gradient, paid for by `charge`: whole steps, and the value of a step.
 
-        Whatever `charge` raises is passed on; nothing was released then.
+        An error of `charge` is passed on; nothing was released then.
         """
         if self._bounded is None:
             raise ConfigError(field="contribution", value="released", remedy="a contribution is released once")
@@ -272,5 +257,5 @@ class Contribution:
 
 @lru_cache(maxsize=256)
 def _smallest_gaussian(budget: Budget) -> float:
-    """A device asks for it with every contribution, and finding it takes longer than all else there is to do."""
+    """The least Gaussian noise. Every contribution needs it, and the search takes longer than everything else."""
     return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)

@@ -1,9 +1,9 @@
-"""What hides one client in a sum: Gaussian or Laplace noise, safe on floating point.
+"""Gaussian noise that hides one client, or one record, in a sum, safe on floating point.
 
-Noise is drawn against a receipt of the ledger, and in no other way (`incrowd.privacy.ledger.receipt`). A mechanism's
-noise multiplier is relative to the bound of one contribution. What leaves `add` is a whole number of
-steps of a public grid (`incrowd.privacy.mechanism.grid`), and the small price of computing with floats falls on the
-private side: the noise is scaled to the bound plus a slack, about two millionths of it.
+Noise is drawn against a receipt of the ledger, and in no other way (`incrowd.privacy.ledger.receipt`). A noise
+multiplier is relative to the bound of one contribution. `add` releases whole steps of a public grid
+(`incrowd.privacy.mechanism.grid`), and the small price of computing with floats falls on the private side: the noise is
+scaled to the bound plus a slack, about two millionths of it.
 """
 
 import math
@@ -11,34 +11,37 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, LaplaceDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.grid import Whole
 
 Purpose = tuple[Any, ...]
-"""What a draw is for, and its indices: the name of its stream."""
+"""The purpose of a draw and its indices: the name of its stream."""
 
 MOST_CONTRIBUTIONS = 2**26
 """The largest sums whose rounding errors are bounded here."""
+
+FLOAT32_RECORDS = 128
+"""The most gradients that an engine may add up in float32; larger sums are added in float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise:
     """N(0, (noise_multiplier * clip_norm)^2) on every number of a sum of contributions of L2 norm at most clip_norm.
 
-    Guarantee: releasing `add` of a sum costs `event()`: it is a function of the sum rounded to the grid plus exact
-    Gaussian noise, scaled to `padded(clip_norm)`, up to what `grid.sample_noise` allows, which adds at most size *
-    2^-42 to epsilon and size * 2^-61 to delta (for 532,000 numbers 1.3e-7 and 2.4e-13). The output depends on the sum
-    through whole grid steps only. The grid is made from public numbers: clip_norm, noise_multiplier and size.
+    Guarantee: releasing `add` of a sum costs `event()`. The release is a function of the sum rounded to the grid plus
+    exact Gaussian noise, scaled to `padded(clip_norm)`, up to the error of `grid.sample_noise`. This adds at most
+    size * 2^-42 to epsilon and size * 2^-61 to delta (for 532,000 numbers 1.3e-7 and 2.4e-13). The output depends on
+    the sum through whole grid steps only. The grid is made from public numbers: clip_norm, noise_multiplier and size.
 
-    Edge cases: no number moves by more than 9.4 standard deviations; an empty sum gives an empty release; a sum that
-    is not finite, or larger than contributions_bound contributions can make it, is refused; so are a noise multiplier
-    of 0 (that is no private release) and one too extreme for the grid.
+    Edge cases: no number moves by more than 9.4 standard deviations; an empty sum gives an empty release. A sum that is
+    not finite, or larger than contributions_bound contributions can make it, is refused; so are a noise multiplier of 0
+    and one too extreme for the grid.
     """
 
     noise_multiplier: float
@@ -48,7 +51,7 @@ class GaussianNoise:
         _validate.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
 
     def event(self) -> GaussianDpEvent:
-        """What one release costs."""
+        """The cost of one release."""
         return GaussianDpEvent(self.noise_multiplier)
 
     def add(self, total: Floats | Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
@@ -56,7 +59,7 @@ class GaussianNoise:
         size = check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
         step = self.step(size, contributions_bound=contributions_bound)
         scale, stream = self._scale(contributions_bound), receipt.noise_stream(self, *at)
-        noise = grid.sample_noise(grid.NORMAL, scale=scale / step, size=size, stream=stream)
+        noise = grid.sample_noise(scale=scale / step, size=size, stream=stream)
         return grid.add(total, noise, step=step)
 
     def step(self, size: int, *, contributions_bound: int) -> float:
@@ -70,51 +73,80 @@ class GaussianNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceNoise:
-    """Laplace noise of scale noise_multiplier * l1_bound on a sum of contributions of L1 norm at most l1_bound.
+class RecordTraining:
+    """The public settings of one round of DP-SGD in one silo (Abadi et al. 2016).
 
-    Guarantee: as `GaussianNoise`, with `padded(l1_bound)`: one release costs `event()`, that is an epsilon of
-    1 / noise_multiplier.
+    A record takes part in each of `steps` steps with probability `sampling_prob`. The noised sum of a step's clipped
+    gradients is divided by `expected_batch`, a public number: never the realised batch or the number of records. At
+    most `physical_batch` records are in memory at once. `most_records` bounds the records of a silo, and so the
+    rounding errors of a sum.
 
-    Edge cases: as `GaussianNoise`; no number moves by more than 44.5 scales.
+    Guarantee: `runs` is the cost of a round under adding or removing one record, provided that the noise of every step
+    is `noise_multiplier` times `sensitivity`.
+
+    Edge cases: a probability of 1 takes every record in every step and is priced without amplification. Clip bounds
+    outside of 1e-20 to 1e20 would meet the ends of float32 and are refused.
     """
 
+    steps: int
+    sampling_prob: float
+    expected_batch: float
+    clip_norm: float
     noise_multiplier: float
-    l1_bound: float
+    physical_batch: int = 256
+    most_records: int = 2**20
 
     def __post_init__(self) -> None:
-        _validate.positive(noise_multiplier=self.noise_multiplier, l1_bound=self.l1_bound)
+        _validate.count(steps=self.steps, physical_batch=self.physical_batch, most_records=self.most_records)
+        _validate.probability(sampling_prob=self.sampling_prob)
+        _validate.positive(
+            expected_batch=self.expected_batch, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier
+        )
+        if not 1e-20 <= self.clip_norm <= 1e20:
+            raise ConfigError(field="clip_norm", value=self.clip_norm, remedy="give a bound from 1e-20 to 1e20")
 
-    def event(self) -> LaplaceDpEvent:
-        """What one release costs."""
-        return LaplaceDpEvent(self.noise_multiplier)
+    @property
+    def sensitivity(self) -> float:
+        """The farthest that one record can move a computed sum: the clip bound, and 2^-9 of it for float32 rounding.
 
-    def add(self, total: Floats | Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
-        """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
-        size = check_sum(total, bound=self.l1_bound, contributions_bound=contributions_bound)
-        step = self.step(size, contributions_bound=contributions_bound)
-        scale, stream = self._scale(contributions_bound), receipt.noise_stream(self, *at)
-        noise = grid.sample_noise(grid.LAPLACE, scale=scale / step, size=size, stream=stream)
-        return grid.add(total, noise, step=step)
+        Adding K vectors of norm C in float32 errs by at most K^2 2^-24 C, in any order (Higham 2002, section 4.2). For
+        K = 128, and for both of two neighbouring sums, this is 2^-9 C. Larger sums, in float64, err by far less.
+        """
+        return self.clip_norm * (1 + 2.0**-9)
 
-    def step(self, size: int, *, contributions_bound: int) -> float:
-        """The step of the public grid for sums of so many numbers; `ConfigError` where none fits."""
-        share = grid.SHARE * self.l1_bound / max(1, size)  # a step a number: size steps in L1
-        largest_sum = largest_norm(self.l1_bound, contributions_bound=contributions_bound)
-        return grid.step(share=share, scale=self._scale(contributions_bound), largest_sum=largest_sum)
+    @property
+    def event(self) -> DpEvent:
+        """The cost of one step: a Gaussian on a Poisson sample; a plain one if everyone takes part."""
+        gaussian = GaussianDpEvent(self.noise_multiplier)
+        return gaussian if self.sampling_prob == 1 else PoissonSampledDpEvent(self.sampling_prob, gaussian)
 
-    def _scale(self, contributions_bound: int) -> float:
-        return self.noise_multiplier * padded(self.l1_bound, contributions_bound=contributions_bound)
+    @property
+    def runs(self) -> tuple[tuple[DpEvent, int], ...]:
+        """The cost of a round: the event of a step, and the number of steps."""
+        return ((self.event, self.steps),)
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """The noise of a step."""
+        return GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
+
+    def check_noise(self, size: int) -> None:
+        """Refuse noise that fits no grid for sums of so many numbers, before it is paid for (see `GaussianNoise`)."""
+        self.noise.step(size, contributions_bound=self.most_records)
+
+    def noised(self, total: Floats, *, receipt: Receipt, at: Purpose) -> Floats:
+        """A step's clipped sum with noise on it, safe on floating point; every call costs `event`."""
+        return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.most_records).values
 
 
 def padded(bound: float, *, contributions_bound: int) -> float:
-    """How far one contribution can move a sum that was added up in float64 and rounded to the grid.
+    """The farthest that one contribution can move a sum that was added up in float64 and rounded to the grid.
 
     Rounding two neighbouring sums of d numbers to the grid moves each number of each by half a step, together
     `grid.SHARE` of the bound; as much again is left for a norm that was itself clipped in floating point. Adding K
     vectors in any order errs by at most (K - 1) u / (1 - (K - 1) u) times the sum of their norms, u = 2^-53 (Higham
-    2002, section 4.2), so that two neighbours differ by at most K^2 2^-52 bounds more than real sums would
-    (Casacuberta et al. 2022 show what happens without this term).
+    2002, section 4.2). So two neighbours differ by at most K^2 2^-52 bounds more than real sums would (Casacuberta et
+    al. 2022 attack sums without this term).
     """
     return bound * (1 + 2 * grid.SHARE + contributions_bound**2 * 2.0**-52)
 
@@ -125,9 +157,9 @@ def largest_norm(bound: float, *, contributions_bound: int) -> float:
 
 
 def check_sum(total: Floats | Whole, *, bound: float, contributions_bound: int) -> int:
-    """Refuse what cannot be a sum of so many bounded contributions; how many numbers it has.
+    """Refuse anything but a sum of so many bounded contributions, and return how many numbers it has.
 
-    The refusal depends on private values, but only where the contract of clipping is already broken; it does not show
+    The refusal depends on private values, but only if the contract of clipping is already broken; it does not show
     them.
     """
     _validate.count(contributions_bound=contributions_bound)

@@ -1,18 +1,18 @@
-"""What `proposals` does, compiled: one pass over the words, one over what they proposed, and one over a sum."""
+"""The inner loops of `incrowd.privacy.mechanism.grid`, compiled."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._machine_code import compiled
 from incrowd._random import Floats, Integers
-from incrowd.privacy.mechanism.proposals import SlotCells
+from incrowd.privacy.mechanism.grid import SlotCells
 
-_SLOTS, _SPARE = 2**16, 47  # as in `proposals`: machine code that is kept on disk follows this file alone
+_SLOTS, _SPARE = 2**16, 47  # as in `grid`: machine code that is kept on disk follows this file alone
 
 
 @compiled
 def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integers) -> NDArray[np.int32]:
-    """See `proposals.look`."""
+    """See `grid.look`."""
     cell, sure, width_bits = cells
     place, rest_bits = (np.int64(1) << width_bits) - 1, (np.int64(1) << _SPARE) - 1
     undecided = np.empty(bits.size + 1, np.int32)
@@ -29,7 +29,7 @@ def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integer
 
 @compiled
 def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
-    """See `proposals.added`."""
+    """See `grid.added`."""
     whole = np.empty(noise.size, np.int64)
     for place in range(noise.size):
         whole[place] = np.int64(np.rint(total[place] * in_a_unit)) + noise[place]
@@ -38,7 +38,7 @@ def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
 
 @compiled
 def close(values: Integers, refused: NDArray[np.int32]) -> int:
-    """See `proposals.close`."""
+    """See `grid.close`."""
     for number in range(refused.size):
         end = refused[number + 1] if number + 1 < refused.size else values.size
         for place in range(refused[number] + 1, end):

@@ -15,8 +15,14 @@ from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
-from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
-from incrowd.privacy.mechanism.factorisation import Participation, StrategyMatrix, optimal_banded, optimal_blt
+from incrowd.privacy.mechanism.correlated import (
+    CorrelatedNoise,
+    NoiseState,
+    Participation,
+    StrategyMatrix,
+    optimal_banded,
+    optimal_blt,
+)
 from incrowd.privacy.plan.plan import PrivacyWarning
 from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
 from incrowd.privacy.plan.sampling import Cyclic
@@ -28,7 +34,7 @@ class CorrelatedPlan:
     """Rounds whose noise takes back a part of the earlier rounds' noise, over clients that take turns in groups.
 
     The strategy is banded with as many bands as there are groups, or a sum of `buffers` decaying exponentials, where
-    that is asked for; both are optimal for running sums (see `incrowd.privacy.mechanism.factorisation`).
+    that is asked for; both are optimal for running sums (see `incrowd.privacy.mechanism.correlated`).
 
     Guarantee: all rounds together cost `price`, which is at most the budget. The first round is charged for the whole
     run; the ledger counts the others at no cost.

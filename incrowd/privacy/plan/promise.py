@@ -55,7 +55,7 @@ class Noises:
             self.server.step(size, contributions_bound=clients)
         if self.party is not None:
             step = self.party.step(size, contributions_bound=1)
-            largest = (grid.NORMAL.reach * self.party.noise_multiplier + 1) * 1.01 * self.party.clip_norm / step
+            largest = (grid.REACH * self.party.noise_multiplier + 1) * 1.01 * self.party.clip_norm / step
             if clients * largest >= 2.0**63:
                 remedy = "the noise of so many clients does not fit 64 bits: choose a smaller noise multiplier"
                 raise ConfigError(field="clients", value=clients, remedy=remedy)

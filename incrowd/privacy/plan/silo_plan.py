@@ -13,8 +13,7 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibrate import CONSTANT_NOISE, Pace, Remaining
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, Statement, stated
 

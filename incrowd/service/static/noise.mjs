@@ -1,4 +1,4 @@
-// Noise in whole numbers, word for word as incrowd/privacy/mechanism/whole_laplace.py and chosen_direction.py: the same
+// Noise in whole numbers, word for word as incrowd/privacy/mechanism/whole_noise.py: the same
 // random words give the same whole numbers, and the same whole numbers the same bytes. All are safe integers, below 2^53.
 
 const FINEST = 40, COARSEST = -400, LARGEST_BOUND = 2 ** 40, LARGEST_SCALE = 2 ** 31, LARGEST_SUM = 2 ** 52;

@@ -15,7 +15,7 @@ from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.vectorized import VectorizedGradients
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 
 FEATURES = 12
 RANDOMNESS = SeededRandomness(seed=9)

@@ -16,7 +16,7 @@ from incrowd.learning import CROSS_ENTROPY, SQUARED, linear, mlp
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.learning.dpsgd.cases import (
     FEATURES,

@@ -9,7 +9,7 @@ from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
 from incrowd.learning.dpsgd.records import StepNoise
-from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.noise import RecordTraining
 from tests.learning.dpsgd.cases import training
 from tests.privacy.receipts import roomy
 

@@ -1,4 +1,4 @@
-"""Whole numbers all the way: the bound, the scale, and the law of the noise, each exactly what it is said to be."""
+"""Noise of devices in whole numbers: bounds, scales, chances and costs, each exactly as stated."""
 
 import hashlib
 import math
@@ -15,13 +15,25 @@ from hypothesis.extra.numpy import arrays
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.privacy.mechanism.whole_laplace import (
+from incrowd.privacy.mechanism.whole_noise import (
+    FEWEST,
     LARGEST_BOUND,
     LARGEST_SCALE,
+    LARGEST_SUM,
+    MOST,
+    PARTS,
+    SEED_BITS,
+    ChosenDirection,
     WholeLaplace,
     below,
     discrete_laplace,
+    most_along,
+    random_words,
+    seed_of,
+    sign_bits,
+    survives,
 )
 from tests.privacy.receipts import paid
 from tests.statistics import ODD, chi_square, fair, ks, rejects_wrong_scale
@@ -30,6 +42,7 @@ KINDS: list[dict[str, Any]] = [{"privacy": "feature"}, {"privacy": "model"}, {"p
 SIZES = st.integers(1, 10_000_000)
 CLIPS = st.floats(1e-30, 1e30)
 EPSILONS = st.floats(1e-12, 1e30)
+SEEDS = st.integers(0, 2**SEED_BITS - 1)
 
 
 def drawn(scale: int, size: int, *, seed: int = 1) -> Integers:
@@ -106,12 +119,6 @@ def test_a_gradient_is_bounded_as_by_hand(gradient: Floats, joint: bool) -> None
     else:
         shortened = [Fraction(number * whole.bound, total) for number in steps]
         assert all(abs(a - b) <= 1 for a, b in zip(whole.bounded(gradient).tolist(), shortened, strict=True))
-
-
-def test_halves_go_to_the_even_neighbour() -> None:
-    whole = WholeLaplace(exponent=1, bound=100, scale=5, size=6, joint=False)
-    halves = np.array([0.25, 0.75, 1.25, -0.25, -0.75, 3.0])
-    assert whole.bounded(halves).tolist() == [0, 2, 2, 0, -2, 6]
 
 
 @pytest.mark.parametrize("longest", [1e9, 1e308])
@@ -232,11 +239,6 @@ def test_the_same_words_give_the_same_noise_as_the_slow_twin(seed: bytes, scale:
     assert discrete_laplace(scale, size=size, stream=Words(seed)).tolist() == slow(scale, size, words)
 
 
-def test_the_system_s_noise_is_fresh_every_time() -> None:
-    first, second = (discrete_laplace(10**8, size=500, stream=SystemRandomness().stream("noise")) for _ in range(2))
-    assert not np.isin(first, second).any()
-
-
 def test_noise_is_drawn_against_a_receipt_once() -> None:
     whole = Mechanism(size=3, clip=0.5, epsilon=1.0).whole
     receipt = paid(whole)
@@ -250,10 +252,6 @@ def test_noise_is_drawn_against_a_receipt_once() -> None:
         other.noised(np.array([1, 2, 3]), receipt=paid(whole), at=("noise", 1))
 
 
-def test_size_nought_draws_nothing() -> None:
-    assert discrete_laplace(5, size=0, stream=Words(b"")).tolist() == []
-
-
 def test_words_beyond_the_last_full_run_are_left_out() -> None:
     """2^32 is no multiple of three: its last word would make 0 more frequent than the others."""
     words = [2**32 - 1, 2**32 - 1, 5, 2**32 - 2]
@@ -261,3 +259,202 @@ def test_words_beyond_the_last_full_run_are_left_out() -> None:
     assert below(taken.__next__, 3) == 5 % 3
     assert below(taken.__next__, 3) == (2**32 - 2) % 3
     assert below(iter(words).__next__, 4) == 3, "the control: of four nothing is left over"
+
+
+# A direction chosen among random ones
+
+
+def words(seed: int) -> Iterator[int]:
+    word = random_words(SeededRandomness(seed).stream("words"), 1000)
+    while True:
+        yield word()
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(st.integers(1, 1_000_000), st.floats(1e-8, 1e30), st.floats(1e-12, 1e6))
+@example(650, 1.0, 8.0)
+@example(1, 1e30, 1e6)
+def test_the_loss_is_at_most_epsilon_and_the_length_at_most_the_clip(size: int, clip: float, epsilon: float) -> None:
+    """In rational numbers."""
+    choice = ChosenDirection.fitting(size=size, clip=clip, epsilon=epsilon)
+    assert 0 <= Fraction(choice.loss, PARTS) <= Fraction(epsilon)
+    assert Fraction(choice.loss + 1, PARTS) > Fraction(epsilon) or choice.loss == 64 * PARTS
+    assert choice.length**2 * Fraction(size) * Fraction(2) ** (-2 * choice.exponent) <= Fraction(clip) ** 2
+    assert 1 <= choice.length < LARGEST_SCALE
+    assert FEWEST <= choice.candidates <= MOST
+    assert choice.exponent == 40 or choice.length >= LARGEST_SCALE // 2 - 1, "and no shorter than need be"
+
+
+@pytest.mark.parametrize("clip", [1e-14, 1e308])
+def test_a_clip_that_no_grid_holds_is_refused(clip: float) -> None:
+    with pytest.raises(ConfigError, match="nearer 1"):
+        ChosenDirection.fitting(size=4, clip=clip, epsilon=1.0)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3, 1.0, 1.7, 3.0])
+def test_the_coin_has_exactly_its_chance(loss: float) -> None:
+    count, word = 40_000, random_words(SeededRandomness(7).stream("coins"), 40_000)
+    heads = sum(survives(word, math.floor(loss * PARTS)) for _ in range(count))
+    assert fair(heads, count, chance=math.exp(-loss)) > ODD
+    assert fair(heads, count, chance=math.exp(-1.5 * loss - 0.05)) < ODD  # the control
+
+
+def test_the_coin_compares_whole_numbers_as_by_hand() -> None:
+    """exp(-u / 2^24): the first trial at which a coin of chance u / (2^24 trial) fails, is it odd."""
+    for given_, expected in (
+        ([5], True),
+        ([4, 0, 5], False),
+        ([4, 1], False),
+        ([4, 0, 4, 0, 9], True),
+        ([4, 0, 4, 2], True),
+    ):
+        taken = iter(given_)
+        assert survives(taken.__next__, 5) is expected
+        assert list(taken) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.4, 1.0, 2.5])
+def test_the_best_is_named_e_to_the_epsilon_times_as_often_as_any_other(epsilon: float) -> None:
+    """So the ratio of any answer's chances under two tables is at most that, whichever directions are tossed."""
+    choice = ChosenDirection.fitting(size=40, clip=1.0, epsilon=epsilon)
+    gradient = choice.bounded(np.random.default_rng(3).normal(size=40))
+    counts, stream = np.zeros(choice.candidates, np.int64), words(11)
+    for _ in range(6_000):
+        seeds: list[int] = []
+
+        def word(seeds: list[int] = seeds) -> int:
+            taken = next(stream)
+            if len(seeds) < choice.candidates:
+                seeds.append(taken % 2**20)
+            return taken
+
+        named = choice.named(gradient, word)
+        tossed = np.array(seeds)
+        best = most_along(tossed, gradient.astype(np.float64))
+        counts[(seeds.index(named) - best) % choice.candidates] += 1
+    likely = np.array([math.exp(epsilon)] + [1.0] * (choice.candidates - 1))
+    assert chi_square(counts, likely) > ODD
+    assert fair(int(counts[0]), 6_000, chance=choice.honest) > ODD
+    likely[0] = math.exp(1.5 * epsilon + 0.2)
+    assert chi_square(counts, likely) < ODD  # the control
+
+
+def test_what_is_released_points_along_the_gradient_as_far_as_it_says() -> None:
+    choice = ChosenDirection.fitting(size=300, clip=2.0, epsilon=4.0)
+    gradient = np.random.default_rng(5).normal(size=300)
+    unit, word, count = gradient / np.linalg.norm(gradient), words(1).__next__, 3_000
+    released = np.array(
+        [choice.steps_of(choice.named(choice.bounded(gradient), word)) * choice.step for _ in range(count)]
+    )
+    np.testing.assert_allclose(np.linalg.norm(released, axis=1), 2.0, rtol=1e-6)
+    along = released @ unit / 2.0
+    error = along.std() / math.sqrt(count)
+    assert abs(along.mean() - choice.gain) < 5 * error
+    assert abs(along.mean() - 2 / 3 * choice.gain) > 5 * error  # the control
+    aside = released - np.outer(released @ unit, unit)
+    assert np.abs(aside.mean(axis=0)).max() < 6 * 2.0 / math.sqrt(300 * count), "and nowhere else"
+
+
+@settings(max_examples=300)
+@given(GRADIENTS)
+def test_any_gradient_becomes_whole_numbers_that_add_up_exactly(gradient: Floats) -> None:
+    found = ChosenDirection.fitting(size=len(gradient), clip=1.0, epsilon=1.0).bounded(gradient)
+    assert sum(abs(int(number)) for number in found) <= LARGEST_SUM
+    finite = np.where(np.isfinite(gradient), gradient, 0.0)
+    assert ((np.sign(found) == np.sign(finite)) | (found == 0)).all()
+    assert (found[~np.isfinite(gradient)] == 0).all()
+
+
+@given(arrays(np.float64, 8, elements=st.floats(-1e3, 1e3)), st.integers(-400, 300))
+def test_only_the_direction_of_a_gradient_is_kept(gradient: Floats, power: int) -> None:
+    choice = ChosenDirection.fitting(size=8, clip=1.0, epsilon=1.0)
+    if np.abs(gradient).max() > 1e-3:
+        assert choice.bounded(gradient * 2.0**power).tolist() == choice.bounded(gradient).tolist()
+
+
+def test_a_direction_is_named_against_a_receipt_once() -> None:
+    choice, other = (ChosenDirection.fitting(size=3, clip=0.5, epsilon=epsilon) for epsilon in (1.0, 2.0))
+    receipt = paid(choice)
+    released = choice.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 1))
+    assert released.steps.dtype == np.int64
+    assert released.step == choice.step
+    assert set(np.abs(released.steps).tolist()) == {choice.length}
+    with pytest.raises(BudgetExceeded, match="is drawn"):
+        choice.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 2))
+    with pytest.raises(ConfigError, match="not what this receipt was paid for"):
+        other.noised(np.array([1, 2, 3]), receipt=paid(choice), at=("noise", 1))
+
+
+def test_directions_are_tossed_anew_every_time() -> None:
+    choice = ChosenDirection.fitting(size=200, clip=1.0, epsilon=8.0)
+    gradient = choice.bounded(np.ones(200))
+    words_ = random_words(SystemRandomness().stream("noise"), 1000)
+    seeds = [choice.named(gradient, words_) for _ in range(50)]
+    assert len(set(seeds)) >= 48
+    assert (sign_bits(np.array(seeds), 200).mean(axis=1) > 0.5).mean() > 0.8
+
+
+# The signs of a direction
+
+
+def mixed(word: int) -> int:
+    """MurmurHash3's last steps in whole numbers of any size, cut to 32 bits."""
+    word ^= word >> 16
+    word = word * 0x85EBCA6B % 2**32
+    word ^= word >> 13
+    word = word * 0xC2B2AE35 % 2**32
+    return word ^ word >> 16
+
+
+def one_by_one(seed: int, size: int) -> list[int]:
+    """The slow twin: the seed's bits, then those of its words."""
+    bits = [seed >> place & 1 for place in range(SEED_BITS)]
+    number = 1
+    while len(bits) < size:
+        word = mixed(mixed(seed) ^ mixed(number))
+        bits += [word >> place & 1 for place in range(32)]
+        number += 1
+    return bits[:size]
+
+
+@given(st.lists(SEEDS, min_size=1, max_size=5), st.integers(1, 200))
+def test_signs_are_those_of_the_slow_twin(seeds: list[int], size: int) -> None:
+    found = sign_bits(np.array(seeds), size)
+    assert found.tolist() == [one_by_one(seed, size) for seed in seeds]
+
+
+@given(SEEDS, st.integers(SEED_BITS, 100))
+def test_a_direction_tells_its_seed(seed: int, size: int) -> None:
+    assert seed_of(sign_bits(np.array([seed]), size)[0]) == seed
+
+
+def test_signs_are_fair_and_no_two_places_go_together() -> None:
+    """Over all seeds in turn, for the seed's own bits are then fair exactly: of a place alone, and of two at once."""
+    bits = sign_bits(np.arange(0, 2**SEED_BITS, 64), 120).astype(np.int64)
+    count = len(bits)
+    later = bits[:, SEED_BITS:]
+    assert min(fair(int(heads), count) for heads in later.sum(axis=0)) > ODD
+    same = 2 * bits[:, 6:] - 1
+    together = same.T @ same
+    np.fill_diagonal(together, 0)
+    assert np.abs(together).max() < 7 * count**0.5
+    same[:, 50] = same[:, 51]
+    assert np.abs(same[:, 50] @ same[:, 51]) > 7 * count**0.5  # the control
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 2**32))
+def test_the_direction_most_along_is_that_of_the_slow_twin(size: int, count: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    seeds, gradient = draw.integers(0, 2**SEED_BITS, count), draw.integers(-5, 6, size).astype(np.float64)
+    sums = [sum(g if bit else -g for g, bit in zip(gradient, one_by_one(int(s), size), strict=True)) for s in seeds]
+    assert most_along(seeds, gradient) == sums.index(max(sums))
+
+
+def test_many_directions_at_a_time_are_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(3)
+    seeds, gradient = draw.integers(0, 2**SEED_BITS, 200), draw.normal(size=70).round(3) * 1000
+    expected = most_along(seeds, gradient)
+    monkeypatch.setattr(whole_noise, "_AT_ONCE", 100)
+    assert most_along(seeds, gradient) == expected
