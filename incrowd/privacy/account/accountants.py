@@ -50,11 +50,9 @@ class Curve(Protocol):
 
     def epsilon(self, delta: float) -> float:
         """An epsilon that goes with this delta, which may be 0; infinite where none can be proven."""
-        ...
 
     def delta(self, epsilon: float) -> float:
         """A delta that goes with this epsilon."""
-        ...
 
 
 class LossDistributionCurve:

@@ -24,11 +24,9 @@ class ContributionRows(Protocol):
     @property
     def clients(self) -> ClientNumbers:
         """Their clients, in order."""
-        ...
 
     def rows(self) -> NDArray[np.floating[Any]]:
         """The contributions themselves, one a row."""
-        ...
 
 
 class CohortSum(Protocol):
@@ -37,12 +35,10 @@ class CohortSum(Protocol):
     @property
     def norms(self) -> Floats:
         """The norm of each part of each contribution, a row a contribution, before any scaling."""
-        ...
 
     @property
     def total(self) -> Floats:
         """The sum, whole steps of `grid.coarse_step` of the bound."""
-        ...
 
 
 class CohortContributions(Protocol):
@@ -51,11 +47,9 @@ class CohortContributions(Protocol):
     @property
     def clients(self) -> ClientNumbers:
         """The clients."""
-        ...
 
     def chunks(self) -> Iterator[ContributionRows]:
         """All of them, some at a time."""
-        ...
 
     def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> CohortSum:
         """The sum of the contributions, each times the factors of its norms.
@@ -63,7 +57,6 @@ class CohortContributions(Protocol):
         Guarantee: each contribution enters in whole steps of `grid.coarse_step(bound)` and, part by part, with at most
         the factor times the norm, which is at most `bound`; a factor of 0 adds nothing, not even of NaN.
         """
-        ...
 
 
 @runtime_checkable
@@ -73,14 +66,12 @@ class Elsewhere(Protocol):
     @property
     def clients(self) -> ClientNumbers:
         """The clients that the server asked."""
-        ...
 
     def collected(self, clip: Clip) -> "Part":
         """The sum of the replies, clipped by this clip, or by a bound of each client that adds its own noise.
 
         Edge cases: a client without a proper answer counts as zero.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

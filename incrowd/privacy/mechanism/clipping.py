@@ -1,17 +1,8 @@
 """Bounds on the contribution of one client.
 
 Every clip bounds a whole contribution. Most scale parts of it by factors that depend on norms alone, so a batched
-engine can compute norms where its arrays live and take only the factors from here.
-
-| clip             | bounds                                    | threshold                        | paid for           |
-| ---------------- | ----------------------------------------- | -------------------------------- | ------------------ |
-| NormalisedClip   | L2 norm: exactly C, or zero               | none to tune                     | nothing to pay     |
-| FixedClip        | L2 norm: at most C                        | public constant                  | nothing to pay     |
-| PerLayerClip     | each layer's L2 norm, jointly priced      | public constants                 | nothing to pay     |
-| ElementwiseClip  | every number                              | public constant                  | nothing to pay     |
-| L1Clip           | L1 norm: at most a bound                  | public constant                  | nothing to pay     |
-| QuantileClip     | L2 norm: at most C_t                      | follows a quantile of the norms  | from the noise     |
-| MedianClip       | L2 norm: at most the median of the cohort | read from private norms          | NO: not private    |
+engine can compute norms where its arrays live and take only the factors from here. The bounds are public constants;
+`QuantileClip` follows a quantile of the norms and pays for it from the noise, and `MedianClip` is not private.
 """
 
 import math
@@ -25,8 +16,6 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
-
-Flags = NDArray[np.bool_]
 
 SAFETY = 1 - 2.0**-24
 """Factors are this much smaller than the formula, so that rounding cannot push a norm above its bound."""
@@ -98,16 +87,13 @@ class Clip(Protocol):
     @property
     def clip_norm(self) -> float:
         """The L2 norm that no clipped contribution exceeds: the sensitivity that the noise has to cover."""
-        ...
 
     @property
     def private(self) -> bool:
         """Whether the bound reveals nothing about the clients beyond the price that is paid."""
-        ...
 
     def clip(self, rows: Floats) -> Floats:
         """Clip contributions, one a row, all finite."""
-        ...
 
 
 @runtime_checkable
@@ -117,11 +103,9 @@ class ScalingClip(Clip, Protocol):
     @property
     def parts(self) -> tuple[int, ...] | None:
         """The sizes of the parts that have a norm each; None if the whole contribution is the one part."""
-        ...
 
     def factors(self, norms: Floats) -> Floats:
         """The factor of each part: norms and factors have a row a contribution and a column a part."""
-        ...
 
 
 class _ScalesAll:
@@ -160,9 +144,8 @@ class FixedClip(_ScalesAll):
 class NormalisedClip(_ScalesAll):
     """Scale every contribution to the L2 norm `clip_norm`, up or down.
 
-    Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more; there is no threshold that has
-    to be tuned on, or read from, private data. The bound is a public constant, so the clip is private even though it
-    scales up.
+    Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more. No threshold has to be tuned
+    on, or read from, private data.
 
     Edge cases: an all-zero (or unmeasurably small) contribution has no direction and becomes zero.
     """
@@ -349,8 +332,8 @@ class Clipped:
     """Clipped contributions, one a row, with two flags each. Private."""
 
     rows: Floats
-    dropped: Flags
-    unclipped: Flags
+    dropped: NDArray[np.bool_]
+    unclipped: NDArray[np.bool_]
 
 
 def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
@@ -438,6 +421,5 @@ def _down_to(bound: float | Floats, norms: Floats) -> Floats:
 
 def _fits(size: int, rows: Floats) -> None:
     if rows.shape[1] != size:
-        raise ConfigError(
-            field="size", value=rows.shape[1], remedy=f"the clip is made for contributions of {size} numbers"
-        )
+        remedy = f"the clip is made for contributions of {size} numbers"
+        raise ConfigError(field="size", value=rows.shape[1], remedy=remedy)

@@ -66,23 +66,18 @@ class StrategyMatrix(Protocol):
 
     def column(self, rounds: int) -> Floats:
         """The first column of C: 1, then numbers from 0 to 1 that never rise."""
-        ...
 
     def start(self, size: int) -> NoiseMemory:
         """The memory before the first round."""
-        ...
 
     def echo(self, memory: NoiseMemory, size: int) -> Floats:
         """The earlier noise's share in this round of C n: the sum of c_j times the noise j rounds ago."""
-        ...
 
     def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
         """The memory after this round's noise."""
-        ...
 
     def rounding(self, rounds: int) -> float:
         """A bound on the rounding error of an echo, relative to the largest noise value."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +94,8 @@ class Banded:
         _validate.number(**{f"coefficients[{i}]": value for i, value in enumerate(self.coefficients)})
         falling = all(a >= b >= 0 for a, b in zip(self.coefficients, self.coefficients[1:], strict=False))
         if self.coefficients[:1] != (1.0,) or not falling:
-            raise ConfigError(
-                field="coefficients", value=self.coefficients, remedy="start with 1, then fall to 0 or above"
-            )
+            remedy = "start with 1, then fall to 0 or above"
+            raise ConfigError(field="coefficients", value=self.coefficients, remedy=remedy)
 
     def column(self, rounds: int) -> Floats:
         """See `StrategyMatrix.column`."""
@@ -190,6 +184,10 @@ class NoiseState:
     memory: NoiseMemory = field(repr=False)
 
 
+Noised = tuple[Whole, NoiseState]
+"""A noised sum, and the state after it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedNoise:
     """Gaussian noise on every round's sum, correlated by a strategy, for contributions of L2 norm at most clip_norm.
@@ -247,9 +245,7 @@ class CorrelatedNoise:
         _validate.count(size=size)
         return NoiseState(round=0, size=size, memory=self.strategy.start(size))
 
-    def add(
-        self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose
-    ) -> tuple[Whole, NoiseState]:
+    def add(self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose) -> Noised:
         """One round's noised sum, and the state for the next round."""
         if state.round >= self.participation.rounds:
             rounds = self.participation.rounds
@@ -279,11 +275,8 @@ class CorrelatedNoise:
         )
         slack = numbers * (step + error)
         if slack > 0.01 * exact:  # `largest` allows for 10 %
-            raise ConfigError(
-                field="noise_multiplier",
-                value=self.noise_multiplier,
-                remedy="the rounding errors of so much noise would show; give a smaller one or a shorter memory",
-            )
+            remedy = "the rounding errors of so much noise would show; give a smaller one or a shorter memory"
+            raise ConfigError(field="noise_multiplier", value=self.noise_multiplier, remedy=remedy)
         return step, self.noise_multiplier * (exact + slack)
 
     @cached_property

@@ -99,12 +99,6 @@ def test_the_noise_of_everyone_is_the_analytic_one(epsilon: float, delta: float,
     assert delta_of(1 - 1e-5) > delta or noise == LEAST_NOISE
 
 
-def test_classical_and_papers_noise_would_have_been_too_little() -> None:
-    noise = smallest_noise(GaussianDpEvent, budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
-    assert noise == pytest.approx(0.4800, abs=1e-4)
-    assert math.sqrt(2 * math.log(0.8 / 1e-3)) / 8 < noise
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "relation"),
@@ -140,13 +134,6 @@ def test_one_more_client_would_not_keep_to_the_budget(
         assert first_bound(make(cohort + 1), delta=1e-5, relation=relation)[1] > 8
     else:
         assert cohort == expected
-
-
-@pytest.mark.slow
-def test_every_unknown_leads_back_to_the_same_plan() -> None:
-    noise = smallest_noise(lambda z: rounds(0.3, z, 20), budget=BUDGET, relation=ADD_OR_REMOVE)
-    assert most_rounds(lambda n: rounds(0.3, noise, n), budget=BUDGET, relation=ADD_OR_REMOVE) == 20
-    assert largest_cohort(lambda m: rounds(m / 10, noise, 20), clients=10, budget=BUDGET, relation=ADD_OR_REMOVE) == 3
 
 
 def test_what_no_value_can_reach_exceeds_the_budget() -> None:
@@ -264,17 +251,6 @@ def test_the_noise_after_other_rounds_is_the_least(pace: Pace, usual: float | No
     found = left.noise(sampled, pace=pace, usual=usual)
     assert cost([*spent, *sampled(found)]) <= left.target(pace) < cost([*spent, *sampled(found / 1.0001)])
     assert left.noise(sampled, pace=pace, usual=usual) == found
-
-
-@BY_NAME
-def test_a_round_that_was_missed_leaves_more_for_the_others(pace: Pace) -> None:
-    first = remaining(rounds=4).noise(everyone, pace=pace)
-    with_all = remaining(everyone(first), rounds=3).noise(everyone, pace=pace, usual=first)
-    missed_one = remaining(everyone(first), rounds=2).noise(everyone, pace=pace, usual=first)
-    assert missed_one < with_all
-    last = remaining([*everyone(first), *everyone(missed_one)], rounds=1).noise(everyone, pace=pace, usual=missed_one)
-    spent = cost([*everyone(first), *everyone(missed_one), *everyone(last)])
-    assert 0.9995 * SOME.epsilon < spent <= SOME.epsilon
 
 
 def test_the_usual_noise_is_kept_only_where_it_is_the_answer() -> None:

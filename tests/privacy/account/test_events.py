@@ -115,11 +115,8 @@ def test_impossible_numbers_are_refused_at_every_depth(nest: Callable[[DpEvent],
         PoissonSampledDpEvent(1.1, NoOpDpEvent()),
         SampledWithoutReplacementDpEvent(10, 11, NoOpDpEvent()),
         SampledWithoutReplacementDpEvent(10, 0, NoOpDpEvent()),
-        SampledWithoutReplacementDpEvent(10.0, 5.0, NoOpDpEvent()),
-        SelfComposedDpEvent(NoOpDpEvent(), 0),
         SelfComposedDpEvent(NoOpDpEvent(), 1.0),
         RepeatAndSelectDpEvent(NoOpDpEvent(), 0.5, 1.0),
-        RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, -1.0),
         RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, math.nan),
         OneOfDpEvent(()),
     ],
@@ -203,28 +200,14 @@ def test_gaussians_become_the_one_that_they_jointly_are() -> None:
     ((sampled, count),) = mechanisms(SelfComposedDpEvent(PoissonSampledDpEvent(0.5, event), 4))
     assert count == 4
     assert sampled == PoissonSampledDpEvent(0.5, joint)
-
-
-def test_a_lone_gaussian_is_left_as_it_is() -> None:
-    assert mechanisms(poisson(0.1, 1.1)) == ((poisson(0.1, 1.1), 1),)
-    assert mechanisms(GaussianDpEvent(1.1)) == ((GaussianDpEvent(1.1), 1),)
-
-
-@given(st.lists(st.tuples(noises, counts), min_size=1, max_size=5))
-def test_the_joint_gaussian_never_has_more_noise_than_a_part(parts: list[tuple[float, int]]) -> None:
-    ((joint, _),) = mechanisms(compose([(GaussianDpEvent(z), count) for z, count in parts]))
-    assert joint.noise_multiplier <= min(z for z, _ in parts) * (1 + 1e-12)
+    for alone in (GaussianDpEvent(1.1), poisson(0.1, 1.1), poisson(0.999, 1.0)):
+        assert mechanisms(alone) == ((alone, 1),)
 
 
 def test_a_sample_of_everyone_is_no_sample_and_of_nothing_is_nothing() -> None:
     everyone = SampledWithoutReplacementDpEvent(10, 10, GaussianDpEvent(1.0))
     assert mechanisms(poisson(1.0, 1.0)) == mechanisms(everyone) == ((GaussianDpEvent(1.0), 1),)
     assert mechanisms(poisson(0.5)) == mechanisms(NoOpDpEvent()) == mechanisms(ComposedDpEvent([])) == ()
-
-
-def test_a_sample_of_nearly_everyone_is_one() -> None:
-    for event in (SampledWithoutReplacementDpEvent(10, 9, GaussianDpEvent(1.0)), poisson(0.999, 1.0)):
-        assert mechanisms(event) == ((event, 1),)
 
 
 def test_a_selection_is_one_mechanism_whatever_is_selected_from() -> None:

@@ -109,16 +109,6 @@ def test_one_contribution_costs_its_epsilon_and_not_a_bit_more(epsilon: float) -
     assert epsilon * (1 - 1e-15) <= cost <= epsilon
 
 
-def test_a_whole_model_costs_the_number_of_weights_more() -> None:
-    feature, model = mechanism(privacy="feature"), mechanism(privacy="model")
-    assert model.noise_scale == pytest.approx(20 * feature.noise_scale)
-    whole: Any = feature.event("model")
-    assert whole.noise_multiplier == pytest.approx(1 / 40)
-    gaussian = mechanism(privacy="feature", noise="gaussian", delta=1e-6)
-    together: Any = gaussian.event("model")
-    assert together.noise_multiplier == pytest.approx(gaussian.multiplier / math.sqrt(20))
-
-
 def test_it_is_charged_before_there_is_noise() -> None:
     drawn: list[str] = []
 
@@ -159,19 +149,6 @@ def test_what_is_not_finite_counts_as_zero(bad: float) -> None:
     np.testing.assert_array_equal(released(mechanism(), gradient), released(mechanism(), zeroed))
     of = mechanism(noise="gaussian", delta=1e-6)
     np.testing.assert_array_equal(released(of, gradient), released(of, np.zeros(20)))
-
-
-def test_noise_is_on_a_public_grid() -> None:
-    of = mechanism(privacy="feature")
-    for gradient in (np.zeros(20), np.full(20, 0.1234567)):
-        whole = Contribution(of, gradient).release(charge=earnest)
-        assert whole.steps.dtype == np.int64
-        assert whole.step == 2.0**-31  # the finest at which the scale stays below 2^31
-
-
-def test_two_devices_share_no_noise() -> None:
-    numbers = [Contribution(mechanism(), np.zeros(20)).release(charge=earnest).steps for _ in range(2)]
-    assert not np.isin(numbers[0], numbers[1]).any()
 
 
 def test_without_noise_nothing_can_be_released() -> None:

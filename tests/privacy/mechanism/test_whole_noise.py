@@ -13,7 +13,7 @@ from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
+from incrowd._random import Bits, Floats, Integers, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.device import Mechanism
@@ -77,15 +77,6 @@ def test_the_scale_covers_the_distance_exactly(size: int, clip: float, epsilon: 
     assert Fraction(whole.step) == step
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(size=SIZES, clip=CLIPS, epsilon=EPSILONS)
-def test_steps_are_the_finest_that_fit(size: int, clip: float, epsilon: float, kind: dict[str, Any]) -> None:
-    whole = fitted(size, clip, epsilon, **kind)
-    finer = math.floor(Fraction(clip) * 2 ** (whole.exponent + 1))
-    wanted = Fraction(2 * finer * (size if kind == {"privacy": "model"} else 1)) / Fraction(epsilon)
-    assert whole.exponent == 40 or finer >= LARGEST_BOUND or wanted > LARGEST_SCALE - 3
-
-
 @pytest.mark.parametrize(
     ("size", "clip", "epsilon"), [(1, 1e-13, 1.0), (10_000, 0.1, 1e-6), (1, 0.5, 1e-15), (1, 1e308, 1.0)]
 )
@@ -121,16 +112,6 @@ def test_a_gradient_is_bounded_as_by_hand(gradient: Floats, joint: bool) -> None
         assert all(abs(a - b) <= 1 for a, b in zip(whole.bounded(gradient).tolist(), shortened, strict=True))
 
 
-@pytest.mark.parametrize("longest", [1e9, 1e308])
-def test_a_long_gradient_keeps_its_direction_and_its_neighbours(longest: float) -> None:
-    gradient = longest * np.array([1.0, -0.5, 0.25, 0.0])
-    joint = Mechanism(size=4, clip=0.7, epsilon=1.0, bound="norm").whole
-    np.testing.assert_allclose(joint.bounded(gradient) * joint.step, [0.4, -0.2, 0.1, 0.0], rtol=1e-6)
-    alone = Mechanism(size=4, clip=0.7, epsilon=1.0, privacy="feature").whole
-    mixed = alone.bounded(np.array([longest, 0.5, -0.125, math.nan]))
-    np.testing.assert_allclose(mixed * alone.step, [0.7, 0.5, -0.125, 0.0], atol=2 * alone.step)
-
-
 def probabilities(scale: float, reach: int) -> Floats:
     """Of -reach .. reach, and of all beyond."""
     q = math.exp(-1 / scale)
@@ -164,14 +145,6 @@ def test_the_tail_is_as_long_as_it_should_be() -> None:
 @pytest.mark.parametrize("scale", [3_872_745, 2**31 - 1])
 def test_large_scales_are_laplace_noise(scale: int) -> None:
     assert rejects_wrong_scale(ks("laplace", scale=scale), drawn(scale, 20_000).astype(np.float64))
-
-
-@pytest.mark.parametrize("scale", [1, 2, 9, 100])
-def test_the_variance_is_the_law_s(scale: int) -> None:
-    whole = WholeLaplace(exponent=0, bound=1, scale=scale, size=1, joint=False)
-    reach = 60 * scale
-    law = probabilities(scale, reach)[:-1]
-    assert whole.variance == pytest.approx(float((law * np.arange(-reach, reach + 1) ** 2).sum()))
 
 
 class Words:
@@ -255,9 +228,7 @@ def test_noise_is_drawn_against_a_receipt_once() -> None:
 def test_words_beyond_the_last_full_run_are_left_out() -> None:
     """2^32 is no multiple of three: its last word would make 0 more frequent than the others."""
     words = [2**32 - 1, 2**32 - 1, 5, 2**32 - 2]
-    taken = iter(words)
-    assert below(taken.__next__, 3) == 5 % 3
-    assert below(taken.__next__, 3) == (2**32 - 2) % 3
+    assert below(iter(words).__next__, 3) == 5 % 3
     assert below(iter(words).__next__, 4) == 3, "the control: of four nothing is left over"
 
 
@@ -367,13 +338,6 @@ def test_any_gradient_becomes_whole_numbers_that_add_up_exactly(gradient: Floats
     assert (found[~np.isfinite(gradient)] == 0).all()
 
 
-@given(arrays(np.float64, 8, elements=st.floats(-1e3, 1e3)), st.integers(-400, 300))
-def test_only_the_direction_of_a_gradient_is_kept(gradient: Floats, power: int) -> None:
-    choice = ChosenDirection.fitting(size=8, clip=1.0, epsilon=1.0)
-    if np.abs(gradient).max() > 1e-3:
-        assert choice.bounded(gradient * 2.0**power).tolist() == choice.bounded(gradient).tolist()
-
-
 def test_a_direction_is_named_against_a_receipt_once() -> None:
     choice, other = (ChosenDirection.fitting(size=3, clip=0.5, epsilon=epsilon) for epsilon in (1.0, 2.0))
     receipt = paid(choice)
@@ -385,15 +349,6 @@ def test_a_direction_is_named_against_a_receipt_once() -> None:
         choice.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 2))
     with pytest.raises(ConfigError, match="not what this receipt was paid for"):
         other.noised(np.array([1, 2, 3]), receipt=paid(choice), at=("noise", 1))
-
-
-def test_directions_are_tossed_anew_every_time() -> None:
-    choice = ChosenDirection.fitting(size=200, clip=1.0, epsilon=8.0)
-    gradient = choice.bounded(np.ones(200))
-    words_ = random_words(SystemRandomness().stream("noise"), 1000)
-    seeds = [choice.named(gradient, words_) for _ in range(50)]
-    assert len(set(seeds)) >= 48
-    assert (sign_bits(np.array(seeds), 200).mean(axis=1) > 0.5).mean() > 0.8
 
 
 # The signs of a direction
