@@ -60,7 +60,7 @@ def write(folder: Path, *, seed: int) -> None:
 
 
 def ledgers() -> tuple[Registered, ...]:
-    return tuple(Home.of_user().ledgers()) if Home.of_user().exists else ()
+    return tuple(Home.of_user().ledgers()) if Home.of_user().path.exists() else ()
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_no_ledger(incrowd: Command, tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ class Chain:
                 raise LedgerUnwritable(f"{self.path} was closed: open it again")
             if os.getpid() != self._process:  # SQLite's locks do not survive a fork, so two processes would write
                 raise LedgerUnwritable(f"{self.path} was opened by another process: open it anew in each process")
+            self._connection.execute("PRAGMA shrink_memory")  # pages that SQLite keeps may be older than the file
             self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 if self._identity() != self._file:

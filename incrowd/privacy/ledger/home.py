@@ -82,7 +82,7 @@ class Home(Registry):
 
     def check_public(self, declared: Declared) -> None:
         """Data that are declared public have no ledger as private data, for any unit, not even in part."""
-        if self.exists:
+        if self.path.exists():
             self.complete()
         known, names, content = self.ledgers(), set(declared.names), declared.content
         its = [each for each in known if names & {*each.names} or content.whole in each.fingerprints + each.wholes]
@@ -108,7 +108,7 @@ class Home(Registry):
     def alone(self) -> Iterator[None]:
         """Keep other processes from finding, beginning and moving ledgers; the registry exists meanwhile."""
         with self.locked():
-            lost = not self.exists
+            lost = not self.path.exists()
             self.complete()
             self._update_registry(lost=lost)
             yield

@@ -102,11 +102,6 @@ class Registry:
         """The file of the table."""
         return self.folder / REGISTRY
 
-    @property
-    def exists(self) -> bool:
-        """Whether the table was made; an empty file is the rest of a beginning that was cut off."""
-        return self.path.exists() and self.path.stat().st_size > 0
-
     def key(self) -> bytes:
         """The key for fingerprints, made at its first use, which only this user can read (`ConfigError` otherwise).
 
@@ -130,15 +125,19 @@ class Registry:
             yield
 
     def complete(self) -> None:
-        """Make the table, or the parts of it that an older version did not know."""
-        _files.create(self.path)
-        with self._transaction(write=True) as connection:
-            for statement in _SCHEMA:
-                connection.execute(statement)
+        """Make the table, in full or not at all, or the parts of it that an older version did not know."""
+        fresh = self.path if self.path.exists() else self.path.with_suffix(".new")
+        with translated(fresh):
+            _files.create(fresh)
+            with closing(connect(fresh)) as connection:
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+            fresh.replace(self.path)
+            _files.sync(self.folder)
 
     def ledgers(self) -> list[Registered]:
         """All ledgers, in the order in which they were begun."""
-        if not self.exists:
+        if not self.path.exists():
             return []
         check_ours(self.path)
         with self._transaction() as connection:
@@ -147,12 +146,13 @@ class Registry:
             for row in connection.execute("SELECT * FROM ledgers ORDER BY rowid"):
                 rows[row["id"]] = dict(row) | dict.fromkeys(_LISTS, ())
             for table, column in _LISTS.items():
-                for ledger, value in connection.execute(f"SELECT ledger, {column} FROM {table} ORDER BY rowid"):  # noqa: S608 - our own names
+                its = f"SELECT ledger, {column} FROM {table} WHERE ledger IN (SELECT id FROM ledgers) ORDER BY rowid"  # noqa: S608 - our own names
+                for ledger, value in connection.execute(its):
                     rows[ledger][table] += (value,)
-        for its in rows.values():
-            its |= {"path": Path(its["path"]), "witness": Path(its["witness"]), "retired": bool(its["retired"])}
-            its["mark"] = Mark(entries=its.pop("entries"), head=its.pop("head"))
-        return [Registered(**its) for its in rows.values()]
+        for each in rows.values():
+            each |= {"path": Path(each["path"]), "witness": Path(each["witness"]), "retired": bool(each["retired"])}
+            each["mark"] = Mark(entries=each.pop("entries"), head=each.pop("head"))
+        return [Registered(**each) for each in rows.values()]
 
     def by_id(self, ledger: str) -> Registered | None:
         """The ledger of this id."""

@@ -347,9 +347,9 @@ def test_a_ledger_that_the_registry_forgot_in_the_middle_is_not_charged(home: Ho
         ledger.charge(SMALL)
         with closing(sqlite3.connect(home.path, isolation_level=None)) as connection:
             connection.execute("DELETE FROM ledgers")
-        connection.close()
         with pytest.raises(LedgerRolledBack, match="lost its witness"):
             ledger.charge(SMALL)
+    assert home.ledgers() == []
 
 
 def test_a_damaged_registry_is_refused(home: Home) -> None:
