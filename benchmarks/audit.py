@@ -59,7 +59,7 @@ def shortened(share: float) -> Iterator[None]:
 
 def measured(canaries: int, share: float) -> Result:
     """One audit, timed."""
-    plan = PlanConfig(clients=100, schedule=constant(rounds=20, cohort=100), sampling=Everyone).calibrate(BUDGET)
+    plan = PlanConfig(members=100, schedule=constant(rounds=20, cohort=100), sampling=Everyone).calibrate(BUDGET)
     game, effort = CanaryGame(plan=plan), Effort(canaries=canaries, seed=1)
     begin = time.perf_counter()
     with shortened(share):

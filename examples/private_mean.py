@@ -44,7 +44,7 @@ def main() -> None:
     """Plan, ask, and show what came back."""
     data = the_clients()
     config = PlanConfig(
-        clients=CLIENTS, schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone, clip=NormalisedClip()
+        members=CLIENTS, schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone, clip=NormalisedClip()
     )
     plan = config.calibrate(BUDGET)
     OUT.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ plt.show()
 def plan_for(epsilon: float, clients: int = 20) -> incrowd.Plan:
     """All clients are asked once, on this budget."""
     asked = incrowd.PlanConfig(
-        clients=clients, schedule=incrowd.constant(rounds=1, cohort=clients), sampling=incrowd.Everyone, clip=clip
+        members=clients, schedule=incrowd.constant(rounds=1, cohort=clients), sampling=incrowd.Everyone, clip=clip
     )
     return asked.calibrate(incrowd.Budget(epsilon=epsilon, delta=1e-4))
 

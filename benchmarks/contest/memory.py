@@ -25,7 +25,7 @@ def _round(task: Task, cohort: int) -> dict[str, float]:
     clients = task.work.cohort
     engine = CohortEngine(task.work.model(), ClientTensors.of(task.data), task.local)
     config = PlanConfig(
-        clients=clients, schedule=constant(rounds=1, cohort=cohort), clip=FixedClip(clip_norm=CLIP_NORM)
+        members=clients, schedule=constant(rounds=1, cohort=cohort), clip=FixedClip(clip_norm=CLIP_NORM)
     )
     plan = config.plan(Budget(epsilon=1e3, delta=1e-6))
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:

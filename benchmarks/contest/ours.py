@@ -116,7 +116,7 @@ def _engine(task: Task, threads: int) -> CohortEngine:
 def _plan(cohort: int) -> Plan:
     # Before calibration a schedule's noise multiplier is 1, which is the one that is wanted.
     config = PlanConfig(
-        clients=cohort,
+        members=cohort,
         schedule=constant(rounds=_ROUNDS, cohort=cohort).scaled(NOISE_MULTIPLIER),
         sampling=Everyone,
         clip=FixedClip(clip_norm=CLIP_NORM),

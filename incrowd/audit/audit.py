@@ -167,7 +167,7 @@ def _described(plan: Promise, effort: Effort) -> dict[str, object]:
         "rounds": plan.rounds,
         "sampler": type(plan.round(0).sampler).__name__,
         "clip": type(plan.start(1).clip).__name__,
-        "noise": "correlated" if isinstance(plan, CorrelatedPlan) else plan.place,
+        "noise": "correlated" if isinstance(plan, CorrelatedPlan) else plan.noise_by,
         "noise_multiplier": plan.noise_multiplier,
         "seed": effort.seed,
     }

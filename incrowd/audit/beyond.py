@@ -37,11 +37,11 @@ def noise_in_earnest(plan: Promise) -> Check:
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=size, label="audit")
         opened = run.round(0)
-        if plan.place == "local":
+        if plan.noise_by == "party":
             opened.add(np.zeros((1, size)), clients=[0])
         release = opened.release()
         std = release.noise_std
-        if plan.place == "local":
+        if plan.noise_by == "party":
             std = plan.round(0).noise_multiplier * release.clip_norm
         noises.append(release.total.values / std)
     return size_of_noise("noise in earnest", np.concatenate(noises))

@@ -93,7 +93,7 @@ def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[
             wanted = rounds[0].multiplier * moves * plan.noise.clip_norm
         else:
             wanted = charged.std(_clip_of(game.clip, release.clip_norm))
-        local = math.sqrt(plan.round(release.round).sampler.clients) if plan.place == "local" else 1.0
+        local = math.sqrt(plan.round(release.round).sampler.clients) if plan.noise_by == "party" else 1.0
         ratios.append(release.noise_std / local / wanted if wanted > 0 else 0.0)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
     return Check(
@@ -185,7 +185,7 @@ def party_checks(plan: Promise, *, seed: int) -> list[Check]:
     Under a seed a round may be looked at again; each time one client alone is there, so that what is released is what
     that client sends.
     """
-    if plan.place != "local":
+    if plan.noise_by != "party":
         return []
     game = CanaryGame(plan=plan)
     ledger = game.ledger()

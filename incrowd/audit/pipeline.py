@@ -152,7 +152,7 @@ def _last_sum(work: ClientWork, state: State, *, seed: int) -> list[Check]:
     Edge cases: clips that take rows one by one have no fast sum: no check.
     """
     clip, number = state.carry.clip, work.plan.rounds - 1
-    if work.plan.place == "local" or not isinstance(clip, ScalingClip):
+    if work.plan.noise_by == "party" or not isinstance(clip, ScalingClip):
         return []
     private = _algorithm(work, seed=seed).private
     trainer = EngineTrainer(work.engine, state.start, randomness=private.randomness)

@@ -71,7 +71,7 @@ class CanaryGame:
     def canaries(self) -> int:
         """How many play at once: whoever noises alone is seen alone."""
         clients = self.plan.round(0).sampler.clients
-        if self.plan.place == "local":
+        if self.plan.noise_by == "party":
             return 1
         if isinstance(self.clip, ElementwiseClip):
             return power_of_two(min(clients, MOST, self.clip.size // _SIGNS))
@@ -190,7 +190,7 @@ class Adversary:
     def _std(self, release: Release) -> float:
         """What is stated of a single sum's noise: that of one client where only one is seen."""
         plan = self._game.plan
-        if plan.place == "local":
+        if plan.noise_by == "party":
             return plan.round(release.round).noise_multiplier * release.clip_norm
         return release.noise_std
 

@@ -28,7 +28,6 @@ from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import chosen
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.declared import fewest
-from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.runs.silo_build import SiloFederation
 
 
@@ -42,7 +41,7 @@ class RecordTargets:
     def __post_init__(self) -> None:
         if not len(self.rows):
             remedy = "a record may be left out of ten or more: give silos with more records"
-            given = [plan.records for plan in self.federation.plans]
+            given = [plan.config.members for plan in self.federation.plans]
             raise ConfigError(field="membership", value=given, remedy=remedy)
 
     @property
@@ -64,7 +63,7 @@ class RecordTargets:
     def each(self) -> tuple[int, ...]:
         """How many targets each silo has."""
         both = zip(self.federation.records, self.federation.plans, strict=True)
-        return tuple(max(0, len(records) - fewest(plan.records)) for records, plan in both)
+        return tuple(max(0, len(records) - fewest(plan.config.members)) for records, plan in both)
 
     @cached_property
     def rows(self) -> Integers:
@@ -85,7 +84,7 @@ class RecordTargets:
         if not private:
             asks = tuple(_noiseless(silos, place) for place in range(len(silos.plans)))
             return self._published(replace(silos, clients=None).algorithm(asks, None, label="")), 0.0
-        ledgers = [Ledger.in_memory(budget=plan.budget, relation=RELATION) for plan in silos.plans]
+        ledgers = [Ledger.in_memory(budget=plan.budget, relation=plan.relation) for plan in silos.plans]
         members = [silos.silo(place, ledger, label="audit") for place, ledger in enumerate(ledgers)]
         server = None
         if silos.clients is not None:
@@ -134,7 +133,7 @@ def _noiseless(silos: SiloFederation, place: int) -> Ask:
         start = weights.astype(np.float32)
         batches = silos.randomness.stream("batches", place, number)
         with with_threads(silos.config.run.threads):
-            trained = engine.train(start, plan.training(1.0), noise=lambda total: total, batches=batches)
-        return Answer(silo=plan.name, round=number, epsilon=0.0, update=difference(trained.weights, start))
+            trained = engine.train(start, plan.training(), noise=lambda total: total, batches=batches)
+        return Answer(silo=silos.names[place], round=number, epsilon=0.0, update=difference(trained.weights, start))
 
     return answer

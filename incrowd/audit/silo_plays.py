@@ -1,13 +1,11 @@
 """A silo of canaries: each record has a gradient of its own direction, and a coin says whether it is inside.
 
-What is attacked is the way of every real record: the silo, its account, permit, engine, batches, clip, noise. The model
+What is attacked is the way of every real record: the silo, its ledger, engine, batches, clip, noise. The model
 is one on which a record's gradient is whatever the canary wants, and every other thing is the plan's. Records at right
 angles are trials by themselves. The adversary sees the noised sum of each step, which is what the promise is about, and
 more than the weights that leave.
 """
 
-from collections import Counter as Counted
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,8 +25,8 @@ from incrowd.learning.losses import SQUARED
 from incrowd.learning.models import Model, linear
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import RecordTraining
-from incrowd.privacy.permit import Account
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.records import RecordRun
 from incrowd.settings.descent import Descent
 
 MOST = 256
@@ -47,7 +45,7 @@ _ODD = ((1.0, 0.5), (1e3, 1e3), (1e30, 1e30), (float("nan"), 1.0), (float("inf")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloPlay:
     """One silo's run: who was inside, the adversary's scores, the noise of each step in stated standard deviations,
-    [steps, numbers], the rounds that were paid for, by their multipliers, and what the ledger says they cost.
+    [steps, numbers], how many rounds were paid for, and what the ledger says they cost.
 
     `drawn` says which canaries who were inside were in which batch, [steps, canaries], and `divisor` by what the sums
     were divided on their way to the weights that left.
@@ -56,7 +54,7 @@ class SiloPlay:
     inside: NDArray[np.bool_]
     scores: Floats
     noise: Floats
-    multipliers: tuple[float, ...]
+    rounds: int
     epsilon: float
     drawn: NDArray[np.bool_]
     divisor: float
@@ -66,52 +64,51 @@ class SiloPlay:
 class SiloGame:
     """The game against one silo's plan."""
 
-    plan: SiloPlan
+    name: str
+    plan: Plan
     rounds: int | None = None
 
     @cached_property
     def canaries(self) -> int:
         """How many there are."""
-        room = max(1, _NUMBERS // self.plan.records)
-        return max(1, min(self.plan.records, room, MOST))
+        room = max(1, _NUMBERS // self.plan.config.members)
+        return max(1, min(self.plan.config.members, room, MOST))
 
     def play(self, seed: int) -> SiloPlay:
         """Play once."""
         plan, randomness = self.plan, SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
         seen = _Overlooked(self._engine(inside))
-        ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
-        silo = self.silo(Account(ledger=ledger, randomness=randomness), engine=seen)
-        weights, multipliers, moved = np.zeros(self.canaries), [], np.zeros(self.canaries)
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        silo = self.silo(RecordRun(plan, ledger=ledger, randomness=randomness), engine=seen)
+        weights, rounds, moved = np.zeros(self.canaries), 0, np.zeros(self.canaries)
         for number in range(plan.rounds if self.rounds is None else min(self.rounds, plan.rounds)):
             answer = silo.answer(number, weights)
-            if answer.noise_multiplier is None:
+            if answer.update is None:
                 break
-            multipliers.append(answer.noise_multiplier)
-            moved += np.zeros(self.canaries) if answer.update is None else answer.update
+            rounds += 1
+            moved += answer.update
         summed = np.sum(seen.noised, axis=0)
         divisor = -self._rate * float(summed @ summed) / float(summed @ moved)
-        return self._seen(seen, inside, multipliers, ledger.spent().epsilon, divisor=divisor)
+        return self._seen(seen, inside, rounds, ledger.spent().epsilon, divisor=divisor)
 
     def longest(self) -> float:
         """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
         huge; each alone in its silo, in every batch.
         """
-        plan = replace(self.plan, batch_size=self.plan.records)
-        found = 0.0
+        whole, found = replace(self.plan.training(), steps=1, sampling_prob=1.0, noise_multiplier=1.0), 0.0
         for feature, label in _ODD:
             seen = _Overlooked(self._of_one(feature, label))
-            training = replace(plan.training(1.0), steps=1)
-            seen.train(np.zeros(2), training, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
+            seen.train(np.zeros(2), whole, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
             entered = float(np.linalg.norm(seen.totals[0]))
-            found = max(found, entered / plan.clip_norm if np.isfinite(entered) else np.inf)
+            found = max(found, entered / whole.clip_norm if np.isfinite(entered) else np.inf)
         return found
 
-    def silo(self, account: Account, *, engine: RecordEngine | None = None) -> Silo:
+    def silo(self, run: RecordRun, *, engine: RecordEngine | None = None) -> Silo:
         """The silo, with an engine; without, with one whose records are all zeros."""
         nobody = np.zeros(self.canaries, dtype=np.bool_)
         counter = Counter(model=self._model, records=self._records(nobody))
-        return Silo(self.plan, account, engine=self._engine(nobody) if engine is None else engine, counter=counter)
+        return Silo(self.name, run, engine=self._engine(nobody) if engine is None else engine, counter=counter)
 
     @property
     def _rate(self) -> float:
@@ -135,34 +132,35 @@ class SiloGame:
         return BatchedRecords(self._model, self._records(inside), still, loss=SQUARED)
 
     def _records(self, inside: NDArray[np.bool_]) -> Records:
-        features = np.zeros((self.plan.records, self.canaries), np.float32)
-        labels = np.zeros(self.plan.records, np.float32)
+        features = np.zeros((self.plan.config.members, self.canaries), np.float32)
+        labels = np.zeros(self.plan.config.members, np.float32)
         places = np.flatnonzero(inside)
         features[places, places] = 1.0
-        labels[places] = -_FAR * self.plan.clip_norm
+        labels[places] = -_FAR * self.plan.training().clip_norm
         return Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
 
     def _seen(
         self,
         seen: "_Overlooked",
         inside: NDArray[np.bool_],
-        multipliers: Sequence[float],
+        rounds: int,
         epsilon: float,
         *,
         divisor: float,
     ) -> SiloPlay:
-        plan, bound = self.plan, self.plan.clip_norm
-        stated = np.repeat([plan.training(one).sensitivity * one for one in multipliers], plan.steps)
+        training = self.plan.training()
+        bound = training.clip_norm
+        stated = np.full(rounds * training.steps, training.sensitivity * training.noise_multiplier)
         noised = np.array(seen.noised).reshape(len(stated), -1)
         entered = np.array(seen.totals).reshape(noised.shape)
         scores = np.zeros(self.canaries)
         for row, std in zip(noised, stated, strict=True):
-            scores += log_mixed(row / bound, 1.0, std / bound, plan.sampling_prob)
+            scores += log_mixed(row / bound, 1.0, std / bound, training.sampling_prob)
         return SiloPlay(
             inside=inside,
             scores=scores,
             noise=(noised - bound * np.where(np.abs(entered) > bound / 2, np.sign(entered), 0.0)) / stated[:, None],
-            multipliers=tuple(multipliers),
+            rounds=rounds,
             epsilon=epsilon,
             drawn=np.abs(entered[:, inside]) > bound / 2,
             divisor=divisor,
@@ -205,10 +203,8 @@ class _Overlooked:
         return self._engine.train(weights, training, noise=watched, batches=batches)
 
 
-def released_steps(plan: SiloPlan, multipliers: Sequence[float]) -> Steps:
-    """All steps of the rounds with these multipliers, as `least_epsilon_of` composes them."""
-    slack = plan.training(1.0).sensitivity / plan.clip_norm
-    steps: Counted[tuple[float, float]] = Counted()
-    for one in multipliers:
-        steps[plan.sampling_prob, one * slack] += plan.steps
-    return steps
+def released_steps(plan: Plan, rounds: int) -> Steps:
+    """All steps of so many rounds, as `least_epsilon_of` composes them."""
+    training = plan.training()
+    slack = training.sensitivity / training.clip_norm
+    return {(training.sampling_prob, training.noise_multiplier * slack): rounds * training.steps}

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.stats import norm
@@ -13,13 +12,12 @@ from incrowd.audit.finding import Check, Claim, Finding, bounded
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.permit import Account, Permit
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.records import RecordRun
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 
-_COUNTS = 2_000
-"""So many pairs of counts are drawn where a plan releases counts."""
+_CELLS = 4_000
+"""So many numbers has the table in which the noise of a report is looked at."""
 
 
 def silo_plays(game: SiloGame, *, trials: int, seed: int) -> list[SiloPlay]:
@@ -36,14 +34,14 @@ def silo_findings(game: SiloGame, plays: Sequence[SiloPlay]) -> list[Finding]:
         unit="record",
         epsilon=max(play.epsilon for play in plays),
         delta=plan.budget.delta,
-        gaussian=plan.sampling_prob == 1,
+        gaussian=plan.training().sampling_prob == 1,
     )
     return [
         bounded(
             claim,
             scores[inside],
             scores[~inside],
-            attack=f"records at right angles in {plan.name}, seen through every step",
+            attack=f"records at right angles in {game.name}, seen through every step",
             note="the adversary sees the noised sum of each step, which is more than the weights that leave the silo",
         ),
     ]
@@ -51,20 +49,20 @@ def silo_findings(game: SiloGame, plays: Sequence[SiloPlay]) -> list[Finding]:
 
 def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list[Check]:
     """Noise, batches, gradients, price and budget of the silo's rounds."""
-    plan, name = game.plan, game.plan.name
-    noise = np.array([play.noise for play in plays if len(play.multipliers) == len(plays[0].multipliers)])
+    plan, name = game.plan, game.name
+    noise = np.array([play.noise for play in plays if play.rounds == plays[0].rounds])
     steps = noise.shape[1]
     pairs = [(noise[:, first], noise[:, first + 1]) for first in range(min(steps - 1, 100))]
     pairs += [(noise[0], other) for other in noise[1:]]
     stated, lost = (
         max(play.epsilon for play in plays),
-        least_epsilon_of(released_steps(plan, plays[0].multipliers), plan.budget.delta),
+        least_epsilon_of(released_steps(plan, plays[0].rounds), plan.budget.delta),
     )
     longest = game.longest()
     return [
         size_of_noise(f"noise of the steps of {name}", noise.ravel()),
         likeness(pairs, name=f"noise of two steps of {name}, alike by"),
-        *_batches(plan, plays),
+        *_batches(game, plays),
         Check(
             name=f"longest gradient that enters a step of {name}",
             measured=f"{longest:.6f} bounds",
@@ -78,13 +76,14 @@ def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list
             holds=lost <= stated * (1 + 1e-6) and stated <= plan.budget.epsilon * (1 + 1e-9),
         ),
         *_budget(game, seed=seed),
-        *_counts(plan, seed=seed),
+        *_report(game, seed=seed),
     ]
 
 
-def _batches(plan: SiloPlan, plays: Sequence[SiloPlay]) -> Iterator[Check]:
+def _batches(game: SiloGame, plays: Sequence[SiloPlay]) -> Iterator[Check]:
     """How often a record is in a batch, and that each has a coin of its own, thrown anew for every step."""
-    prob, name = plan.sampling_prob, plan.name
+    training, name = game.plan.training(), game.name
+    prob, batch = training.sampling_prob, training.expected_batch
     drawn = [play.drawn for play in plays if play.drawn.size]
     taken, chances = sum(int(one.sum()) for one in drawn), sum(one.size for one in drawn)
     reach = (float(norm.isf(ALARM)) * math.sqrt(chances * prob * (1 - prob)) + 10) if prob < 1 else 0.0
@@ -110,55 +109,42 @@ def _batches(plan: SiloPlan, plays: Sequence[SiloPlay]) -> Iterator[Check]:
                 note=f"would see {reach:.0%} more or less",
             )
     divisors = [play.divisor for play in plays]
-    worst = max(divisors, key=lambda divisor: abs(divisor - plan.batch_size))
+    worst = max(divisors, key=lambda divisor: abs(divisor - batch))
     yield Check(
         name=f"divisor of a step of {name}",
         measured=f"{worst:.6g}",
-        stated=f"{plan.batch_size:.6g}, however many are drawn",
-        holds=abs(worst - plan.batch_size) <= 1e-3 * plan.batch_size,
+        stated=f"{batch:.6g}, however many are drawn",
+        holds=abs(worst - batch) <= 1e-3 * batch,
     )
 
 
 def _budget(game: SiloGame, *, seed: int) -> Iterator[Check]:
     """A silo that is opened again knows what it spent."""
     plan = game.plan
-    ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     weights = np.zeros(game.canaries)
     given = 0
     for label in ("first", "second", "third"):
-        silo = game.silo(Account(ledger=ledger, randomness=SeededRandomness(seed=seed), label=label))
+        silo = game.silo(RecordRun(plan, ledger=ledger, randomness=SeededRandomness(seed=seed), label=label))
         given += sum(silo.answer(number, weights).update is not None for number in range(plan.rounds))
     spent = ledger.spent().epsilon
-    lost = least_epsilon_of(released_steps(plan, _paid(ledger)), plan.budget.delta)
+    lost = least_epsilon_of(released_steps(plan, given), plan.budget.delta)
     yield Check(
-        name=f"what three runs of {plan.name} may spend together",
+        name=f"what three runs of {game.name} may spend together",
         measured=f"{spent:.4f} in {given} rounds",
         stated=f"at most {plan.budget.epsilon:.4f}",
         holds=spent <= plan.budget.epsilon * (1 + 1e-9) and lost <= plan.budget.epsilon * (1 + 1e-6),
     )
 
 
-def _paid(ledger: Ledger) -> list[float]:
-    notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
-    return [note["noise_multiplier"] for note in notes if "noise_multiplier" in note]
-
-
-def _counts(plan: SiloPlan, *, seed: int) -> Iterator[Check]:
-    """The noise on what a silo counts."""
-    if plan.count_std is None:
-        return
-    released = []
-    multiplier = plan.noise_multiplier(0, spent=())
-    for number in range(_COUNTS):
-        ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
-        account = Account(ledger=ledger, randomness=SeededRandomness(seed=seed + number))
-        try:
-            permit = Permit(plan, account, number=0, multiplier=multiplier)
-        except IncrowdError:
-            return
-        records, right = permit.counts(7, 5)
-        released += [records - 7, right - 5]
-    yield size_of_noise(f"noise of the counts of {plan.name}", np.array(released) / plan.count_std)
+def _report(game: SiloGame, *, seed: int) -> Iterator[Check]:
+    """The noise on the table of a silo's report."""
+    plan = game.plan
+    if (std := plan.config.report_std) is not None:
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        run = RecordRun(plan, ledger=ledger, randomness=SeededRandomness(seed=seed))
+        run.reserve()
+        yield size_of_noise(f"noise of the report of {game.name}", run.report(np.zeros(_CELLS)) / std)
 
 
 def audit_silo(game: SiloGame, *, trials: int, seed: int) -> tuple[list[Finding], list[Check]]:
@@ -168,20 +154,21 @@ def audit_silo(game: SiloGame, *, trials: int, seed: int) -> tuple[list[Finding]
         return silo_findings(game, plays), silo_checks(game, plays, seed=seed)
     except IncrowdError as error:
         refused = f"refused: {error}"
-        return [], [Check(name=f"rounds of {game.plan.name}", measured=refused, stated="work", holds=False)]
+        return [], [Check(name=f"rounds of {game.name}", measured=refused, stated="work", holds=False)]
 
 
-def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Finding], list[Check], list[SiloPlan]]:
+def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Finding], list[Check], list[SiloGame]]:
     """Attack each silo of some settings that is not like one before it; which these are.
 
     Edge cases: of silos with equal plans one stands for all.
     """
     federation = assemble_silos(config)
-    plans = {replace(plan, name=""): plan for plan in reversed(federation.plans)}
-    alike = [plan for plan in federation.plans if plans[replace(plan, name="")] is plan]
+    alike: list[SiloGame] = []
+    for name, plan in zip(federation.names, federation.plans, strict=True):
+        if all(plan != game.plan for game in alike):
+            alike.append(SiloGame(name=name, plan=plan))
     findings, checks = [], []
-    for plan in alike:
-        game = SiloGame(plan=plan)
+    for game in alike:
         its_findings, its_checks = audit_silo(game, trials=trials, seed=seed)
         findings += its_findings
         checks += its_checks

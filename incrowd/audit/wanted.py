@@ -105,8 +105,8 @@ def _records(config: SiloConfig, *, effort: Effort) -> Audited:
         models = FEW_MODELS if effort.quick else MODELS
         targets = RecordTargets(federation=assemble_silos(config))
         tried = membership(targets, models=models, seed=effort.seed)
-    findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed)
-    names = ", ".join(plan.name for plan in plans)
+    findings, checks, games = audit_silos(config, trials=trials, seed=effort.seed)
+    names = ", ".join(game.name for game in games)
     return Audited(
         claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
         delta=config.privacy.delta,

@@ -25,11 +25,11 @@ class SamplingName(StrEnum):
     EVERYONE = "everyone"
 
 
-class PlaceName(StrEnum):
-    """Where noise is added."""
+class NoiseByName(StrEnum):
+    """Who adds the noise."""
 
-    CENTRAL = "central"
-    LOCAL = "local"
+    SERVER = "server"
+    PARTY = "party"
 
 
 class AccountantName(StrEnum):
@@ -55,9 +55,9 @@ def plan(
         float | None, typer.Option(help="Fix the noise multiplier; rounds, cohort or epsilon is then found.")
     ] = None,
     sampling: Annotated[SamplingName, typer.Option(help="How a cohort is drawn.")] = SamplingName.POISSON,
-    place: Annotated[
-        PlaceName, typer.Option(help="Who adds the noise: the server, or every client for itself (then everyone).")
-    ] = PlaceName.CENTRAL,
+    noise_by: Annotated[
+        NoiseByName, typer.Option(help="Who adds the noise: the server, or every client for itself (then everyone).")
+    ] = NoiseByName.SERVER,
     accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
     grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
     weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
@@ -88,8 +88,8 @@ def plan(
             part / 100 for word in words(cohort) if word.endswith("%") for part in numbers("cohort", word.rstrip("%"))
         ),
         noise_multiplier=noise,
-        sampling="everyone" if place is PlaceName.LOCAL else sampling.value,
-        place=place.value,
+        sampling="everyone" if noise_by is NoiseByName.PARTY else sampling.value,
+        noise_by=noise_by.value,
         accountant=accountant.value,
         grow_from=grow_from,
     )
@@ -105,7 +105,7 @@ def plan(
     else:
         rows.sort(key=lambda one: one.get("rank", 0))
         hidden = {"schedule", "by_accountant", "over_all_rounds", "sensitivity_in_clips"}
-        hidden |= {"sampling", "place"} if several else set()
+        hidden |= {"sampling", "noise_by"} if several else set()
         print_table(rows, leave_out=hidden)
 
 
@@ -131,4 +131,4 @@ def _some(field: str, read: Callable[[str, str], tuple[T, ...]], text: str) -> t
 
 def _what_if(plan: "Plan") -> dict[str, Any]:
     """What tells a plan from the others where more than rounds and cohorts differ."""
-    return {"clients": plan.config.clients, "budget_epsilon": plan.budget.epsilon}
+    return {"clients": plan.config.members, "budget_epsilon": plan.budget.epsilon}

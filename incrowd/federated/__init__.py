@@ -5,11 +5,8 @@ from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
 from incrowd.federated.silo import Answer, Silo
 from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
-from incrowd.privacy.permit import Account
-from incrowd.privacy.plan.silo_plan import SiloPlan
 
 __all__ = [
-    "Account",
     "Answer",
     "Diagnostics",
     "FedAvg",
@@ -17,7 +14,6 @@ __all__ = [
     "Score",
     "Silo",
     "SiloFedAvg",
-    "SiloPlan",
     "SiloReport",
     "Standing",
     "State",

@@ -22,7 +22,7 @@ class Counter:
     class 1 is what it says above zero.
 
     Guarantee: what is said of a record follows from the record and the weights alone, bit for bit. So one record more
-    or less moves both counts together by at most the square root of 2, and the table by 1.
+    or less moves the table by 1.
 
     Edge cases: modules that are not torch's or ours get a fresh copy for every record.
     """
@@ -34,13 +34,9 @@ class Counter:
         if self.records.labels.ndim != 1:
             raise DataError("records have several labels each: what is right cannot be counted, leave the counts out")
 
-    def count(self, weights: Floats) -> tuple[int, int]:
-        """How many records the silo holds, and how many of them weights get right. Private: for `Permit.counts`."""
-        return len(self.records), int((self._said(weights) == self.records.labels.cpu()).sum())
-
     def table(self, weights: Floats, *, classes: int) -> Floats:
         """How many records of each class weights call which: a row for each class, a column for each that is said, and
-        one more for what is no class. Private: for `reported`.
+        one more for what is no class. Private: for `RecordRun.report`.
         """
         found = np.zeros((classes, classes + 1))
         said = self._said(weights).clamp(max=classes)

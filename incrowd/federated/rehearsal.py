@@ -1,6 +1,6 @@
 """Before a silo pays: the whole way that its records would go, gone by made-up ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,13 +11,14 @@ from incrowd.federated.counter import Counter
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
 from incrowd.privacy.mechanism.noise import RecordTraining
-from incrowd.privacy.plan.silo_plan import SiloPlan
 
 STEPS = 2
 """The second step is not like the first: a velocity is there, and memory is used again."""
 
 
-def rehearse(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
+def rehearse(
+    silo: str, training: RecordTraining, engine: RecordEngine, counter: Counter | None, weights: Floats
+) -> None:
     """Train and count on no record, on one, and on a full physical batch and one more, all of them made up.
 
     Guarantee: nothing of the silo's records is read, no ledger is asked, and no stream of a run is drawn from, so what
@@ -25,10 +26,11 @@ def rehearse(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weig
 
     Edge cases: whatever fails is a `RehearsalFailed` that says what, with the error itself as its cause.
     """
-    batch = min(plan.records, plan.physical_batch + 1)
+    batch = min(training.most_records, training.physical_batch + 1)
     for records in sorted({0, 1, batch}):
-        with _Trying(plan.name, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            _go(plan, engine.rehearsal(records), None if counter is None else counter.rehearsal(records), weights)
+        with _Trying(silo, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            rehearsed = None if counter is None else counter.rehearsal(records)
+            _go(training, engine.rehearsal(records), rehearsed, weights)
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,11 @@ class _Trying:
             ) from error
 
 
-def _go(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
+def _go(planned: RecordTraining, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
     """The way of a round: count, train, and what would be sent."""
     if counter is not None:
-        counter.count(weights)
         counter.table(weights, classes=1)  # the labels that are made up are zeros
-    training = RecordTraining(
-        steps=STEPS,
-        sampling_prob=1.0,
-        expected_batch=plan.batch_size,
-        clip_norm=plan.clip_norm,
-        noise_multiplier=1.0,
-        physical_batch=plan.physical_batch,
-        most_records=plan.records,
-    )
+    training = replace(planned, steps=STEPS, sampling_prob=1.0, noise_multiplier=1.0)
     stand_in = _StandIn(training)
     start = weights.astype(np.float32)
     trained = engine.train(start, training, noise=on_tensors(stand_in.noised), batches=stand_in.stream)

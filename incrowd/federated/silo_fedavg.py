@@ -32,16 +32,11 @@ AskAll = Callable[[int, Floats], Sequence[Answer]]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How one silo stands after a round: what it has spent, the noise of its steps, and why it sent nothing.
-
-    `accuracy` is of the weights that the round began with, on the silo's own records, from its noised counts.
-    """
+    """How one silo stands after a round: what it has spent, and why it sent nothing."""
 
     silo: str
     epsilon: float
-    noise_multiplier: float | None
     absence: Absence | None
-    accuracy: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +118,7 @@ class SiloFedAvg:
             after = state.moved(mean, server=self.server, rounds=self.rounds, carry=carry)
         report = SiloReport(
             round=state.round,
-            silos=tuple(map(_standing, answers)),
+            silos=tuple(Standing(silo=a.silo, epsilon=a.epsilon, absence=a.absence) for a in answers),
             learning_rate=self.server.rate(state.round, self.rounds),
             seconds=time.perf_counter() - begin if self.randomness.simulated else None,
         )
@@ -146,7 +141,7 @@ class SiloFedAvg:
 
     def _check(self, private: PrivateRun) -> None:
         sampler = private.plan.round(0).sampler
-        if not isinstance(sampler, Everyone) or private.plan.place != "central":
+        if not isinstance(sampler, Everyone) or private.plan.noise_by != "server":
             remedy = "use Everyone: which silos answer is public, so nothing is gained from drawing some of them"
             raise ConfigError(field="sampling", value=type(sampler).__name__, remedy=remedy)
         if sampler.clients != len(self.asks) or private.plan.rounds != self.rounds or private.size != self.model.size:
@@ -161,16 +156,3 @@ class SiloFedAvg:
 
 NOTHING = Carry(clip=NormalisedClip())
 """What a round hands to the next where the server clips nothing: a clip that is never used."""
-
-
-def _standing(answer: Answer) -> Standing:
-    accuracy = None
-    if answer.records is not None and answer.right is not None and answer.records > 0:
-        accuracy = min(max(answer.right / answer.records, 0.0), 1.0)
-    return Standing(
-        silo=answer.silo,
-        epsilon=answer.epsilon,
-        noise_multiplier=answer.noise_multiplier,
-        absence=answer.absence,
-        accuracy=accuracy,
-    )

@@ -96,7 +96,7 @@ class LedgerAccountant:
                 "releases": count,
                 "cohort": event.sample_size,
                 "clients": event.population_size,
-                "place": "central",
+                "noise_by": "server",
             },
         )
 

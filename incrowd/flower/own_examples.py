@@ -76,18 +76,24 @@ class OwnExamples:
 
     def records(self, offer: SiloOffer) -> OwnRecords:
         """What learns from single records for an offer: see `incrowd.flower.silo_party.SiloLearner`."""
-        plan, stated = offer.plans[offer.parties.index(self.file.name)], self.file.records
-        if stated is None or plan.records != stated:
-            raise SpecificationRefused(f"this party has stated {stated} records, and not {plan.records}")
+        plan, stated = offer.plan(self.file.name), self.file.records
+        members = plan.config.members
+        if stated is None or members != stated:
+            raise SpecificationRefused(f"this party has stated {stated} records, and not {members}")
         sections = sections_of(offer, OfferedRecords)
         built = self._built(sections, offer, loss=sections.local.loss)
         records = Records.of(built.tensors, 0)
-        execution = Execution(contributions=plan.contributions)
+        execution = Execution(contributions=plan.config.schedule.communications * plan.config.steps)
         engine = BatchedRecords(built.model, records, sections.local, loss=built.loss, execution=execution)
-        asked = plan.count_std is not None or plan.report_std is not None
-        counter = Counter(model=built.model, records=records) if asked else None
-        threads = self.file.threads
-        return OwnRecords(engine=engine, stated=stated, classes=built.classes, counter=counter, threads=threads)
+        counter = None if plan.config.report_std is None else Counter(model=built.model, records=records)
+        return OwnRecords(
+            engine=engine,
+            stated=stated,
+            classes=built.classes,
+            counter=counter,
+            threads=self.file.threads,
+            physical_batch=sections.local.physical_batch,
+        )
 
     def _built(self, sections: CommonSections, offer: Offer | SiloOffer, *, loss: str | None) -> "_Built":
         """The party's examples as the model sees them, and the model: by what is stated alone, or refused."""

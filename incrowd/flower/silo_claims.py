@@ -1,7 +1,7 @@
 """What a silo says, compared with what its plan allows: the server takes nothing on its word that it can recompute."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,12 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Price, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import grid
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import FORGOTTEN, Statement
 from incrowd.settings.descent import Descent
 
 UNSAID = (
-    "the silo has not said this itself: it is what the answers that it gave come to by the noise that they state. "
+    "the silo has not said this itself: it is what the answers that it gave come to by its plan. "
     "Rounds that it paid for and lost, and what others spent on its records, are not in epsilon"
 )
 
@@ -29,9 +29,7 @@ _TOLERANCE = 1e-6  # of prices, which another kind of processor may round otherw
 _CAVEATS, _LONGEST = 20, 500
 
 
-def longest_update(
-    plan: SiloPlan, *, noise_multiplier: float, size: int, descent: Descent, start: float = 0.0
-) -> float:
+def longest_update(plan: Plan, *, size: int, descent: Descent, start: float = 0.0) -> float:
     """How long an update of so many numbers can be, from weights of the norm `start`.
 
     In a step a silo moves along a sum of clipped gradients, as many as a batch can hold, and noise: that of d numbers
@@ -40,52 +38,43 @@ def longest_update(
 
     Edge cases: never more than `LARGEST`.
     """
-    training, expected = plan.training(noise_multiplier), plan.batch_size
-    batch = min(plan.records, expected + 10 * math.sqrt(expected) + 50)
-    noise = 1.01 * noise_multiplier * (math.sqrt(size) + grid.REACH)
+    training = plan.training()
+    expected = training.expected_batch
+    batch = min(training.most_records, expected + 10 * math.sqrt(expected) + 50)
+    noise = 1.01 * training.noise_multiplier * (math.sqrt(size) + grid.REACH)
     pull = training.sensitivity * (batch + noise) / expected
     rate, decay = descent.learning_rate / (1 - descent.momentum), descent.weight_decay
     rounding, moved = 2.0**-22, 0.0
-    for _ in range(plan.steps):
+    for _ in range(training.steps):
         moved = (1 + rounding) * moved + rate * (pull + decay * (start + moved)) + rounding * start
         if moved > LARGEST:
             return LARGEST
     return 1.01 * moved
 
 
-def check_answer(answer: Answer, plan: SiloPlan, *, descent: Descent, start: float) -> None:
+def check_answer(answer: Answer, plan: Plan, *, descent: Descent, start: float) -> None:
     """Refuse (`DataError`) an answer that a silo with this plan cannot give, to weights of the norm `start`."""
-    counted = answer.records is not None, answer.right is not None
-    wanted = answer.update is not None and plan.count_std is not None
-    if counted != (wanted, wanted):
-        raise DataError("an answer with counts that the plan does not ask for, or without those that it asks for")
     if answer.update is None:
-        if answer.noise_multiplier is not None:
-            raise DataError("an answer that states the noise of nothing")
         return
-    multiplier = answer.noise_multiplier
-    usual = isinstance(plan.noise, float | int)
-    if multiplier is None or not (multiplier == plan.noise if usual else 0 < multiplier <= plan.most_noise):
-        raise DataError(f"an answer with a noise multiplier of {multiplier}, which is not the plan's")
     size = answer.update.size
-    longest = longest_update(plan, noise_multiplier=multiplier, size=size, descent=descent, start=start)
+    longest = longest_update(plan, size=size, descent=descent, start=start)
     with np.errstate(over="ignore"):
         norm = math.sqrt(np.dot(answer.update, answer.update))
     if not norm <= longest:
         raise DataError(f"an update longer than its plan can give, {longest:.4g}")
 
 
-def recomputed(plan: SiloPlan, noises: Sequence[float], *, reported: bool) -> Statement:
-    """What a silo's answers come to, by the noise multipliers that they state: a statement without its word."""
-    said, cost = _stated(plan), _price(plan, noises, reported=reported)
+def recomputed(plan: Plan, answered: int, *, reported: bool) -> Statement:
+    """What so many answers of a silo come to: a statement without its word."""
+    said, cost = _stated(plan), _price(plan, answered, reported=reported)
     return replace(said, epsilon=cost.epsilon, accountant=cost.accountant, caveats=(UNSAID, *said.caveats))
 
 
-def checked_statement(form: object, plan: SiloPlan, *, noises: Sequence[float], reported: bool) -> Statement:
-    """A silo's own statement, as far as it can be right: `noises` are the multipliers of the rounds it answered.
+def checked_statement(form: object, plan: Plan, *, answered: int, reported: bool) -> Statement:
+    """A silo's own statement, as far as it can be right, after so many answers.
 
     Guarantee: its words are those of the plan, but for what weakens them; its epsilon is no less than the rounds that
-    the server knows of come to, and these are within the plan's budget.
+    the server knows of come to.
 
     Edge cases: everything else is a `DataError`.
     """
@@ -96,9 +85,7 @@ def checked_statement(form: object, plan: SiloPlan, *, noises: Sequence[float], 
             raise DataError(f"a statement whose {name} is not the plan's")
     if not set(ours.caveats) <= set(said.caveats):
         raise DataError("a statement that leaves out what weakens it")
-    cost = _price(plan, noises, reported=reported).epsilon
-    if not cost <= plan.budget.epsilon * (1 + _TOLERANCE):
-        raise DataError(f"answers with less noise than the budget of epsilon = {plan.budget.epsilon:g} needs")
+    cost = _price(plan, answered, reported=reported).epsilon
     if not cost * (1 - _TOLERANCE) <= said.epsilon < math.inf:
         raise DataError(f"a statement of epsilon = {said.epsilon:.6g}, and its rounds come to {cost:.6g}")
     return said
@@ -128,14 +115,14 @@ def _is_plain(form: Mapping[str, Any]) -> bool:
     )
 
 
-def _stated(plan: SiloPlan) -> Statement:
+def _stated(plan: Plan) -> Statement:
     """What a silo says that has spent nothing: all but its figures."""
-    nothing = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+    nothing = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     said = plan.statement(nothing, own=0)
     return replace(said, caveats=tuple(caveat for caveat in said.caveats if caveat != FORGOTTEN))
 
 
-def _price(plan: SiloPlan, noises: Sequence[float], *, reported: bool) -> Price:
-    runs = [(plan.event(multiplier), 1) for multiplier in noises]
-    event = compose([*runs, *(plan.report_runs if reported else [])])
-    return price(event, delta=plan.budget.delta, relation=RELATION)
+def _price(plan: Plan, answered: int, *, reported: bool) -> Price:
+    rounds = [(plan.round(0).event, answered)] if answered else []
+    event = compose([*rounds, *(plan.config.report_runs if reported else [])])
+    return price(event, delta=plan.budget.delta, relation=plan.relation)

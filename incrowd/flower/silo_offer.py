@@ -12,9 +12,11 @@ from incrowd.errors import ConfigError
 from incrowd.flower.offer import OfferKind
 from incrowd.flower.wire import Place, sealed
 from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.silo_plan import SiloPlan
+from incrowd.privacy.plan.plan import Plan
 
-FORMAT = "incrowd silo offer 1"
+FORMAT = "incrowd silo offer 2"
+
+_NOT_WHOLE = "it is not whole: have it sent again"
 
 LAST = {"kind": "statement"}
 """What is asked after the last round, in place of a clip: what each silo may claim, and its report."""
@@ -22,46 +24,52 @@ LAST = {"kind": "statement"}
 
 @dataclass(frozen=True, kw_only=True)
 class SiloOffer:
-    """The plan of each silo, by its name and in order, with the number of weights, the columns that are learnt from,
+    """The plan of each party as plain data, by its name, with the number of weights, the columns that are learnt from,
     and the settings of model and training. With `classes` labels are so many classes.
 
-    Guarantee: nothing is priced by reading it: the noise of a silo's rounds is found by the silo itself, from its
-    plan's budget. Two offers with the same fingerprint are the same.
+    Guarantee: nothing is priced by reading it. Two offers with the same fingerprint are the same.
 
-    Edge cases: what is not whole, or of another version, silos without a name of their own, plans of another number of
-    rounds than the first, and a report without classes are a `ConfigError`.
+    Edge cases: what is not whole, or of another version, is a `ConfigError`.
     """
 
-    plans: tuple[SiloPlan, ...]
+    plans: Mapping[str, forms.PlanForm]
+    rounds: int
     size: int
     columns: tuple[str, ...] = ()
     classes: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _validate.count(size=self.size, parties=len(self.plans))
+        _validate.count(size=self.size, parties=len(self.plans), rounds=self.rounds)
         if self.classes is not None:
             _validate.count(classes=self.classes)
-        if len(set(self.parties)) != len(self.plans):
-            raise ConfigError(field="parties", value=self.parties, remedy="give each silo a name of its own")
-        for plan in self.plans:
-            _validate.count(steps=plan.steps)
-            if plan.rounds != self.rounds:
-                remedy = f"plan as many for each: the first has {self.rounds}"
-                raise ConfigError(field="rounds", value=plan.rounds, remedy=remedy)
-            if self.classes is None and (plan.count_std is not None or plan.report_std is not None):
-                remedy = "it counts right labels: say how many classes there are"
-                raise ConfigError(field="classes", value=None, remedy=remedy)
 
     @property
     def parties(self) -> tuple[str, ...]:
         """The names, in order."""
-        return tuple(plan.name for plan in self.plans)
+        return tuple(self.plans)
 
-    @property
-    def rounds(self) -> int:
-        """How many rounds there are at most."""
-        return self.plans[0].rounds
+    def plan(self, party: str) -> Plan:
+        """The plan of one of its parties: this prices it.
+
+        Edge cases: a plan of whole clients, of more rounds than there are, or of a report without classes, and one that
+        does not keep to its budget, are a `ConfigError`.
+        """
+        try:
+            stated = forms.from_json(self.plans[party])
+        except (ArithmeticError, RecursionError) as error:
+            remedy = "give numbers that a plan can have"
+            raise ConfigError(field="plans", value=type(error).__name__, remedy=remedy) from error
+        if not isinstance(stated, Plan) or stated.unit != "record":
+            remedy = "offer a plan for the records of each silo"
+            raise ConfigError(field="plans", value=self.plans[party].get("format"), remedy=remedy)
+        if stated.rounds > self.rounds:
+            remedy = f"there are {self.rounds} rounds: plan at most as many for each"
+            raise ConfigError(field="rounds", value=stated.rounds, remedy=remedy)
+        if self.classes is None and stated.config.report_std is not None:
+            remedy = "it counts right labels: say how many classes there are"
+            raise ConfigError(field="classes", value=None, remedy=remedy)
+        return stated
 
     @property
     def weights(self) -> int:
@@ -88,7 +96,9 @@ class SiloOffer:
         """Plain JSON data."""
         return {
             "format": FORMAT,
-            "plans": [forms.to_json(plan) for plan in self.plans],
+            "parties": list(self.plans),
+            "plans": list(map(dict, self.plans.values())),
+            "rounds": self.rounds,
             "size": self.size,
             "columns": list(self.columns),
             "classes": self.classes,
@@ -100,11 +110,15 @@ class SiloOffer:
         """What `to_json` wrote."""
         if form.get("format") != FORMAT:
             raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
-        plans, columns, settings = form.get("plans"), form.get("columns"), form.get("settings")
-        if not (isinstance(plans, list) and isinstance(columns, list) and isinstance(settings, Mapping)):
-            raise ConfigError(field="offer", value=FORMAT, remedy="it is not whole: have it sent again")
+        settings = form.get("settings")
+        parties, plans, columns = (_listed(form, name) for name in ("parties", "plans", "columns"))
+        if not isinstance(settings, Mapping) or not all(isinstance(plan, Mapping) for plan in plans):
+            raise ConfigError(field="offer", value=FORMAT, remedy=_NOT_WHOLE)
+        if len(set(map(str, parties))) != len(parties) or len(parties) != len(plans):
+            raise ConfigError(field="parties", value=parties, remedy="give each silo a plan and a name of its own")
         return cls(
-            plans=tuple(map(_silo_plan, plans)),
+            plans=dict(zip(map(str, parties), plans, strict=True)),
+            rounds=form.get("rounds", 0),
             size=form.get("size", 0),
             columns=tuple(map(str, columns)),
             classes=form.get("classes"),
@@ -117,8 +131,8 @@ class SiloOffer:
         return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
 
 
-def _silo_plan(form: Any) -> SiloPlan:
-    stated = forms.from_json(form) if isinstance(form, Mapping) else None
-    if not isinstance(stated, SiloPlan) or not isinstance(stated.name, str):
-        raise ConfigError(field="plans", value=type(form).__name__, remedy="offer a plan for the records of each silo")
-    return stated
+def _listed(form: Mapping[str, Any], name: str) -> list[Any]:
+    found = form.get(name)
+    if not isinstance(found, list):
+        raise ConfigError(field="offer", value=FORMAT, remedy=_NOT_WHOLE)
+    return found

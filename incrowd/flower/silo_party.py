@@ -1,7 +1,7 @@
 """A real silo: it learns from its own records and noises for itself, on a ledger that is its owner's."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
@@ -15,16 +15,15 @@ from incrowd.federated.silo import Silo
 from incrowd.flower.brake import Brake, Identity
 from incrowd.flower.offer import Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
-from incrowd.flower.silo_account import PartyAccount
+from incrowd.flower.silo_account import LedgerOwner
 from incrowd.flower.silo_offer import FORMAT, LAST, SiloOffer
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.privacy.account.calibrate import Remaining
 from incrowd.privacy.allowance import utc_today
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.records import RecordRun
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo
 
@@ -49,6 +48,7 @@ class OwnRecords:
     classes: int | None
     counter: Counter | None = field(repr=False, default=None)
     threads: int = 1
+    physical_batch: int = 256
 
 
 SiloLearner = Callable[[SiloOffer], OwnRecords]
@@ -148,10 +148,11 @@ class SiloParty:
     def _last(self, offer: SiloOffer, request: Request) -> bytes:
         """What the silo may claim, and its report."""
         durable, weights, table = self._silo(offer), request.weights.astype(np.float64), None
-        if durable.silo.plan.report_std is not None and offer.classes is not None:
+        if durable.silo.run.plan.config.report_std is not None and offer.classes is not None:
             table = durable.report(weights, classes=offer.classes)
         head = {"statement": durable.silo.statement().to_json()}
         body = b"" if table is None else table.astype("<f8").tobytes()
+        durable.silo.run.give_back()
         return sealed("statement", self._place(request), head, body, key=self.identity.key)
 
     def _accepted(self, offered: Offered, frame: object, kind: OfferKind = "offer") -> bytes:
@@ -166,56 +167,67 @@ class SiloParty:
             if name not in offer.parties:
                 raise SpecificationRefused(f"the offer names no party {name}")
             if self._memory.offer(offer.fingerprint) is None:
-                plan = offer.plans[offer.parties.index(name)]
+                self._look(offer)
+                plan = offer.plan(name)
                 self._check(offer, plan)
                 self._brake.check_offers(frame)
                 own = self._learner(offer)
                 self._check_records(offer, plan, own)
-                account = self._durable(offer, own).silo.account
-                _check_room(plan, account.ledger, size=offer.size, least_noise=self.policy.least_noise)
+                run = self._durable(offer, own).silo.run
+                self._owner(offer).check(plan, run.ledger)
+                run.check_room()
                 if kind == "offer":
-                    account.reserve_report(plan)
+                    run.reserve()
                     assert isinstance(frame, bytes)  # noqa: S101 - it was read
                     self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
         place = Place(plan=offer.fingerprint, round=0, party=name)
         return sealed("acceptance", place, {}, b"", key=identity.key)
 
-    def _check(self, offer: SiloOffer, plan: SiloPlan) -> None:
-        """Refuse what the policy does not allow, before any of it is worked on."""
-        policy = self.policy
+    def _look(self, offer: SiloOffer) -> None:
+        """Refuse what is more than the policy allows, before it is priced: a plan of many steps takes time."""
+        policy, form = self.policy, offer.plans[self.identity.name]
+        policy.look({"plan": form, "size": offer.size})
+        steps = form.get("steps")
         for what, value, most in (
-            ("weights", offer.size, policy.most_weights),
             ("rounds", offer.rounds, policy.most_rounds),
             ("numbers of a report", offer.cells, policy.most_weights),
-            ("epochs", plan.epochs, policy.most_epochs),
-            ("steps a round", plan.steps, MOST_STEPS),
-            ("records at once", plan.physical_batch, MOST_BATCH),
+            ("steps a round", steps, MOST_STEPS),
         ):
-            if value > most:
+            if not isinstance(value, int) or value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
-        policy.check_model(offer.columns, offer.model)
-        for what, noise in (("counts", plan.count_noise), ("a report", plan.report_noise)):
-            if noise is not None:  # both say how right a model is on the records
-                policy.check_scored(what, noise.noise_multiplier)
 
-    def _check_records(self, offer: SiloOffer, plan: SiloPlan, own: OwnRecords) -> None:
+    def _check(self, offer: SiloOffer, plan: Plan) -> None:
+        """Refuse what the policy does not allow, before any of it is worked on."""
+        self._look(offer)
+        policy, training = self.policy, plan.training()
+        epochs = (training.steps - 0.5) * training.sampling_prob  # as few as come to so many whole steps
+        if epochs > policy.most_epochs:
+            raise SpecificationRefused(f"{epochs:g} epochs are more than this party allows, {policy.most_epochs}")
+        policy.check_model(offer.columns, offer.model)
+        if (noise := plan.config.report_noise) is not None:  # it says how right a model is on the records
+            policy.check_scored("a report", noise.noise_multiplier)
+
+    def _check_records(self, offer: SiloOffer, plan: Plan, own: OwnRecords) -> None:
         """Refuse what could be paid for and not be done, before there is a ledger."""
         if own.engine.size != offer.size:
             raise SpecificationRefused(
                 f"the offer has {offer.size} weights, and the model that it describes {own.engine.size}"
             )
-        if plan.records != own.stated:
-            raise SpecificationRefused(f"a plan for {plan.records} records, and this silo states {own.stated}")
+        if plan.config.members != own.stated:
+            raise SpecificationRefused(f"a plan for {plan.config.members} records, and this silo states {own.stated}")
         if offer.classes != own.classes:
             raise SpecificationRefused(f"labels of {offer.classes} classes, and this silo states {own.classes}")
-        plan.check(own.engine.held)
-        counts = plan.count_std is not None or plan.report_std is not None
-        with with_threads(own.threads):
-            rehearse(plan, own.engine, own.counter if counts else None, np.zeros(offer.size))
+        if own.physical_batch > MOST_BATCH:
+            raise SpecificationRefused(f"{own.physical_batch} records at once are more than {MOST_BATCH}")
+        plan.check_held(own.engine.held, silo=self.identity.name)
         try:
+            training = replace(plan.training(offer.size), physical_batch=own.physical_batch)
             plan.check_report(offer.cells)
         except ConfigError as error:
-            raise SpecificationRefused(f"an offer whose report cannot be made: {error}") from error
+            raise SpecificationRefused(f"an offer whose rounds, or report, cannot be made: {error}") from error
+        counter = None if plan.config.report_std is None else own.counter
+        with with_threads(own.threads):
+            rehearse(self.identity.name, training, own.engine, counter, np.zeros(offer.size))
 
     def _asked(self, request: Request) -> SiloOffer:
         """The offer that a question belongs to."""
@@ -227,7 +239,7 @@ class SiloParty:
             raise SpecificationRefused("a question that is not for this silo and this model")
         if request.clip != (LAST if place.round == offer.rounds else {}) or place.round > offer.rounds:
             raise SpecificationRefused("a round that the plan does not know")
-        self._check(offer, offer.plans[offer.parties.index(self.identity.name)])  # the policy may be stricter by now
+        self._check(offer, offer.plan(self.identity.name))  # the policy may be stricter by now
         return offer
 
     def _offer(self, plan: str) -> SiloOffer | None:
@@ -248,33 +260,29 @@ class SiloParty:
         return self._silos[label]
 
     def _durable(self, offer: SiloOffer, own: OwnRecords) -> DurableSilo:
-        label, number = offer.fingerprint, offer.parties.index(self.identity.name)
-        ledger, source = self._brake.ledger(RELATION), self._randomness
-        account = PartyAccount(ledger=ledger, randomness=source, label=label, place=number, brake=self._brake)
-        silo = Silo(offer.plans[number], account, engine=own.engine, counter=own.counter, threads=own.threads)
+        label, plan = offer.fingerprint, offer.plan(self.identity.name)
+        run = RecordRun(
+            plan,
+            ledger=self._brake.ledger(plan.relation),
+            randomness=self._randomness,
+            label=label,
+            place=offer.parties.index(self.identity.name),
+            owner=self._owner(offer),
+        )
+        silo = Silo(
+            self.identity.name,
+            run,
+            engine=own.engine,
+            counter=own.counter,
+            threads=own.threads,
+            physical_batch=own.physical_batch,
+        )
         sent = self.folder / "offers" / label[:32] / "sent"
         # The last answer alone: what was sent is in the memory, and this is for who is killed before it is there.
         return DurableSilo(silo, Checkpoints(sent, keep=1))
 
+    def _owner(self, offer: SiloOffer) -> LedgerOwner:
+        return LedgerOwner(plan=offer.fingerprint, brake=self._brake)
+
     def _place(self, request: Request) -> Place:
         return Place(plan=request.place.plan, round=request.place.round, party=self.identity.name)
-
-
-def _check_room(plan: SiloPlan, ledger: Ledger, *, size: int, least_noise: float) -> None:
-    """Refuse a plan whose budget the ledger has no room for, or whose first round cannot be paid for or noised.
-
-    The rounds are priced at constant noise, whatever their pace is: that is all of the plan's budget, as noise.
-    """
-    first = plan.noise_multiplier(0, spent=plan.report_runs)
-    try:
-        plan.check_noise(first, size=size)
-    except ConfigError as error:
-        raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
-    if first < least_noise:
-        raise SpecificationRefused(
-            f"a noise multiplier of {first:.6g} is less than this party asks for, {least_noise:g}"
-        )
-    whole = Remaining(budget=plan.budget, relation=RELATION, spent=tuple(plan.report_runs), rounds=plan.rounds)
-    multiplier = max(whole.noise(plan.runs), plan.noise if isinstance(plan.noise, float | int) else 0.0)
-    rounds = [(event, count * plan.rounds) for event, count in plan.runs(multiplier)]
-    ledger.check_room([*plan.report_runs, *rounds])

@@ -19,6 +19,7 @@ from incrowd.flower.silo_claims import check_answer, checked_statement
 from incrowd.flower.silo_offer import LAST, SiloOffer
 from incrowd.flower.silos import read_silo
 from incrowd.flower.wire import Place, Request, read_refusal, unsealed
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement
 from incrowd.settings.descent import Descent
 
@@ -40,7 +41,7 @@ class Said:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloServer:
     """Silos behind nodes, which are asked all at once. `nodes` gives those who take part at present, by their places in
-    the offer; how they train is its `descent`.
+    the offer; `plans` are those that it offers, and how they train is its `descent`.
 
     Guarantee: of a silo's answer counts what it signed for this round of this offer, once. What it signed and its plan
     cannot give is `refused`, by name: numbers that are not finite, too long an update, other noise than planned. Who
@@ -52,6 +53,7 @@ class SiloServer:
 
     line: Line
     offer: SiloOffer
+    plans: Mapping[str, Plan]
     nodes: Callable[[], Mapping[int, Node]]
     key: Ed25519PrivateKey = field(repr=False)
     descent: Descent
@@ -75,14 +77,14 @@ class SiloServer:
         absent = [Answer(silo=name, round=number, epsilon=0.0, absence="no answer") for name in self.offer.parties]
         return [found.get(place) or nobody for place, nobody in enumerate(absent)]
 
-    def last(self, weights: Floats, noises: Mapping[str, Sequence[float]]) -> Mapping[str, Said]:
+    def last(self, weights: Floats, answered: Mapping[str, int]) -> Mapping[str, Said]:
         """What the silos say of the last weights; of one that is silent, or says what cannot be right, nothing.
 
-        `noises` are the multipliers of the rounds that each has answered.
+        `answered` says how many rounds each has answered.
         """
 
         def read(place: int, node: Node, frame: bytes) -> Said | None:
-            return self._said(place, node, frame, noises.get(node.party, ()))
+            return self._said(place, node, frame, answered.get(node.party, 0))
 
         longest = 8 * self.offer.cells + _BESIDE
         found = replace(self, attendance=Attendance())._asked(  # whoever was away may be back for its last word
@@ -131,24 +133,24 @@ class SiloServer:
             raise DataError("an answer of another plan, round or silo than was asked")
         try:
             answer = read_silo(frame, place=expected, size=self.offer.size, key=node.key)
-            check_answer(answer, self.offer.plans[place], descent=self.descent, start=start)
+            check_answer(answer, self.plans[node.party], descent=self.descent, start=start)
         except DataError:
             return Answer(silo=node.party, round=number, epsilon=0.0, absence="refused")
         return answer
 
-    def _said(self, place: int, node: Node, frame: bytes, noises: Sequence[float]) -> Said | None:
-        plan, cells = self.offer.plans[place], self.offer.cells
+    def _said(self, place: int, node: Node, frame: bytes, answered: int) -> Said | None:
+        plan, cells = self.plans[node.party], self.offer.cells
         found, head, body = unsealed(frame, kind="statement", key=node.key, most=8 * cells)
         if found != Place(plan=self.offer.fingerprint, round=self.offer.rounds, party=node.party):
             raise DataError("a statement of another plan or silo than was asked")
         try:
-            if body and (plan.report_std is None or len(body) != 8 * cells):
+            if body and (plan.config.report_std is None or len(body) != 8 * cells):
                 raise DataError("a report that the plan does not ask for, or of another size")
             table = np.frombuffer(body, "<f8").astype(np.float64)
             if not (np.abs(table) < 2.0**60).all():
                 raise DataError("a report with numbers that can be none")
             reported = table.size > 0
-            statement = checked_statement(head.get("statement"), plan, noises=noises, reported=reported)
+            statement = checked_statement(head.get("statement"), plan, answered=answered, reported=reported)
         except DataError:
             return None
         return Said(statement=statement, table=table.reshape(self.offer.classes or 0, -1) if reported else None)

@@ -21,6 +21,7 @@ from incrowd.flower.rounds import Line, Patience
 from incrowd.flower.silo_claims import recomputed
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_server import Said, SiloServer
+from incrowd.privacy.plan import forms
 from incrowd.privacy.statement import Claims
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, SERVER, Summary
@@ -33,7 +34,8 @@ def silo_offer(work: SiloWork) -> SiloOffer:
     """What a run of silos offers them to learn."""
     federation = work.federation
     return SiloOffer(
-        plans=federation.plans,
+        plans=dict(zip(federation.names, map(forms.to_json, federation.plans), strict=True)),
+        rounds=work.rounds,
         size=work.model.size,
         columns=tuple(work.data.columns),
         classes=work.data.examples.classes,
@@ -63,6 +65,7 @@ def served(
     server = SiloServer(
         line=line,
         offer=offer,
+        plans=dict(zip(offer.parties, work.federation.plans, strict=True)),
         nodes=nodes,
         key=key,
         descent=work.config.local,
@@ -115,7 +118,7 @@ class Heard:
         names = server.offer.parties
         self.server = server
         self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
-        self.noises: dict[str, dict[int, float]] = {name: {} for name in names}
+        self.answered: dict[str, set[int]] = {name: set() for name in names}
         self.last: Mapping[str, Said] = {}
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
@@ -129,28 +132,24 @@ class Heard:
     def remember(self, number: int, standings: Iterable[Mapping[str, Any]]) -> None:
         """How the silos stood after a round."""
         for standing in standings:
-            name, noise = standing["silo"], standing["noise_multiplier"]
+            name = standing["silo"]
             self.epsilons[name] = standing["epsilon"]
-            if standing["absence"] is None and noise is not None:
-                self.noises[name][number] = noise
+            if standing["absence"] is None:
+                self.answered[name].add(number)
 
     def claims(self) -> Claims:
         """What each silo says that it may claim; of one that does not, or not rightly, what its answers come to."""
         found = {}
-        for plan in self.server.offer.plans:
-            said = self.last.get(plan.name)
-            own = recomputed(plan, self._noises(plan.name), reported=False) if said is None else said.statement
-            found[plan.name] = own
+        for name, plan in self.server.plans.items():
+            said = self.last.get(name)
+            own = recomputed(plan, len(self.answered[name]), reported=False) if said is None else said.statement
+            found[name] = own
         return Claims(by_party=found)
 
     def ask_last(self, weights: Floats) -> None:
         """Ask what the silos say at the end."""
-        noises = {name: self._noises(name) for name in self.noises}
-        self.last = self.server.last(weights, noises)
+        self.last = self.server.last(weights, {name: len(rounds) for name, rounds in self.answered.items()})
         self.epsilons |= {name: said.statement.epsilon for name, said in self.last.items()}
-
-    def _noises(self, name: str) -> Sequence[float]:
-        return [noise for _, noise in sorted(self.noises[name].items())]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,6 +1,5 @@
 """Silos that are asked over a network: what each sends is released already, noised by itself and paid for by itself."""
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from incrowd.privacy.plan import forms
 from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.silo_work import SiloWork
 
-_FIGURES = ("noise_multiplier", "records", "right")
 _ABSENCES: Mapping[str, Absence | None] = {
     "": None,
     "budget spent": "budget spent",
@@ -31,14 +29,14 @@ _ABSENCES: Mapping[str, Absence | None] = {
 
 def fingerprint_of(work: SiloWork) -> str:
     """What tells the plans of some silos from all others."""
-    plans = [forms.to_json(plan) for plan in work.federation.plans]
-    return forms.fingerprint({"format": "incrowd silos 1", "plans": plans, "size": work.model.size})
+    federation = work.federation
+    plans = dict(zip(federation.names, map(forms.to_json, federation.plans), strict=True))
+    return forms.fingerprint({"format": "incrowd silos 2", "plans": plans, "size": work.model.size})
 
 
 def sealed_answer(answer: Answer, place: Place, *, key: Ed25519PrivateKey) -> bytes:
     """What a silo sends after a round, as a frame that it has signed."""
-    figures = {name: getattr(answer, name) for name in _FIGURES}
-    head = {**figures, "epsilon": answer.epsilon, "absence": answer.absence or ""}
+    head = {"epsilon": answer.epsilon, "absence": answer.absence or ""}
     body = b"" if answer.update is None else answer.update.astype("<f8").tobytes()
     return sealed("silo", place, head, body, key=key)
 
@@ -55,13 +53,10 @@ def read_silo(frame: object, *, place: Place, size: int, key: Ed25519PublicKey) 
     if len(body) != (0 if absence else 8 * size):
         raise DataError("an answer of another size than was asked for")
     update = None if absence else np.frombuffer(body, "<f8").astype(np.float64)
-    figures = {name: _figure(head.get(name)) for name in _FIGURES}
     epsilon = _figure(head.get("epsilon"))
-    if epsilon is None or epsilon < 0 or (update is not None and not np.isfinite(update).all()):
+    if epsilon < 0 or (update is not None and not np.isfinite(update).all()):
         raise DataError("an answer with numbers that can be none")
-    return Answer(
-        silo=place.party, round=place.round, epsilon=epsilon, update=update, absence=_ABSENCES[absence], **figures
-    )
+    return Answer(silo=place.party, round=place.round, epsilon=epsilon, update=update, absence=_ABSENCES[absence])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,9 +134,7 @@ class SiloBlock:
         return sealed_answer(answer, place, key=self._key)
 
 
-def _figure(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
+def _figure(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2.0**1000:
         raise DataError("an answer with numbers that can be none")
-    if value is not None and not (abs(value) < 2.0**1000 and math.isfinite(value)):
-        raise DataError("an answer with numbers that can be none")
-    return None if value is None else float(value)
+    return float(value)

@@ -89,7 +89,7 @@ class Simulation:
             remedy = "silos keep their ledgers in the run's folder: leave it out, and they train on this machine"
             raise ConfigError(field="address", value=self.address, remedy=remedy)
         server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-        names = [plan.name for plan in work.federation.plans]
+        names = list(work.federation.names)
 
         def main(line: ActorLine) -> Summary:
             nodes = [

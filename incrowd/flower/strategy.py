@@ -106,9 +106,9 @@ class PrivateStrategy(Strategy):
         if not isinstance(plan, Plan):
             remedy = "give a Plan: noise that is correlated over rounds needs clients that keep their numbers"
             raise ConfigError(field="plan", value=type(plan).__name__, remedy=remedy)
-        if plan.place == "local":
-            remedy = 'stock nodes add no noise of their own: plan with "central"'
-            raise ConfigError(field="place", value=plan.place, remedy=remedy)
+        if plan.noise_by == "party":
+            remedy = 'stock nodes add no noise of their own: plan with noise_by="server"'
+            raise ConfigError(field="noise_by", value=plan.noise_by, remedy=remedy)
         if evaluation not in get_args(StockEvaluation):
             remedy = f"give one of {', '.join(get_args(StockEvaluation))}"
             raise ConfigError(field="evaluation", value=evaluation, remedy=remedy)
@@ -209,7 +209,7 @@ class PrivateStrategy(Strategy):
 
     @property
     def _clients(self) -> int:
-        return self.plan.config.clients
+        return self.plan.config.members
 
     def _begun(self, arrays: NamedArrays, config: ConfigRecord) -> PrivateRun:
         """The run, whose plan is reserved in the ledger as soon as everything else is in order."""

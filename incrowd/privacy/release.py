@@ -30,9 +30,6 @@ from incrowd.privacy.plan.promise import Carry, Pending, Promise
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler
 from incrowd.privacy.statement import UNNUMBERED, Statement
 
-UNIT = "client"
-"""Who is protected by a round's noise."""
-
 
 class Trainer(Protocol):
     """Who has numbered clients trained: the engine on this machine, a network, a secure sum, canaries."""
@@ -98,6 +95,9 @@ class PrivateRun:
             remedy = "give a Plan or a CorrelatedPlan: others could state one noise and draw another"
             raise ConfigError(field="plan", value=type(plan).__name__, remedy=remedy)
         forms.check_ours(plan)
+        if isinstance(plan, Plan) and plan.unit != "client":
+            remedy = "a silo pays for rounds over its records itself: give a RecordRun the plan"
+            raise ConfigError(field="plan", value=plan.unit, remedy=remedy)
         if ledger.relation is not plan.relation:
             raise LedgerMismatch(
                 f"the plan's neighbouring relation is {plan.relation.name}, the ledger's is {ledger.relation.name}: "
@@ -205,8 +205,8 @@ class PrivateRun:
             note={
                 "round": number,
                 "plan": self._plan,
-                "unit": UNIT,
-                "place": self.plan.place,
+                "unit": "client",
+                "noise_by": self.plan.noise_by,
                 "numbered": self.numbered,
                 "private": clip.private and self._clip.private,
                 **({"third_party": self.third_party} if self.third_party else {}),

@@ -250,7 +250,8 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
         marks.append(MEDIAN)
     if parts := sorted({note["third_party"] for note in notes if "third_party" in note}):
         marks.append(THIRD_PARTY.format(parts=", ".join(parts)))
-    if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
+    noised_by = {note.get("noise_by", note.get("place")) for note in notes}  # "place" is in older ledgers
+    if trust != CENTRAL_TRUST and noised_by & {"server", "central"}:
         marks.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
     return marks
 

@@ -174,7 +174,7 @@ def _place(one: Shown) -> str:
     if one.kind == "pool":
         return "device"
     privacy: ShownFacts = one.settings.get("privacy", {})
-    return "local" if privacy.get("place") == "local" else "silo" if one.kind == "silos" else "server"
+    return "local" if privacy.get("noise_by") == "party" else "silo" if one.kind == "silos" else "server"
 
 
 def _row(one: Shown) -> list[str]:

@@ -88,9 +88,11 @@ def _noise_of_clients(work: ClientWork) -> tuple[float, str]:
 
 
 def _noise_of_silos(work: SiloWork) -> tuple[float, str]:
-    """The same of the mean over the silos, each with the noise of the first round on an unspent budget."""
+    """The same of the mean over the silos, each with the noise of the first."""
     plans, multiplier = work.federation.plans, work.federation.noise_multiplier
-    variance = sum(1 / (plan.batch_size**2 * plan.steps * plan.rounds) for plan in plans) / len(plans) ** 2
+    configs = [plan.config for plan in plans]
+    variance = sum(1 / (one.schedule.at(0).cohort * one.schedule.communications * one.steps) for one in configs)
+    variance /= len(plans) ** 2
     more = "Raise privacy.epsilon or local.batch_size, find more records"
     return multiplier * math.sqrt(work.model.size * variance), more
 

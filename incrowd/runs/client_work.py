@@ -271,7 +271,7 @@ def assemble(
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
-    check_watched(config.stop, data, counted=False)
+    check_watched(config.stop, data)
     with section("local"):
         loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
@@ -330,10 +330,10 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         )
     cohort = _cohort(config, clients)
     plan = PlanConfig(
-        clients=clients,
+        members=clients,
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling],
-        place=wanted.place,
+        noise_by=wanted.noise_by,
         clip=clip_of(wanted.clip, parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
@@ -342,9 +342,9 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
 
 def _check_local(config: Config, data: Clients) -> None:
     """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
-    if config.privacy.place == "local" and data.present != data.clients:
+    if config.privacy.noise_by == "party" and data.present != data.clients:
         remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
-        raise ConfigError(field="place", value="local", remedy=remedy)
+        raise ConfigError(field="noise_by", value="party", remedy=remedy)
 
 
 def _cohort(config: Config, clients: int) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.promise import NoisePlace
+from incrowd.privacy.plan.promise import NoiseBy
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.stopping import Stop
@@ -194,7 +194,7 @@ class Private(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
-    there (Geyer, Klein and Nabi 2017). With `place` "local" everyone adds noise of its own, and the server none.
+    there (Geyer, Klein and Nabi 2017). With `noise_by` "party" everyone adds noise of its own, and the server none.
 
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, by their names
     (enrolled parties by their places on the roster), and each round's noise takes back a part of the earlier rounds'.
@@ -215,7 +215,7 @@ class Private(Section):
     cohort: float | None = None
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
-    place: NoisePlace = "central"
+    noise_by: NoiseBy = "server"
     clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
@@ -230,7 +230,7 @@ class Private(Section):
         """Refuse what only the other kind of noise takes."""
         if self.noise == "correlated" and self.groups is None:
             raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
-        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "place", "accountant")
+        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "noise_by", "accountant")
         for name in sampled if self.noise == "correlated" else correlated:
             if getattr(self, name) != type(self).model_fields[name].default:
                 other = "independent" if self.noise == "correlated" else "correlated"

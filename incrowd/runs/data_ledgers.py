@@ -10,8 +10,7 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING
-from incrowd.privacy.plan.sampling import Cyclic
-from incrowd.privacy.plan.silo_plan import RELATION
+from incrowd.privacy.plan.sampling import Cyclic, Poisson
 from incrowd.runs.config import Config
 from incrowd.runs.identity import identities_of_silos, identity_of
 from incrowd.runs.settings import settings_of
@@ -52,7 +51,7 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
     config = settings_of({name: section for name, section in tables.items() if name != "recipe"})
     if isinstance(config, SiloConfig):
-        identities, relation = identities_of_silos(config), RELATION
+        identities, relation = identities_of_silos(config), Poisson.relation
     else:
         identities, relation = [identity_of(config)], relation_of(config)
     if identities[0].public:
@@ -64,6 +63,6 @@ def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
 def relation_of(config: Config) -> Relation:
     """The neighbouring relation that a run of these settings promises."""
     wanted = config.privacy
-    if wanted.place == "local":
+    if wanted.noise_by == "party":
         return Relation.REPLACE_ONE
     return Cyclic.relation if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation

@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from incrowd.data import Clients, Columns, Examples, Partition
 from incrowd.data.inputs import each, first, named
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
@@ -73,17 +76,26 @@ def cost_of(work: UnitWork) -> tuple[float, float, float]:
     Guarantee: nothing is written.
     """
     if isinstance(work, ClientWork):
-        plan, budget = work.plan, work.begins_with
         ledger = _ledger_of(identity_of(work.config, work.held), work.config.privacy.ledger)
-        with Ledger.in_memory(budget=budget, relation=plan.relation) as fresh:
-            fresh.reserve(plan.runs, label="dry run")
-            spend = fresh.promised().epsilon
-        if ledger is None:
-            return spend, budget.epsilon - spend, budget.epsilon
-        with ledger:
-            after = ledger.price([*ledger.commitments(), *plan.runs]).epsilon
-            return after - ledger.promised().epsilon, ledger.budget.epsilon - after, ledger.budget.epsilon
-    return min(map(_cost_of_silo, *_silos(work)), key=lambda cost: cost[2])
+        return _cost(work.plan.runs, work.begins_with, work.plan.relation, ledger)
+    room, plans = work.config.privacy.room, work.federation.plans
+    elsewhere = work.federation.elsewhere  # then the ledgers are the parties' own
+    identities = [None] * len(plans) if elsewhere else identities_of_silos(work.config, work.federation.held)
+    costs = []
+    for plan, identity in zip(plans, identities, strict=True):
+        budget = replace(plan.budget, epsilon=plan.budget.epsilon + room)
+        ledger = None if identity is None else _ledger_of(identity, None)
+        costs.append(_cost([*plan.runs, *plan.config.report_runs], budget, plan.relation, ledger))
+    return min(costs, key=lambda cost: cost[2])
+
+
+def _cost(
+    runs: Sequence[RepeatedEvent], budget: Budget, relation: Relation, ledger: Ledger | None
+) -> tuple[float, float, float]:
+    """What these events would add to a ledger, or to one that begins with this budget; see `cost_of`."""
+    with ledger or Ledger.in_memory(budget=budget, relation=relation) as its:
+        after = its.price([*its.commitments(), *runs]).epsilon
+        return after - its.promised().epsilon, its.budget.epsilon - after, its.budget.epsilon
 
 
 def spends_all(work: UnitWork) -> bool:
@@ -92,23 +104,6 @@ def spends_all(work: UnitWork) -> bool:
         return False
     _, left, budget = cost_of(work)
     return -_ROUNDING <= left < ALL_SPENT * budget
-
-
-def _silos(work: SiloWork) -> tuple[list[DataIdentity], list[float]]:
-    """The data of each silo, and its budget."""
-    budgets = [plan.budget.epsilon for plan in work.federation.plans]
-    if work.federation.elsewhere:
-        return [identity_of(work.config, work.federation.held)], [min(budgets)]
-    return identities_of_silos(work.config, work.federation.held), budgets
-
-
-def _cost_of_silo(identity: DataIdentity, budget: float) -> tuple[float, float, float]:
-    """A silo's rounds share what is left of its budget, and spend it."""
-    ledger = _ledger_of(identity, None)
-    if ledger is None:
-        return budget, 0.0, budget
-    with ledger:
-        return max(0.0, budget - ledger.promised().epsilon), 0.0, budget
 
 
 def _ledger_of(identity: DataIdentity, path: str | None) -> Ledger | None:
@@ -154,7 +149,7 @@ def made_up(work: UnitWork) -> Clients:
     both = _examples(held.examples, held.table, POOL + TEST)
     sizes = held.sizes if held.public else np.full(held.clients, ROWS)
     if isinstance(work, SiloWork):
-        sizes = np.array([plan.records for plan in work.federation.plans])
+        sizes = np.array([plan.config.members for plan in work.federation.plans])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Clients(
         examples=both.some(slice(0, POOL)),

@@ -1,7 +1,6 @@
 """What a silo has sent, kept on its own disk: a round that is asked for again is answered again, and costs nothing."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,6 @@ _BESIDE = 4096
 """Bytes of an answer's file beside the update itself, at most."""
 
 REPORT = "report.json"
-
-_FIGURES = ("epsilon", "noise_multiplier", "records", "right")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +54,7 @@ class DurableSilo:
         path = self.sent.folder.parent / REPORT
         if path.exists():
             return np.asarray(json.loads(path.read_text()), dtype=np.float64)
-        if self.silo.plan.report_std is None:
+        if self.silo.run.plan.config.report_std is None:
             return None
         room = self._room(32 * classes * (classes + 1))
         table = self.silo.report(weights, classes=classes)
@@ -80,36 +77,23 @@ class DurableSilo:
         return path
 
     def _check_ledger(self) -> None:
-        paid = self.silo.account.paid()
+        paid = self.silo.run.rounds
         for number in self.sent.rounds():
             if number not in paid:
                 raise LedgerRolledBack(
                     f"{self.sent.folder} holds what was sent in round {number}, and the ledger of "
-                    f"{self.silo.plan.name} does not know that round: put the latest ledger back"
+                    f"{self.silo.name} does not know that round: put the latest ledger back"
                 )
 
     def _read(self, number: int, arrays: Arrays) -> Answer:
         """The answer that was kept."""
         try:
-            figures = dict(zip(_FIGURES, map(float, arrays["figures"]), strict=True))
+            [epsilon] = map(float, arrays["epsilon"])
             update = np.asarray(arrays["update"], dtype=np.float64)
         except (KeyError, ValueError) as error:
             raise DataError(f"{self.sent.folder}: round {number} cannot be read ({error}): delete its file") from error
-        return Answer(
-            silo=self.silo.plan.name,
-            round=number,
-            epsilon=figures["epsilon"],
-            update=update,
-            noise_multiplier=figures["noise_multiplier"],
-            records=_known(figures["records"]),
-            right=_known(figures["right"]),
-        )
+        return Answer(silo=self.silo.name, round=number, epsilon=epsilon, update=update)
 
 
 def _to_arrays(answer: Answer, update: Floats) -> dict[str, NDArray[np.float64]]:
-    figures = [getattr(answer, name) for name in _FIGURES]
-    return {"update": update, "figures": np.array([math.nan if figure is None else figure for figure in figures])}
-
-
-def _known(figure: float) -> float | None:
-    return None if math.isnan(figure) else figure
+    return {"update": update, "epsilon": np.array([answer.epsilon])}

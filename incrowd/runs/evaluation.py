@@ -178,7 +178,7 @@ class Evaluation:
             "epsilon": plan.price.epsilon,
             "delta": plan.budget.delta,
             "noise_multiplier": plan.noise_multiplier,
-            "place": plan.place,
+            "noise_by": plan.noise_by,
             "simulated": self.private.randomness.simulated,
             "epsilon_of_all": claims.epsilon,
             "doubtful": [LOUD.format(std=std)] if std > _LOUD else [],
@@ -222,10 +222,10 @@ def plan_of(work: ClientWork, scoring: Scoring, budget: Budget) -> Plan:
     """The one round in which all clients are asked for their scores, with noise in the place where training has it."""
     plan, clients = work.plan, work.data.clients
     config = PlanConfig(
-        clients=clients,
+        members=clients,
         schedule=constant(rounds=1, cohort=float(clients)),
-        sampling=Everyone if plan.place == "local" else _SAMPLING[plan.relation],
-        place=plan.place,
+        sampling=Everyone if plan.noise_by == "party" else _SAMPLING[plan.relation],
+        noise_by=plan.noise_by,
         clip=FixedClip(clip_norm=scoring.bound),
     )
     return config.calibrate(budget)

@@ -131,7 +131,7 @@ def _point(plan: Plan, weights: int) -> dict[str, Any]:
     names = ("rounds", "cohort", "delta")
     return {name: point[name] for name in names} | {
         "share": point["sampling_prob"],
-        "clients": plan.config.clients,
+        "clients": plan.config.members,
         "epsilon": plan.budget.epsilon,
         "noise": point["noise_to_signal"],
         "multiplier": point["noise_multiplier"],

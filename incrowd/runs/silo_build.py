@@ -2,25 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.data import Clients
-from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated import Silo, SiloFedAvg
 from incrowd.federated.counter import Counter
 from incrowd.federated.silo_fedavg import Ask
 from incrowd.learning import ClientTensors, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.calibrate import CONSTANT_NOISE, Pace, named
+from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.calibrate import most_rounds
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.plan.silo_plan import RELATION
+from incrowd.privacy.plan.schedule import Schedule, constant
+from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.build import (
     NOTHING,
@@ -49,12 +50,17 @@ class SiloFederation:
     held: Clients
     model: Model
     loss: Loss
-    plans: tuple[SiloPlan, ...]
+    names: tuple[str, ...]
+    plans: tuple[Plan, ...]
     records: tuple[Records, ...]
     engines: tuple[RecordEngine, ...]
     clients: Plan | None
     randomness: Randomness
-    noise_multiplier: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise of the first silo's steps."""
+        return self.plans[0].noise_multiplier
 
     @property
     def elsewhere(self) -> bool:
@@ -64,13 +70,14 @@ class SiloFederation:
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
         plan = self.plans[place]
-        counts = plan.count_std is not None or plan.report_std is not None
+        counts = plan.config.report_std is not None
         return Silo(
-            plan,
-            Account(ledger=ledger, randomness=self.randomness, label=label, place=place),
+            self.names[place],
+            RecordRun(plan, ledger=ledger, randomness=self.randomness, label=label, place=place),
             engine=self.engines[place],
             counter=Counter(model=self.model, records=self.records[place]) if counts else None,
             threads=self.config.run.threads,
+            physical_batch=self.config.local.physical_batch,
         )
 
     def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None, *, label: str) -> SiloFedAvg:
@@ -86,21 +93,20 @@ class SiloFederation:
             server=self.config.server,
             rounds=self.config.privacy.rounds,
             randomness=self.randomness,
-            weights=[float(plan.records) for plan in self.plans] if by_records else None,
+            weights=[float(plan.config.members) for plan in self.plans] if by_records else None,
             private=private,
             init_scale=init_scale_of(self.config),
         )
 
 
 def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederation:
-    """Load the data, build the models and engines, state the plans, and see that somebody can pay for the first round.
+    """Load the data, build the models and engines, state the plans, all unspent.
 
-    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`; budgets
-    too small for any silo's first round are a `BudgetExceeded`.
+    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
     """
     source = federated_data(config, given)
     data = featured(config, source)
-    check_watched(config.stop, data, counted=config.privacy.count_std is not None)
+    check_watched(config.stop, data)
     wanted, elsewhere = config.local, isinstance(config.data, Parties)
     with section("local"):
         loss = loss_of(wanted.loss, data.examples, given)
@@ -112,17 +118,17 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     names = _names(data)
     held = () if elsewhere else _records(data)
     with _named_as_in_the_file():
-        plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
-        for plan, records in zip(plans, held, strict=not elsewhere):
-            plan.check(len(records))
-        _check_counts(config, data, plans)
+        _validate.non_negative(room=config.privacy.room)
+        plans = _plans(config, _declared(config, data))
+        for name, plan, records in zip(names, plans, held, strict=not elsewhere):
+            plan.check_held(len(records), silo=name)
+        _check_report(data, plans)
         clients = _client_level(config, model, data.clients)
-        first = _first_noise(plans)
     with section("run"):
         execution = Execution(
             device=config.run.device,
             compile=config.run.compile,
-            contributions=sum(plan.contributions for plan in plans),
+            contributions=sum(map(_contributions, plans)),
         )
     engines = tuple(BatchedRecords(model, records, wanted, loss=loss, execution=execution) for records in held)
     return SiloFederation(
@@ -131,12 +137,12 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         held=source,
         model=model,
         loss=loss,
+        names=names,
         plans=plans,
         records=held,
         engines=engines,
         clients=clients,
         randomness=randomness(config),
-        noise_multiplier=first,
     )
 
 
@@ -152,28 +158,7 @@ def _named_as_in_the_file() -> Iterator[None]:
         yield
     except ConfigError as error:
         name = "local" if error.field in LocalRecords.model_fields else "privacy"
-        field = "noise_multiplier" if error.field == "noise" else error.field
-        raise ConfigError(field=f"{name}.{field}", value=error.value, remedy=error.remedy) from error
-
-
-def _first_noise(plans: Sequence[SiloPlan]) -> float:
-    """The noise of the first round, of the first silo that could pay for it from an unspent budget.
-
-    Edge cases: none could: `BudgetExceeded`.
-    """
-    refusals = []
-    for plan in plans:
-        try:
-            ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
-            if plan.report_runs:
-                ledger.reserve(plan.report_runs, label="report")
-            multiplier = plan.noise_multiplier(0, spent=ledger.commitments())
-            ledger.charge(plan.event(multiplier))
-        except BudgetExceeded as error:
-            refusals.append(error)
-        else:
-            return multiplier
-    raise refusals[0]
+        raise ConfigError(field=f"{name}.{error.field}", value=error.value, remedy=error.remedy) from error
 
 
 def _check_silos(data: Clients) -> None:
@@ -213,35 +198,53 @@ def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tup
     return each
 
 
-def _plan(config: SiloConfig, place: int, records: int, names: Sequence[str]) -> SiloPlan:
-    wanted, local, silos, name = config.privacy, config.local, len(names), names[place]
-    noise: Pace | float = CONSTANT_NOISE if wanted.pace is None else named(wanted.pace)
-    if wanted.noise_multiplier is not None:
-        noise = wanted.noise_multiplier
-    return SiloPlan(
-        name=name,
-        budget=Budget(epsilon=_each(wanted.epsilon, silos, field="epsilon")[place], delta=wanted.delta),
-        rounds=wanted.rounds,
-        records=records,
-        batch_size=records if local.batch_size is None else local.batch_size,
-        epochs=local.epochs,
-        clip_norm=wanted.clip_norm,
-        noise=noise,
-        most_noise=wanted.most_noise,
-        count_std=wanted.count_std,
-        report_std=wanted.report_std,
-        physical_batch=local.physical_batch,
-    )
+def _plans(config: SiloConfig, records: Sequence[int]) -> tuple[Plan, ...]:
+    """One for each silo; equal ones are priced once."""
+    wanted, local = config.privacy, config.local
+    epsilons = _each(wanted.epsilon, len(records), field="epsilon")
+    made: dict[tuple[int, float], Plan] = {}
+    for members, epsilon in zip(records, epsilons, strict=True):
+        if (members, epsilon) not in made:
+            plan = PlanConfig.of_records(
+                records=members,
+                rounds=wanted.rounds,
+                clip_norm=wanted.clip_norm,
+                batch_size=local.batch_size,
+                epochs=local.epochs,
+                noise_multiplier=1.0 if wanted.noise_multiplier is None else wanted.noise_multiplier,
+                report_std=wanted.report_std,
+            )
+            budget = Budget(epsilon=epsilon, delta=wanted.delta)
+            fixed = wanted.noise_multiplier is not None
+            made[members, epsilon] = _as_many(plan, budget) if fixed else plan.calibrate(budget)
+    return tuple(made[each] for each in zip(records, epsilons, strict=True))
 
 
-def _check_counts(config: SiloConfig, data: Clients, plans: Sequence[SiloPlan]) -> None:
-    for name in ("count_std", "report_std"):
-        if getattr(config.privacy, name) is not None and data.examples.classes is None:
-            raise DataError(f"{name} counts right labels, and these labels are numbers, not classes: leave it out")
-    if config.privacy.report_std is not None:
-        cells = (data.examples.classes or 1) * ((data.examples.classes or 1) + 1)
-        for plan in plans:
-            plan.check_report(cells)
+def _as_many(config: PlanConfig, budget: Budget) -> Plan:
+    """As many of the rounds as a budget allows at the stated noise."""
+
+    def shortened(rounds: int) -> PlanConfig:
+        return replace(config, schedule=Schedule((replace(config.schedule.steps[0], rounds=rounds),)))
+
+    wanted = config.schedule.rounds
+    if price(config.whole, delta=budget.delta, relation=config.relation).epsilon > budget.epsilon:
+        most = most_rounds(lambda rounds: shortened(rounds).whole, budget=budget, relation=config.relation)
+        wanted = min(most, wanted)
+    return shortened(wanted).plan(budget)
+
+
+def _contributions(plan: Plan) -> float:
+    """How many records are expected to take part in steps, in all rounds together."""
+    return plan.config.schedule.communications * plan.config.steps
+
+
+def _check_report(data: Clients, plans: Sequence[Plan]) -> None:
+    if plans[0].config.report_std is None:
+        return
+    if data.examples.classes is None:
+        raise DataError("report_std counts right labels, and these labels are numbers, not classes: leave it out")
+    for plan in plans:
+        plan.check_report(data.examples.classes * (data.examples.classes + 1))
 
 
 def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:
@@ -250,7 +253,7 @@ def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:
         return None
     with section("clients"):
         plan = PlanConfig(
-            clients=silos,
+            members=silos,
             schedule=constant(rounds=config.privacy.rounds, cohort=silos),
             sampling=Everyone,
             clip=clip_of(wanted.clip, model.parts, silos),

@@ -5,14 +5,13 @@ The sections for data, features and model are those of any run (`incrowd.runs.co
 
 from typing import Any, Literal
 
+from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.config import BasicRunOptions, CommonSections
 from incrowd.settings.descent import Descent
 from incrowd.settings.local import LossName
 from incrowd.settings.section import Counts, Every, Numbers, Section
-
-PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
 
 class LocalRecords(Descent):
@@ -24,7 +23,7 @@ class LocalRecords(Descent):
 
     epochs: float = 1.0
     batch_size: float | None = None
-    physical_batch: int = 256
+    physical_batch: Every = 256
     loss: LossName | None = None
 
 
@@ -43,27 +42,26 @@ class PrivateRecords(Section):
     one for each. Only where the data are public it may be left out: then it is what each has (see
     `incrowd.privacy.plan.declared`).
 
-    `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with
-    `noise_multiplier` in its place there are as many rounds as the budget allows. `hardlimit` may be left out, because
-    there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
-    noised counts a round, and `report_std` one noised table at the end, of how many records of each class the model
-    calls which. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for their
-    witnesses: without them they are in the user's state folder, or, of public data, in the run's. `released_before`
-    is as in `Private`.
+    `epsilon` is one number for all silos, or one for each: what the rounds of this run may cost together. They have the
+    least noise that it allows; with `noise_multiplier` there are as many rounds as it allows. A ledger that this run
+    begins has so much `room` beside that, for later runs. `hardlimit` may be left out, because there is nothing else: a
+    round that would break the budget is refused before it begins. `report_std` releases one noised table at the end, of
+    how many records of each class the model calls which. `ledger` and `witness` are folders for the ledgers of the
+    silos, and of the server, and for their witnesses: without them they are in the user's state folder, or, of public
+    data, in the run's. `released_before` is as in `Private`.
     """
 
     unit: Literal["record"] = "record"
+    noise_by: Literal["party"] = "party"
     epsilon: float | Numbers
     delta: float
     rounds: int = 10
     records: Every | Counts | None = None
-    pace: PaceName | None = None
     noise_multiplier: float | None = None
     clip_norm: float = 1.0
-    most_noise: float = 100.0
-    count_std: float | None = None
     report_std: float | None = None
     hardlimit: bool = True
+    room: float = 0.0
     weigh: Literal["equally", "by records"] = "equally"
     ledger: str | None = None
     witness: str | None = None
@@ -72,18 +70,13 @@ class PrivateRecords(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse what would have no meaning."""
+        _validate.non_negative(**{"privacy.room": self.room})
         if not self.hardlimit:
             remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
             raise ConfigError(field="privacy.hardlimit", value=False, remedy=remedy)
-        if self.pace is not None and self.noise_multiplier is not None:
-            remedy = "leave it out, or leave out privacy.pace, whose noise is solved for"
-            raise ConfigError(field="privacy.noise_multiplier", value=self.noise_multiplier, remedy=remedy)
-        for name in ("count_std", "report_std"):
-            if self.clients is not None and getattr(self, name) is not None:
-                remedy = (
-                    "a silo that tells of itself is not hidden among others, as privacy.clients promises: leave it out"
-                )
-                raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
+        if self.clients is not None and self.report_std is not None:
+            remedy = "a silo that tells of itself is not hidden among others, as privacy.clients promises: leave it out"
+            raise ConfigError(field="privacy.report_std", value=self.report_std, remedy=remedy)
         if self.clients is not None and self.weigh != "equally":
             remedy = "with a promise to clients, too, all silos weigh the same: leave it out"
             raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from incrowd.errors import BudgetExceeded, DataError, LedgerMismatch
+from incrowd.errors import DataError
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 from incrowd.runs.folder import LEDGER, SILOS
 from incrowd.runs.identity import identities_of_silos, identity_of
 from incrowd.runs.run_ledger import RunLedger
@@ -26,28 +25,28 @@ class SiloLedgers:
     def find(cls, federation: SiloFederation, folder: Path) -> "SiloLedgers":
         """The ledgers of the data, begun where there are none: see `RunLedger.find`. Of parties it is the server's.
 
-        Edge cases: if one of those that are there is refused, the later ones are not begun; so where none has room.
+        Edge cases: if one of those that are there is refused, the later ones are not begun; so where one has no room.
         """
         if federation.elsewhere:
             return cls(silos=(), server=_server(federation, folder))
         config, plans = federation.config, federation.plans
+        names, room = federation.names, config.privacy.room
         run_ledgers = [
             RunLedger.find(
                 identity,
-                own=own_place(folder, plan.name),
-                budget=plan.budget,
-                relation=RELATION,
-                path=_in(config.privacy.ledger, plan.name),
-                witness=_in(config.privacy.witness, plan.name, ".witness"),
+                own=own_place(folder, name),
+                budget=replace(plan.budget, epsilon=plan.budget.epsilon + room),
+                relation=plan.relation,
+                path=_in(config.privacy.ledger, name),
+                witness=_in(config.privacy.witness, name, ".witness"),
             )
-            for plan, identity in zip(plans, identities_of_silos(config, federation.held), strict=True)
+            for name, plan, identity in zip(names, plans, identities_of_silos(config, federation.held), strict=True)
         ]
         ledgers = cls(silos=tuple(run_ledgers), server=_server(federation, folder))
         with ExitStack() as stack:
-            opened = [stack.enter_context(each) for each in ledgers.open(folder, [plan.name for plan in plans])]
-            for plan, ledger in zip(plans, opened, strict=True):
-                _check_budget(plan, ledger)
-            _check_room(plans, opened)
+            opened = [stack.enter_context(each) for each in ledgers.open(folder, names)]
+            for place, ledger in enumerate(opened):
+                federation.silo(place, ledger, label=run_ledgers[place].label).run.check_room()
         return ledgers
 
     def open(self, folder: Path, names: Sequence[str]) -> Sequence[Ledger]:
@@ -97,29 +96,6 @@ def _server(federation: SiloFederation, folder: Path) -> RunLedger | None:
     with run_ledger.open(folder / LEDGER) as ledger:
         ledger.check_room(plan.runs)
     return run_ledger
-
-
-def _check_budget(plan: SiloPlan, ledger: Ledger) -> None:
-    if ledger.budget != plan.budget:
-        raise LedgerMismatch(
-            f"the ledger of {plan.name} was begun with budget = {ledger.budget}, not {plan.budget}: give its own as "
-            "privacy.epsilon, which is what all runs on a silo's records may cost together"
-        )
-
-
-def _check_room(plans: Sequence[SiloPlan], ledgers: Sequence[Ledger]) -> None:
-    """Some silo can pay for a round."""
-    refusals = []
-    for plan, ledger in zip(plans, ledgers, strict=True):
-        try:
-            ledger.check_room(plan.report_runs)
-            spent = [*ledger.commitments(), *plan.report_runs]
-            ledger.check_room([(plan.event(plan.noise_multiplier(0, spent=spent)), 1), *plan.report_runs])
-        except BudgetExceeded as error:
-            refusals.append(error)
-        else:
-            return
-    raise refusals[0]
 
 
 def _in(folder: str | None, name: str, ending: str = "") -> Path | None:

@@ -79,7 +79,7 @@ class SiloWork:
         return self.config.privacy.rounds
 
     def settings(self) -> Summary:
-        """What was found for the run: the noise of the first silo's first round on an unspent budget."""
+        """What was found for the run: the noise of the first silo's steps."""
         return {"noise_multiplier": self.federation.noise_multiplier}
 
     def find_ledger(self, folder: Path) -> "SiloWork":
@@ -95,7 +95,10 @@ class SiloWork:
         self.payer.check_same(self.federation)
 
     def give_back(self, folder: Path) -> None:
-        """No round will follow: what the server's plan has left is for others. Silos reserve nothing."""
+        """No round will follow: what the plans have left is for others."""
+        for place in range(len(self.payer.silos)):
+            with self.open_silo(place, folder) as outbox:
+                outbox.silo.run.give_back()
         if (server := self.payer.server) is not None:
             with server.open(folder / LEDGER) as ledger:
                 ledger.release_reservation(server.label)
@@ -106,7 +109,7 @@ class SiloWork:
     @contextmanager
     def open(self, folder: Path) -> Iterator["SiloSession"]:
         """Ready to train, for as long as the `with` block lasts."""
-        ledger, names = self.payer, [plan.name for plan in self.federation.plans]
+        ledger, names = self.payer, self.federation.names
         with ExitStack() as stack:
             silos = [stack.enter_context(each) for each in ledger.open(folder, names)]
             outboxes = [self._outbox(place, each, folder) for place, each in enumerate(silos)]
@@ -119,7 +122,7 @@ class SiloWork:
     @contextmanager
     def open_silo(self, place: int, folder: Path) -> Iterator[DurableSilo]:
         """One silo on its ledger, in whatever process it answers."""
-        own = own_place(folder, self.federation.plans[place].name)
+        own = own_place(folder, self.federation.names[place])
         with self.payer.silos[place].open(own) as ledger:
             yield self._outbox(place, ledger, folder)
 
@@ -127,7 +130,7 @@ class SiloWork:
         silo = self.federation.silo(place, ledger, label=self.payer.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
         keep, simulated = self.config.run.checkpoint_every + 1, self.randomness.simulated
-        own = folder / SILOS / self.federation.plans[place].name
+        own = folder / SILOS / self.federation.names[place]
         return DurableSilo(silo, Checkpoints(own / "sent", keep=keep, dated=simulated))
 
 
@@ -142,7 +145,7 @@ class SiloSession:
     def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""
         private = self.algorithm.private
-        paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.account.paid()), default=0)
+        paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.run.rounds), default=0)
         state = loop.start_from(self.algorithm.init(), charged=paid)
         if private is None:
             return state
@@ -168,13 +171,13 @@ class SiloSession:
         std, classes = self.work.config.privacy.report_std, self.work.data.examples.classes
         if std is None or classes is None:
             return {}
-        tables = {box.silo.plan.name: box.report(state.published, classes=classes) for box in self.outboxes}
+        tables = {box.silo.name: box.report(state.published, classes=classes) for box in self.outboxes}
         found = {name: None if table is None else figures(table, std=std) for name, table in tables.items()}
         return {"report_by_silo": found}
 
     def claims(self) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
-        statements = {outbox.silo.plan.name: outbox.silo.statement() for outbox in self.outboxes}
+        statements = {outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes}
         if self.algorithm.private is not None:
             statements[SERVER] = self.algorithm.private.statement()
         return Claims(by_party=statements)
@@ -195,7 +198,7 @@ class SiloSession:
 
     @property
     def _spent(self) -> dict[str, float]:
-        return {outbox.silo.plan.name: outbox.silo.epsilon for outbox in self.outboxes}
+        return {outbox.silo.name: outbox.silo.epsilon for outbox in self.outboxes}
 
     def _record(self, report: SiloReport) -> Record:
         sent = sum(standing.absence is None for standing in report.silos)

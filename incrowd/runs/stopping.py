@@ -1,4 +1,4 @@
-"""When a run ends before its last planned round: decided by figures that are public, or that are paid for already.
+"""When a run ends before its last planned round: decided by figures that are public.
 
 A decision is made of the rounds that are written down and of nothing else, so it is the same again after a crash, and
 it costs nothing: who sees what a run released can make it as well.
@@ -13,15 +13,13 @@ from incrowd.errors import ConfigError
 from incrowd.runs.database import Record
 from incrowd.settings.section import Every, Section
 
-Watched = Literal["loss", "accuracy", "counts"]
+Watched = Literal["loss", "accuracy"]
 
 
 class Stop(Section):
     """When to end before the last planned round: `patience` or `target`, or both; a run without them goes to its end.
 
-    `watch` says which figure: the "loss" or the "accuracy" on the test examples that the server holds, or "counts",
-    the mean over the silos of the share of their own records that is right, from the noised counts that each pays for
-    (`privacy.count_std`).
+    `watch` says which figure: the "loss" or the "accuracy" on the test examples that the server holds.
 
     With `patience` it is over when so many reports, one after the other, were not better than the best before them;
     better means by more than `least`. With `target` it is over when the figure is as good as that.
@@ -48,21 +46,12 @@ class Stop(Section):
         return self.patience is not None or self.target is not None
 
 
-def check_watched(stop: Stop, data: Clients, *, counted: bool) -> None:
-    """What is watched is there, and is public or paid for (`ConfigError`); `counted` says that silos release counts."""
+def check_watched(stop: Stop, data: Clients) -> None:
+    """The figure that is watched is there, and is public (`ConfigError`)."""
     if not stop.wanted:
         return
-    if stop.watch == "counts":
-        if not counted:
-            remedy = (
-                'only silos release counts, where privacy.count_std pays for them (unit = "record"): state it, '
-                'or watch "accuracy" or "loss" on public test examples'
-            )
-            raise ConfigError(field="stop.watch", value=stop.watch, remedy=remedy)
-        return
-    paid = '; or watch = "counts" with privacy.count_std, which silos pay for'
     if data.test is None:
-        remedy = f"there are no test examples: give public ones{paid}"
+        remedy = "there are no test examples: give public ones"
         raise ConfigError(field="stop.watch", value=stop.watch, remedy=remedy)
     if stop.watch == "accuracy" and data.examples.classes is None:
         raise ConfigError(field="stop.watch", value=stop.watch, remedy='the labels are numbers: watch = "loss"')
@@ -88,17 +77,10 @@ def decision(stop: Stop, records: Sequence[Record]) -> str | None:
 def _figures(stop: Stop, records: Sequence[Record]) -> Iterator[tuple[int, float]]:
     """What was measured, each figure with the number of rounds after which it was."""
     for record in records:
-        figure = _of_counts(record) if stop.watch == "counts" else getattr(record, stop.watch)
+        figure = getattr(record, stop.watch)
         if figure is not None and not record.lost:
             yield record.round + 1, float(figure)
 
 
-def _of_counts(record: Record) -> float | None:
-    """The mean over the silos that answered; of the weights with which the round began."""
-    found = [standing.get("accuracy") for standing in record.silos or ()]
-    known = [figure for figure in found if isinstance(figure, float)]
-    return sum(known) / len(known) if known else None
-
-
 def _named(stop: Stop) -> str:
-    return "accuracy by the silos' noised counts" if stop.watch == "counts" else f"{stop.watch} on the test set"
+    return f"{stop.watch} on the test set"

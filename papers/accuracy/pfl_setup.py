@@ -50,7 +50,7 @@ def pfl_rows(bench: Bench, *, rounds: int, recipes: Sequence[str]) -> list[Entry
 
 def scaled_noise(rounds: int) -> float:
     """The multiplier of the noise on the sum over a cohort of 50: that for 1,000 out of a million, over 20."""
-    config = PlanConfig(clients=_POPULATION, schedule=constant(rounds=rounds, cohort=_NOISE_COHORT), sampling=Poisson)
+    config = PlanConfig(members=_POPULATION, schedule=constant(rounds=rounds, cohort=_NOISE_COHORT), sampling=Poisson)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # delta is one in a million: it is how they state it
         return config.calibrate(BUDGET).noise_multiplier * COHORT / _NOISE_COHORT
@@ -58,7 +58,7 @@ def scaled_noise(rounds: int) -> float:
 
 def honest_epsilon(rounds: int, noise_multiplier: float, *, users: int = USERS) -> float:
     """What users of whom 50 take part in a round are promised by such noise."""
-    config = PlanConfig(clients=users, schedule=_schedule(rounds, noise_multiplier), sampling=Poisson)
+    config = PlanConfig(members=users, schedule=_schedule(rounds, noise_multiplier), sampling=Poisson)
     return config.plan(Budget(epsilon=_NO_PROMISE, delta=BUDGET.delta)).price.epsilon
 
 

@@ -19,9 +19,6 @@ def fedn_silos(
     epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "8,2",
     network: Annotated[str, typer.Option(help="What learns, commas between: article, best.")] = "article,best",
     rounds: Annotated[int, typer.Option(help="How many rounds share the budget.")] = 10,
-    pace: Annotated[
-        str, typer.Option(help="constant-noise, constant-epsilon or square-root, each made to end at the budget.")
-    ] = "constant-noise",
     seeds: Seeds = 1,
     cache: Cache = FEATURES,
     out: Out = DRAWN,
@@ -32,20 +29,16 @@ def fedn_silos(
     Example: incrowd reproduce fedn-silos --data data --silos 2 --epsilon 8 --network best
     """
     need_training()
-    from harness import checks
-    from incrowd.privacy.account import PACES
     from papers.fedn.pictures import plot_silos
     from papers.fedn.silos import Silos, shown, shown_published
     from papers.shared import load
 
-    checks.known(PACES, pace=pace)
     wanted = Silos(
         split=load(data),
         silos=whole_numbers("silos", silos),
         epsilons=numbers("epsilon", epsilon),
         networks=words(network),
         rounds=rounds,
-        pace=PACES[pace],
         seeds=seeds,
         cache=cache,
         say=say,

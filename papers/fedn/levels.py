@@ -23,7 +23,7 @@ from incrowd import Budget, Everyone, Ledger, Local, PlanConfig, PrivateRun, See
 from incrowd.data import Clients, Split, iid
 from incrowd.federated import FedAvg, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
-from incrowd.privacy.plan import NoisePlace
+from incrowd.privacy.plan import NoiseBy
 from papers.fedn.schedule import DELTA
 from papers.fedn.silos import NETWORKS, Silos
 
@@ -65,8 +65,8 @@ class Levels:
         """One point for each level and epsilon."""
         silos = Silos(split=self.split, silos=(self.clients,), networks=("best",), seeds=self.seeds, cache=self.cache)
         ways: dict[str, Callable[[float], list[float]]] = {
-            "local": lambda epsilon: self._of_clients(epsilon, "local"),
-            "central": lambda epsilon: self._of_clients(epsilon, "central"),
+            "local": lambda epsilon: self._of_clients(epsilon, "party"),
+            "central": lambda epsilon: self._of_clients(epsilon, "server"),
             "record": lambda epsilon: list(replace(silos, epsilons=(epsilon,)).runs()[0]["accuracies"]),
         }
         return [self._point(level, epsilon, ways[level](epsilon)) for level in self.levels for epsilon in self.epsilons]
@@ -84,10 +84,10 @@ class Levels:
             "accuracies": list(accuracies),
         }
 
-    def _of_clients(self, epsilon: float, place: NoisePlace) -> list[float]:
+    def _of_clients(self, epsilon: float, noise_by: NoiseBy) -> list[float]:
         """Client-level privacy: everyone sends one normalised gradient a round."""
         schedule = constant(rounds=ROUNDS, cohort=self.clients)
-        config = PlanConfig(clients=self.clients, schedule=schedule, sampling=Everyone, place=place)
+        config = PlanConfig(members=self.clients, schedule=schedule, sampling=Everyone, noise_by=noise_by)
         plan = config.calibrate(Budget(epsilon=epsilon, delta=DELTA))
         data, model = self._seen()
 

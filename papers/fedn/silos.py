@@ -1,8 +1,8 @@
 """Silos as in the FEDn example of DP-SGD: MNIST over a few silos, ten rounds, and a budget that holds.
 
-The example's settings are kept (delta 1e-5, ten rounds, its perceptron); what is different is that the noise of a round
-is solved for what is left of the budget, records are drawn by Poisson sampling at the probability that is priced, and a
-round is paid for before it begins. `papers.fedn.schedule` prices what the example does instead.
+The example's settings are kept (delta 1e-5, ten rounds, its perceptron). What is different: one noise is calibrated to
+the budget of all rounds, records are drawn by Poisson sampling at the probability that is priced, and a round is paid
+for before it begins. `papers.fedn.schedule` prices what the example does instead.
 """
 
 import math
@@ -13,9 +13,9 @@ from pathlib import Path
 from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
-from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, Relation, SeededRandomness, ServerOptimizer
+from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, SeededRandomness, ServerOptimizer
 from incrowd.data import Clients, Examples, Split, iid
-from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan, SiloReport, score
+from incrowd.federated import Silo, SiloFedAvg, SiloReport, score
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
@@ -23,7 +23,8 @@ from incrowd.learning.features import (
     compose,
     transform,
 )
-from incrowd.privacy.account import CONSTANT_NOISE, Pace
+from incrowd.privacy.plan import PlanConfig
+from incrowd.privacy.records import RecordRun
 from papers.fedn.schedule import DELTA, ROUNDS, Published
 from papers.geyer.handwriting import GlyphMetric, MomentNormalisation
 
@@ -112,7 +113,6 @@ class Silos:
     epsilons: Sequence[float] = (8.0, 2.0)
     networks: Sequence[str] = tuple(NETWORKS)
     rounds: int = ROUNDS
-    pace: Pace = CONSTANT_NOISE
     seeds: int = 1
     cache: Path | None = None
     say: Say = field(default=silent, repr=False)
@@ -157,7 +157,7 @@ class Silos:
         trained = repeated(lambda seed: self._trained(network, silos, epsilon, seed), seeds=self.seeds)
         first = trained.first
         accuracies = [run.accuracies[-1] for run in trained.runs]
-        plan, statement = first.silos[0].plan, first.silos[0].statement()
+        plan, statement = first.silos[0].run.plan, first.silos[0].statement()
         return {
             "silos": silos,
             "network": network.name,
@@ -170,15 +170,14 @@ class Silos:
             "accuracy_by_round": first.accuracies,
             "epsilon_by_round": [report.epsilon for report in first.reports],
             "epsilon_by_silo": {
-                silo.plan.name: [report.silos[place].epsilon for report in first.reports]
+                silo.name: [report.silos[place].epsilon for report in first.reports]
                 for place, silo in enumerate(first.silos)
             },
-            "noise_by_round": [report.silos[0].noise_multiplier for report in first.reports],
+            "noise_multiplier": plan.noise_multiplier,
             "stopped": sorted({name for report in first.reports for name in report.stopped}),
-            "pace": self.pace.name,
             "seeds": self.seeds,
-            "batch": plan.batch_size,
-            "steps": plan.steps,
+            "batch": plan.training().expected_batch,
+            "steps": plan.config.steps,
             "weights": first.size,
             "seconds": trained.seconds,
             "statement": replace(statement, caveats=(*statement.caveats, TUNED)).to_json(),
@@ -216,20 +215,17 @@ class Silos:
         tensors, parties = ClientTensors.of(data), []
         for place in range(data.clients):
             records = Records.of(tensors, place)
-            plan = SiloPlan(
-                name=f"silo {place + 1}",
-                budget=budget,
-                rounds=self.rounds,
+            plan = PlanConfig.of_records(
                 records=len(records),
+                rounds=self.rounds,
+                clip_norm=network.clip_norm,
                 batch_size=network.batch_share * len(records),
                 epochs=network.epochs,
-                clip_norm=network.clip_norm,
-                noise=self.pace,
-                physical_batch=1024,
-            )
-            ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
+            ).calibrate(budget)
+            ledger = Ledger.in_memory(budget=budget, relation=plan.relation)
             engine = BatchedRecords(model, records, network.descent(budget.epsilon))
-            parties.append(Silo(plan, Account(ledger=ledger, randomness=randomness, place=place), engine=engine))
+            run = RecordRun(plan, ledger=ledger, randomness=randomness, place=place)
+            parties.append(Silo(f"silo {place + 1}", run, engine=engine, physical_batch=1024))
         return parties
 
 

@@ -40,11 +40,11 @@ class Kept:
 
     def place(self, plan: Plan, seed: int) -> Path:
         """The run folder of a federation."""
-        return self.folder / f"{plan.config.clients}-clients-{plan.rounds}-rounds-seed-{seed}"
+        return self.folder / f"{plan.config.members}-clients-{plan.rounds}-rounds-seed-{seed}"
 
     def federation(self, setup: PaperSetup, plan: Plan, seed: int) -> Federation:
         """The federation as settings spell it; the schedule goes beside them."""
-        rounds, clients = plan.config.schedule.rounds, plan.config.clients
+        rounds, clients = plan.config.schedule.rounds, plan.config.members
         settings = {
             "data": {
                 "name": "mnist",

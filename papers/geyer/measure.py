@@ -129,7 +129,7 @@ def curve(setup: AnySetup, plan: Plan, split: Split, *, seed: int, every: int = 
 def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[tuple[State, RoundReport]]:
     """One federation: its state after each round, and what happened in it."""
     model, randomness = shaped(setup.model, split), SeededRandomness(seed=seed)
-    data = partitioned(split, clients=plan.config.clients, seed=seed)
+    data = partitioned(split, clients=plan.config.members, seed=seed)
     engine = CohortEngine(model, ClientTensors.of(data), setup.local, Execution(threads=processors()))
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
         private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size)

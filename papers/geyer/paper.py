@@ -73,7 +73,7 @@ def within(schedule: Schedule, *, clients: int, budget: Budget) -> Schedule:
 
 def executed(schedule: Schedule, *, clients: int, delta: float) -> Plan:
     """The plan of these rounds as they are executed, whatever that costs: fixed sizes, clipped at the median."""
-    config = PlanConfig(clients=clients, schedule=schedule, sampling=FixedSize, clip=MedianClip())
+    config = PlanConfig(members=clients, schedule=schedule, sampling=FixedSize, clip=MedianClip())
     honest = price(compose(config.runs()), delta=delta, relation=config.relation)
     return config.plan(Budget(epsilon=honest.epsilon, delta=delta))
 
@@ -106,7 +106,7 @@ class PaperSetup:
 
     def stated(self, plan: Plan, budget: Budget) -> dict[str, object]:
         """What the paper states of such a run, and what the same rounds would cost with cohorts as it prices them."""
-        event = as_poisson(plan.config.schedule, clients=plan.config.clients)
+        event = as_poisson(plan.config.schedule, clients=plan.config.members)
         return {
             "epsilon": budget.epsilon,
             "budget_epsilon": budget.epsilon,

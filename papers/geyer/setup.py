@@ -60,7 +60,7 @@ class Setup:
         """Who takes part, and how contributions are bounded; the noise is still to be calibrated."""
         cohort = self.share * clients
         return PlanConfig(
-            clients=clients,
+            members=clients,
             schedule=constant(rounds=self.rounds, cohort=cohort),
             sampling=Everyone if self.share == 1 else Poisson,
             clip=self.clip,

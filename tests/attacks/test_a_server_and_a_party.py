@@ -39,7 +39,7 @@ def signed(form: Form) -> bytes:
 def poisson(**rest: Any) -> Form:
     """An offer whose clients are drawn, which takes longest to price."""
     form = offer_for(plan_of()).to_json()
-    form["plan"] |= {"sampling": "poisson", "clients": 3, "budget": {"epsilon": 1e9, "delta": 1e-5}} | rest
+    form["plan"] |= {"sampling": "poisson", "members": 3, "budget": {"epsilon": 1e9, "delta": 1e-5}} | rest
     return form
 
 
@@ -65,7 +65,7 @@ EXPENSIVE: dict[str, tuple[Callable[[], Form], str]] = {
         "list of 100000",
     ),
     "many accountants": (lambda: poisson(accountants=["RDP"] * 10**5), "list of 100000"),
-    "clients in 4000 digits": (lambda: poisson(clients=10**4000), "numbers that no plan has"),
+    "clients in 4000 digits": (lambda: poisson(members=10**4000), "numbers that no plan has"),
     "noise in 400 digits": (lambda: poisson(budget={"epsilon": 10**400}), "numbers that no plan has"),
     "infinite noise": (lambda: poisson(schedule=steps(1), budget={"epsilon": math.inf}), "numbers that no plan has"),
     "noise that is no number": (lambda: poisson(budget={"delta": math.nan}), "numbers that no plan has"),

@@ -26,7 +26,7 @@ BUDGET = Budget(epsilon=2.0, delta=1e-3)
 )
 def test_doing_right_by_canaries_alone_is_seen(attack: Callable[[], Any], clients: int, witness: str) -> None:
     """All that canaries show is as it should be: the look beyond them is the only one that speaks."""
-    config = PlanConfig(clients=clients, schedule=constant(rounds=4, cohort=clients / 3), sampling=Poisson)
+    config = PlanConfig(members=clients, schedule=constant(rounds=4, cohort=clients / 3), sampling=Poisson)
     with attack():
         found = audit_plan(config.calibrate(BUDGET), BUDGET, effort=Effort(repeats=8))
     assert [violation.partition(":")[0] for violation in found.violations] == [witness]

@@ -26,7 +26,6 @@ from incrowd.privacy.plan.declared import check_declared, fewest
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
@@ -100,10 +99,9 @@ def _without(item: Any) -> Any:
     [
         {},
         {"weigh": "by records"},
-        {"count_std": 20.0, "delta": 0.02},
         {"clients": {"epsilon": 9.0, "delta": 1e-2}},
     ],
-    ids=["plain", "weighed", "counts", "both levels"],
+    ids=["plain", "weighed", "both levels"],
 )
 def test_silos_with_a_record_more_or_less_leave_the_same_behind(
     folder: Path, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -238,12 +236,14 @@ def test_a_number_rounded_up_to_two_digits_is_always_allowed() -> None:
 
 def test_nothing_public_of_a_plan_follows_what_is_there() -> None:
     """The declared number alone makes the plan: there is nothing else that it could be made of."""
-    plan = SiloPlan(name="a", budget=Budget(epsilon=4, delta=1e-4), rounds=2, records=5000, batch_size=5000)
+    config = PlanConfig.of_records(records=5000, rounds=2, clip_norm=1.0)
+    plan = config.calibrate(Budget(epsilon=4, delta=1e-4))
     for held in (4500, 4999, 5000):
-        plan.check(held)
-    assert (plan.sampling_prob, plan.steps, plan.most_records) == (1.0, 1, 5000)
+        plan.check_held(held, silo="a")
+    training = plan.training()
+    assert (training.sampling_prob, training.steps, training.most_records) == (1.0, 1, 5000)
     with pytest.raises(ConfigError, match="batch_size = 5001: give at most the declared number of records"):
-        replace(plan, batch_size=5001)
+        PlanConfig.of_records(records=5000, rounds=2, clip_norm=1.0, batch_size=5001)
 
 
 def test_silos_are_known_one_by_one(folder: Path) -> None:
@@ -256,8 +256,8 @@ def test_silos_are_known_one_by_one(folder: Path) -> None:
 
 def test_clients_that_noise_for_themselves_are_all_there(folder: Path) -> None:
     data = table(folder / "data", 19, 5)
-    local = {"sampling": "everyone", "place": "local", "cohort": None}
-    with pytest.raises(ConfigError, match=r"privacy\.place = 'local': every client sends something"):
+    local = {"sampling": "everyone", "noise_by": "party", "cohort": None}
+    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'party': every client sends something"):
         assemble(of_clients(data | {"clients": 20}, **local))
     assert assemble(of_clients(data | {"clients": 19}, **local)).data.clients == 19
 
@@ -281,12 +281,12 @@ def test_those_who_are_declared_and_not_there_add_nothing(data: Clients) -> None
     lists = [np.arange(3 * client, 3 * client + 3) for client in range(18)]
     few = replace(data, partition=Partition.of(lists), declared=20)
     assert (few.clients, few.present, few.describe()["clients"]) == (20, 18, 20)
-    config = PlanConfig(clients=20, schedule=constant(rounds=1, cohort=20), sampling=Everyone)
+    config = PlanConfig(members=20, schedule=constant(rounds=1, cohort=20), sampling=Everyone)
     plan = config.calibrate(Budget(epsilon=1e6, delta=1e-5))
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     private = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=QUERY.width)
     assert QUERY.ask(few, private).mean.shape == (1,)
-    smaller = PlanConfig(clients=18, schedule=constant(rounds=1, cohort=18), sampling=Everyone).calibrate(plan.budget)
+    smaller = PlanConfig(members=18, schedule=constant(rounds=1, cohort=18), sampling=Everyone).calibrate(plan.budget)
     counted = PrivateRun(smaller, ledger=ledger, randomness=SeededRandomness(1), size=QUERY.width, label="counted")
     with pytest.raises(ConfigError, match="clients = 18: that is what the plan is for"):
         QUERY.ask(few, counted)

@@ -30,14 +30,13 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.permit import Permit
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.promise import Noises, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
-from tests.federated.silos import MODEL, account
+from tests.federated.silos import MODEL, paying
 from tests.federated.silos import plan as silo_plan
 from tests.privacy.receipts import paid, roomy
 
@@ -66,11 +65,11 @@ def plans() -> list[Promise]:
     for sampling, cohort in ((Everyone, CLIENTS), (Poisson, 3), (FixedSize, 3)):
         for clip in CLIPS:
             step = Step(rounds=2, cohort=cohort, noise_multiplier=1.3)
-            config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=sampling, clip=clip)
+            config = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=sampling, clip=clip)
             found.append(config.plan(BUDGET))
     for clip in CLIPS[:5]:
         step = Step(rounds=2, cohort=CLIENTS, noise_multiplier=1.3)
-        config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, place="local", clip=clip)
+        config = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, noise_by="party", clip=clip)
         found.append(config.plan(BUDGET))
     return found
 
@@ -93,7 +92,7 @@ def left_over(numbers: Floats, step: float) -> Floats:
 def local_plan() -> Promise:
     step = Step(rounds=1, cohort=CLIENTS, noise_multiplier=1.3)
     clip = FixedClip(clip_norm=0.7)
-    config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, place="local", clip=clip)
+    config = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, noise_by="party", clip=clip)
     return config.plan(BUDGET)
 
 
@@ -154,18 +153,17 @@ def test_every_release_of_every_plan_is_whole_steps(plan: Promise, source: Rando
 def test_the_step_does_not_depend_on_the_data(clip: Clip, seed: int, answers: int) -> None:
     rows = np.random.Generator(np.random.PCG64(seed)).normal(size=(CLIENTS, SIZE))
     step = Step(rounds=1, cohort=CLIENTS, noise_multiplier=1.3)
-    plan = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip).plan(BUDGET)
+    plan = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip).plan(BUDGET)
     full, few = released(plan, rows, SeededRandomness(0)), released(plan, 1e-3 * rows[:answers], SeededRandomness(0))
     assert full.total.step == few.total.step
 
 
 def test_what_leaves_a_silo_s_steps_and_a_device_is_whole_steps() -> None:
-    permit = Permit(silo_plan(count_std=9.0), account(), number=0, multiplier=5.0)
+    run = paying(silo_plan(report_std=9.0))
     exact = np.full(MODEL.size, 1e-3 / 3)
-    step = permit.training.noise.step(MODEL.size, contributions_bound=permit.training.most_records)
-    assert not left_over(permit.noise(exact), step).any()
-    counts = np.array(permit.counts(31, 17))
-    assert not left_over(counts, 2.0**-30).any()
+    step = run.training.noise.step(MODEL.size, contributions_bound=run.training.most_records)
+    assert not left_over(run.round(0).noise(exact), step).any()
+    assert not left_over(run.report(np.array([[31.0, 17.0]])).ravel(), 2.0**-30).any()
     for kind in ("laplace", "gaussian"):
         delta = 1e-6 if kind == "gaussian" else None
         of = Mechanism(size=SIZE, clip=0.5, epsilon=1.0, noise=kind, delta=delta)

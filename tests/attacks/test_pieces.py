@@ -17,7 +17,7 @@ from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
-from incrowd.privacy import permit, release
+from incrowd.privacy import release
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import PureDpEvent, compose
 from incrowd.privacy.allowance import Allowance
@@ -28,14 +28,13 @@ from incrowd.privacy.ledger.registry import state_folder
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.permit import Account, Permit
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.promise import Carry, NoisedSum, Pending, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, constant
-from incrowd.privacy.plan.silo_plan import SiloPlan
+from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from tests.privacy.receipts import roomy
 
@@ -46,7 +45,7 @@ CLIENTS, COHORT, SIZE, TARGET = 40, 4, 100, 7
 
 
 def planned(**changes: Any) -> Plan:
-    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=2, cohort=CLIENTS), sampling=Everyone)
+    config = PlanConfig(members=CLIENTS, schedule=constant(rounds=2, cohort=CLIENTS), sampling=Everyone)
     return replace(config, **changes).calibrate(BUDGET)
 
 
@@ -117,15 +116,11 @@ class MyCorrelatedPlan(CorrelatedPlan):
     pass
 
 
-class MySiloPlan(SiloPlan):
-    pass
-
-
 class MyMechanism(Mechanism):
     pass
 
 
-SILO = {"name": "north", "budget": BUDGET, "rounds": 1, "records": 100, "batch_size": 10.0}
+SILO = PlanConfig.of_records(records=100, rounds=1, clip_norm=1.0, batch_size=10.0)
 
 
 class TestAPlanThatDrawsLess:
@@ -149,7 +144,7 @@ class TestAPlanThatDrawsLess:
 
     def test_so_are_other_plans_and_mechanisms(self) -> None:
         base = planned().config
-        mine = MyConfig(clients=CLIENTS, schedule=base.schedule, sampling=Everyone)
+        mine = MyConfig(members=CLIENTS, schedule=base.schedule, sampling=Everyone)
         own = MyCorrelatedPlan(clients=CLIENTS, rounds=2, groups=2, budget=BUDGET)
         scheduled = replace(planned().config, schedule=MySchedule(planned().config.schedule.steps))
         for plan in (
@@ -161,19 +156,16 @@ class TestAPlanThatDrawsLess:
         ):
             with pytest.raises(ConfigError, match="plan = 'My"):
                 run_of(plan)
-        silo = MySiloPlan(**SILO)  # type: ignore[arg-type]  # by name
-        account = Account(ledger=roomy(), randomness=SystemRandomness())
-        with pytest.raises(ConfigError, match="plan = 'MySiloPlan'"):
-            Permit(silo, account, number=0, multiplier=3.0)
-        with pytest.raises(ConfigError, match="plan = 'MySiloPlan'"):
-            permit.reported(silo, account, np.zeros((2, 3)))
+        silo = SILO.calibrate(BUDGET)
+        with pytest.raises(ConfigError, match="plan = 'Quiet'"):
+            RecordRun(Quiet(config=silo.config, budget=BUDGET), ledger=roomy(), randomness=SystemRandomness())
         allowance = Allowance(ledger=roomy(RELATION), daily_epsilon=1.0, exclusive=nothing)
         with pytest.raises(ConfigError, match="mechanism = 'MyMechanism'"):
             allowance.charge(MyMechanism(size=2, clip=1.0, epsilon=1.0))
 
-    def test_a_permit_draws_its_batches_once(self) -> None:
-        plan = SiloPlan(**SILO)  # type: ignore[arg-type]  # by name
-        its = Permit(plan, Account(ledger=roomy(), randomness=SystemRandomness()), number=0, multiplier=3.0)
+    def test_a_round_draws_its_batches_once(self) -> None:
+        run = RecordRun(SILO.calibrate(BUDGET), ledger=roomy(), randomness=SystemRandomness())
+        its = run.round(0)
         assert its.batches is its.batches
 
 

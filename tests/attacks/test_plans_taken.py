@@ -39,7 +39,7 @@ def twenty(data: Clients) -> Clients:
 
 def planned(clients: int) -> Plan:
     schedule = Schedule((Step(rounds=2, cohort=5, noise_multiplier=3.0),))
-    return PlanConfig(clients=clients, schedule=schedule, accountants=("RDP",)).plan(BUDGET)
+    return PlanConfig(members=clients, schedule=schedule, accountants=("RDP",)).plan(BUDGET)
 
 
 def run_of(plan: Plan, *, size: int) -> PrivateRun:
@@ -78,7 +78,7 @@ def test_a_plan_for_other_silos_is_refused() -> None:
     model = linear(FEATURES, CLASSES)
     for clients, silos in ((3, 2), (2, 3)):
         schedule = constant(rounds=2, cohort=clients)
-        plan = PlanConfig(clients=clients, schedule=schedule, sampling=Everyone).calibrate(BUDGET)
+        plan = PlanConfig(members=clients, schedule=schedule, sampling=Everyone).calibrate(BUDGET)
         with pytest.raises(ConfigError, match=f"private = .*plan for {silos} clients"):
             SiloFedAvg(
                 asks=[lambda _number, _weights: pytest.fail("nobody is asked")] * silos,
@@ -93,11 +93,11 @@ def test_a_plan_for_other_silos_is_refused() -> None:
 @pytest.mark.parametrize("name", [*SAMPLING, "nonsense", None, Poisson(clients=10, cohort=5)])
 def test_a_sampling_that_is_no_sampler_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError, match=r"sampling = .*: give one of the classes Poisson, FixedSize, Everyone"):
-        PlanConfig(clients=10, schedule=constant(rounds=1, cohort=10), sampling=name)
+        PlanConfig(members=10, schedule=constant(rounds=1, cohort=10), sampling=name)
     with pytest.raises(ConfigError, match="sampling = "):
         Question(clients=10, rounds=1, cohort=10, epsilon=1.0, delta=1e-5, sampling=name).answer()
     for kind in SAMPLING.values():
-        config = PlanConfig(clients=10, schedule=constant(rounds=1, cohort=10), sampling=kind)
+        config = PlanConfig(members=10, schedule=constant(rounds=1, cohort=10), sampling=kind)
         assert type(config.sampler(config.schedule.steps[0])) is kind
 
 
@@ -109,7 +109,7 @@ def test_a_name_would_have_become_poisson() -> None:
             """Check nothing."""
 
     said: Any = "fixed"
-    twin = _Lenient(clients=10, schedule=constant(rounds=1, cohort=5), sampling=said)
+    twin = _Lenient(members=10, schedule=constant(rounds=1, cohort=5), sampling=said)
     step = twin.schedule.steps[0]
     assert type(twin.sampler(step)) is Poisson
     assert twin.sampler(step).relation is not FixedSize(clients=10, cohort=5).relation

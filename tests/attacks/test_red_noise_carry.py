@@ -13,13 +13,11 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, QuantileClip
-from incrowd.privacy.permit import Account, Permit
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Carry, NoisePlace, Promise
+from incrowd.privacy.plan.promise import Carry, NoiseBy, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, OTHER_TRUST, OTHER_UNIT, UNNUMBERED
 
@@ -33,14 +31,14 @@ ONE = FixedClip(clip_norm=1.0)
 
 def a_plan(
     *,
-    place: NoisePlace = "central",
+    noise_by: NoiseBy = "server",
     sampling: Sampling = Everyone,
     cohort: float = CLIENTS,
     rounds: int = 1,
     clip: Clip | MedianClip = ONE,
 ) -> Plan:
     schedule = Schedule((Step(rounds=rounds, cohort=cohort),))
-    config = PlanConfig(clients=CLIENTS, schedule=schedule, sampling=sampling, place=place, clip=clip)
+    config = PlanConfig(members=CLIENTS, schedule=schedule, sampling=sampling, noise_by=noise_by, clip=clip)
     return config.calibrate(BUDGET)
 
 
@@ -96,10 +94,10 @@ class TestAnothersClip:
 
     def test_nothing_is_released_without_noise(self) -> None:
         with pytest.raises(ConfigError, match="carry = MedianClip"):
-            self.attack_local(a_run(a_plan(place="local")))
+            self.attack_local(a_run(a_plan(noise_by="party")))
 
     def test_control_it_would_be(self) -> None:
-        assert self.attack_local(a_run(a_plan(place="local"), kind=Trusting)) < 1e-6
+        assert self.attack_local(a_run(a_plan(noise_by="party"), kind=Trusting)) < 1e-6
 
     def test_correlated_noise_belongs_to_the_bound_that_clips(self) -> None:
         with pytest.raises(ConfigError, match="carry = FixedClip"):
@@ -220,16 +218,16 @@ class TestAskedByAnother:
     def test_so_are_records_where_clients_are_protected(self) -> None:
         plan = a_plan()
         ledger = a_ledger(plan, epsilon=50.0)
-        silo = SiloPlan(name="a", budget=ledger.budget, rounds=3, records=100, batch_size=10.0, noise=2.0)
-        account = Account(ledger=ledger, randomness=SystemRandomness(), label="silo")
-        Permit(silo, account, number=0, multiplier=2.0)
+        config = PlanConfig.of_records(records=100, rounds=1, clip_norm=1.0, batch_size=10.0, noise_multiplier=2.0)
+        silo = config.plan(ledger.budget)
+        ledger.charge(silo.round(0).event, note={"unit": "record", "noise_by": "party"})
         run = a_run(plan, ledger=ledger)
         run.round(0).release()
         assert OTHER_UNIT.format(others=1, other="record", unit="client") in run.statement().caveats
         assert OTHER_UNIT.format(others=1, other="client", unit="record") in silo.statement(ledger, own=1).caveats
 
     def test_so_is_a_server_that_is_trusted_by_some(self) -> None:
-        local = a_plan(place="local")
+        local = a_plan(noise_by="party")
         central = a_plan(sampling=FixedSize, cohort=4)
         ledger = a_ledger(local, epsilon=50.0)
         a_run(central, ledger=ledger, label="central").round(0).release()
@@ -237,7 +235,7 @@ class TestAskedByAnother:
         assert OTHER_TRUST.format(trust=CENTRAL_TRUST) in statement.caveats
 
     def test_control_a_ledger_of_one_kind_has_nothing_to_add(self) -> None:
-        for plan in (a_plan(), a_plan(place="local")):
+        for plan in (a_plan(), a_plan(noise_by="party")):
             run = a_run(plan)
             run.round(0).release()
             assert len(run.statement().caveats) == 1  # it was kept in memory

@@ -34,16 +34,16 @@ def a_plan(
     rounds: int = 3,
     sampling: type[Everyone] | type[FixedSize] = Everyone,
     cohort: int = CLIENTS,
-    place: str = "central",
+    noise_by: str = "server",
 ) -> Plan:
     step = Step(rounds=rounds, cohort=cohort, noise_multiplier=LITTLE)
     clip = FixedClip(clip_norm=1.0) if clip is None else clip
     return PlanConfig(
-        clients=CLIENTS,
+        members=CLIENTS,
         schedule=Schedule((step,)),
         sampling=sampling,
         clip=clip,
-        place=place,  # type: ignore[arg-type]  # one of two texts
+        noise_by=noise_by,  # type: ignore[arg-type]  # one of two texts
     ).plan(BUDGET)
 
 
@@ -84,12 +84,12 @@ class TestWhoContributes:
         "too few numbers": lambda asked: asked.add(ones(2), clients=[1]),
     }
 
-    @pytest.mark.parametrize("place", ["central", "local"])
+    @pytest.mark.parametrize("noise_by", ["server", "party"])
     @pytest.mark.parametrize("clip", [FixedClip(clip_norm=1.0), ElementwiseClip(limit=1.0, size=1)], ids=["L2", "each"])
     @pytest.mark.parametrize("way", WAYS)
-    def test_a_client_counts_once(self, way: str, clip: Clip, place: str) -> None:
+    def test_a_client_counts_once(self, way: str, clip: Clip, noise_by: str) -> None:
         with pytest.raises((DataError, ConfigError)):
-            self.WAYS[way](a_run(a_plan(clip, place=place)).round(0))
+            self.WAYS[way](a_run(a_plan(clip, noise_by=noise_by)).round(0))
 
     def test_what_was_refused_is_not_in_the_sum(self) -> None:
         asked = a_run(a_plan()).round(0)
@@ -129,7 +129,7 @@ class TestWhoContributes:
         assert UNNUMBERED not in a_run(a_plan()).statement().caveats
 
     def test_more_local_contributions_than_clients_have_no_noise_to_be_had(self) -> None:
-        asked = a_run(a_plan(place="local"), numbered=False).round(0)
+        asked = a_run(a_plan(noise_by="party"), numbered=False).round(0)
         asked.add(ones(CLIENTS))
         with pytest.raises(BudgetExceeded):
             asked.add(ones(1))
@@ -268,4 +268,4 @@ def test_samplers_are_what_plans_take() -> None:
     assert a_plan(sampling=FixedSize, cohort=3).relation is Relation.REPLACE_ONE
     assert sampler is FixedSize
     with pytest.raises(ConfigError, match="sampling = 'local': give one of"):
-        PlanConfig(clients=CLIENTS, schedule=Schedule((Step(rounds=1, cohort=2),)), sampling="local")  # type: ignore[arg-type]  # on purpose
+        PlanConfig(members=CLIENTS, schedule=Schedule((Step(rounds=1, cohort=2),)), sampling="local")  # type: ignore[arg-type]  # on purpose

@@ -60,7 +60,7 @@ def contributions(label: int) -> Floats:
 
 def plan(sampling: Sampling) -> Plan:
     config = PlanConfig(
-        clients=CLIENTS,
+        members=CLIENTS,
         schedule=constant(rounds=1, cohort=float(CLIENTS)),
         sampling=sampling,
         clip=CLIP,

@@ -14,21 +14,23 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats
-from incrowd.errors import BudgetExceeded, IncrowdError, RoundUnanswered, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, IncrowdError, RoundUnanswered, SpecificationRefused
 from incrowd.flower.given import LEDGER, given
 from incrowd.flower.history import AskedBefore
 from incrowd.flower.offer import OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_offer import SiloOffer
-from incrowd.flower.silo_party import OwnRecords
+from incrowd.flower.silo_party import OwnRecords, SiloParty
 from incrowd.flower.silo_server import SiloServer
 from incrowd.flower.wire import Place, Request, unsealed
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.plan import Plan
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.flower.silo_parties import BUDGET, KEYS, NAMES, SERVER, Hospitals, asked, federation_of
-from tests.flower.test_silo_party import opened
+from tests.flower.test_silo_party import calibrated, opened, with_plans
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,6 +59,7 @@ class Server:
         server = SiloServer(
             line=hospitals.line(),
             offer=hospitals.offer,
+            plans=dict(zip(NAMES, hospitals.federation.plans, strict=True)),
             nodes=hospitals.nodes,
             key=SERVER,
             descent=hospitals.federation.config.local,
@@ -162,6 +165,7 @@ def test_a_replayed_answer_counts_once(hospitals: Hospitals) -> None:
     liar = SiloServer(
         line=PlainLine({10: lambda _: answers[0], 11: lambda _: answers[0], 12: lambda _: answers[1]}),
         offer=hospitals.offer,
+        plans=dict(zip(NAMES, hospitals.federation.plans, strict=True)),
         nodes=hospitals.nodes,
         key=SERVER,
         descent=hospitals.federation.config.local,
@@ -204,27 +208,47 @@ def test_many_offers_do_not_get_more_than_the_owner_allows(federation: Any, tmp_
 
 
 def test_offers_that_are_taken_up_at_once_share_what_there_is(federation: Any, tmp_path: Path) -> None:
-    """Silos reserve nothing but their reports: what is charged never exceeds the ledger's budget all the same."""
+    """Before any round is charged, what was accepted is reserved: an offer that has no room beside it gets nothing."""
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=9.0, delta=1e-5)))
-    party, first = hospitals.party(0), hospitals.offer
+    party, first = hospitals.party(0), calibrated(hospitals.offer, 5.5)
     offers = [replace(first, settings={**first.settings, "again": number}) for number in range(3)]
-    for offer in offers:
-        party.accept(offer.to_bytes(SERVER))
-    absences = [
-        opened(party.answer(asked(offer, number)), offer, number).absence for number in range(3) for offer in offers
-    ]
-    assert absences[0] is None
-    assert absences[-1] == "budget spent"
+    taken = [offer for offer in offers if _accepts(party, offer)]
+    assert taken == offers[:2], "two of 5.5 come to less than 9, and three do not"
+    for offer in taken:
+        for number in range(offer.rounds):
+            assert opened(party.answer(asked(offer, number)), offer, number).absence is None
+    with pytest.raises(SpecificationRefused, match="not accepted"):
+        party.answer(asked(offers[2], 0))
     with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
         assert ledger.promised().epsilon <= 9.0
-        assert ledger.charges()[0] == absences.count(None)
+        assert ledger.charges()[0] == 2 * first.rounds
+
+
+def _accepts(party: SiloParty, offer: SiloOffer) -> bool:
+    try:
+        return bool(party.accept(offer.to_bytes(SERVER)))
+    except BudgetExceeded:
+        return False
+
+
+def test_a_plan_is_not_answered_oftener_than_it_pays_for(federation: Any, tmp_path: Path) -> None:
+    """A server that offers more rounds than a silo's plan has asks on, and the ledger would have room."""
+    hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=50.0, delta=1e-5)))
+    party, offer = hospitals.party(0), replace(hospitals.offer, rounds=6)
+    party.accept(offer.to_bytes(SERVER))
+    found = [opened(party.answer(asked(offer, number)), offer, number) for number in range(6)]
+    assert [answer.absence for answer in found] == [None] * 3 + ["budget spent"] * 3
+    assert max(answer.epsilon for answer in found) <= 8.0
+    assert hospitals.charged(0) == [0, 1, 2]
 
 
 def test_an_answer_tells_nothing_exact(hospitals: Hospitals) -> None:
     """All that leaves: an update of noised steps, a statement of what was charged, and a noised table."""
     offer, party = hospitals.offer, hospitals.party(0)
-    found = opened(party.answer(asked(offer, 0)), offer, 0)
-    assert (found.records, found.right) == (None, None)
+    found = opened(hospitals.reply(0, asked(offer, 0)), offer, 0)
+    assert {name for name, value in vars(found).items() if value is not None} == {"silo", "round", "epsilon", "update"}
+    _, head, _ = unsealed(hospitals.answers[-1], kind="silo", key=KEYS[NAMES[0]].public_key(), most=8 * offer.size)
+    assert set(head) == {"epsilon", "absence", "kind", "plan", "round", "party"}
     frame = party.answer(asked(offer, offer.rounds))
     _, head, body = unsealed(frame, kind="statement", key=KEYS[NAMES[0]].public_key(), most=8 * offer.cells)
     assert set(head) == {"statement", "kind", "plan", "round", "party"}
@@ -248,6 +272,58 @@ def test_what_the_server_asks_for_besides_is_refused(hospitals: Hospitals) -> No
     assert hospitals.charged(0) == []
 
 
+EXPENSIVE: dict[str, tuple[dict[str, Any], str]] = {
+    "60,000 kinds of rounds": (
+        {"schedule": [{"rounds": 1, "cohort": 1.0, "noise_multiplier": 1.0}] * 60_000},
+        "list of",
+    ),
+    "33 kinds of rounds": ({"schedule": [{"rounds": 1, "cohort": 1.0, "noise_multiplier": 1.0}] * 33}, "33 kinds of"),
+    "a million rounds": ({"schedule": [{"rounds": 10**6, "cohort": 1.0, "noise_multiplier": 1.0}]}, "1000000 rounds"),
+    "a million steps": ({"steps": 10**6}, "1000000 steps a round"),
+    "many accountants": ({"accountants": ["RDP"] * 10**5}, "list of 100000"),
+    "records in 4000 digits": ({"members": 10**4000}, "numbers that no plan has"),
+}
+
+
+@pytest.mark.parametrize("kind", EXPENSIVE)
+def test_an_offer_that_takes_long_to_price_is_refused_before_that(
+    kind: str, federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hospitals = Hospitals(tmp_path, federation)
+    party, first = hospitals.party(0), hospitals.offer
+    change, words = EXPENSIVE[kind]
+    offer = replace(first, plans={**first.plans, "silo-1": {**first.plans["silo-1"], **change}})
+    priced = list[Plan]()
+
+    def failing(plan: Plan) -> None:
+        priced.append(plan)
+        raise OverflowError
+
+    monkeypatch.setattr(Plan, "_priced", failing)
+    with pytest.raises(SpecificationRefused, match=words):
+        party.accept(offer.to_bytes(SERVER))
+    assert not priced
+    with pytest.raises(ConfigError, match="numbers that a plan can have"):
+        party.accept(first.to_bytes(SERVER))  # the control: it would be priced
+    assert priced
+
+
+@pytest.mark.parametrize("noise", [1e-300, 1e-6, 1e15, 2.0**53])
+@pytest.mark.parametrize("cohort", [1e-300, 1e-9, 500.0])
+def test_numbers_that_no_plan_has_are_an_error_of_ours(
+    noise: float, cohort: float, federation: Any, tmp_path: Path
+) -> None:
+    hospitals = Hospitals(tmp_path, federation)
+    schedule = [{"rounds": 1, "cohort": cohort, "noise_multiplier": noise}]
+    for budget in (8.0, 2.0**53):
+        stated = {"epsilon": budget, "delta": 1e-5}
+        offer = with_plans(hospitals.offer, schedule=schedule, budget=stated, report_std=None)
+        with pytest.raises(IncrowdError):  # at least for its budget, or its noise
+            hospitals.party(0).accept(offer.to_bytes(SERVER))
+    assert hospitals.charged(0) == []
+    assert len(given(tmp_path / "silo-1")["refused"]) == 2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_offers_for_other_numbers_of_records_do_not_tell_how_many_there_are(
     kind: OfferKind, federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -262,9 +338,9 @@ def test_offers_for_other_numbers_of_records_do_not_tell_how_many_there_are(
         monkeypatch.setattr(party, "_learner", partial(_given, learnt_from))
         replies: list[int | str] = []
         for records in (450, 459, 460, 461, 499, 500, 501, 511, 512, 555, 556):
-            plans = tuple(replace(plan, records=records, batch_size=float(records)) for plan in offer.plans)
+            other = with_plans(offer, members=records, batch=float(records))
             try:
-                replies.append(len(party.reply(replace(offer, plans=plans).to_bytes(SERVER, kind=kind))))
+                replies.append(len(party.reply(other.to_bytes(SERVER, kind=kind))))
             except IncrowdError as error:
                 replies.append(f"{type(error).__name__}: {error}")
         said.append(replies)
@@ -279,9 +355,10 @@ def _given(own: OwnRecords, _: SiloOffer) -> OwnRecords:
 def test_delta_and_epsilon_of_another_promise_are_not_taken(federation: Any, tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=BUDGET))
     first = hospitals.offer
-    for budget in (Budget(epsilon=8.1, delta=1e-5), Budget(epsilon=8.0, delta=1e-2), Budget(epsilon=1.0, delta=1e-6)):
-        plans = tuple(replace(plan, budget=budget) for plan in first.plans)
+    for budget in (Budget(epsilon=8.1, delta=1e-5), Budget(epsilon=8.0, delta=1e-3), Budget(epsilon=7.0, delta=1e-6)):
+        plans = {name: first.plan(name).config.calibrate(budget) for name in NAMES}
+        offer = replace(first, plans={name: forms.to_json(plan) for name, plan in plans.items()})
         with pytest.raises(SpecificationRefused, match="allows at most"):
-            hospitals.party(0).accept(replace(first, plans=plans).to_bytes(SERVER))
+            hospitals.party(0).accept(offer.to_bytes(SERVER))
     assert hospitals.charged(0) == []
     assert hospitals.party(0).accept(first.to_bytes(SERVER))

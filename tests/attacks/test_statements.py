@@ -27,7 +27,7 @@ EARNEST, SEEDED = SystemRandomness(), SeededRandomness(5)
 def a_plan(rounds: int = 2) -> Plan:
     step = Step(rounds=rounds, cohort=4, noise_multiplier=2.0)
     clip = FixedClip(clip_norm=1.0)
-    return PlanConfig(clients=4, schedule=Schedule((step,)), sampling=Everyone, clip=clip).plan(BUDGET)
+    return PlanConfig(members=4, schedule=Schedule((step,)), sampling=Everyone, clip=clip).plan(BUDGET)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account import accounting
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.calibrate import SQUARE_ROOT, Remaining, smallest_noise
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 
@@ -80,8 +80,6 @@ def files_opened() -> Iterator[list[str]]:
 def ask_everything() -> None:
     price(DEAR, delta=1e-5, relation=RELATION)
     smallest_noise(rounds, budget=BUDGET, relation=RELATION)
-    left = Remaining(budget=BUDGET, relation=RELATION, spent=((rounds(9.0), 1),), rounds=2)
-    left.noise(lambda noise: [(rounds(noise), 1)], pace=SQUARE_ROOT)
 
 
 def ask_a_folder() -> None:

@@ -148,7 +148,7 @@ def test_a_server_that_was_rolled_back_gets_nothing_new(hospitals: Hospitals) ->
 
 
 def test_where_parties_noise_for_themselves_a_server_that_forgot_learns_nothing_new(tmp_path: Path) -> None:
-    hospitals = Hospitals(tmp_path, offer_for(plan_of(place="local")))
+    hospitals = Hospitals(tmp_path, offer_for(plan_of(noise_by="party")))
     first = Server(hospitals)
     for _ in range(3):
         first.round()
@@ -204,22 +204,22 @@ def test_a_plan_with_less_noise_than_it_says_is_not_accepted(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "in another life"])
-@pytest.mark.parametrize(("first", "second"), [("local", "central"), ("central", "local")])
+@pytest.mark.parametrize(("first", "second"), [("party", "server"), ("server", "party")])
 def test_a_plan_is_not_charged_at_the_prices_of_another_promise(
     first: str, second: str, again: bool, tmp_path: Path
 ) -> None:
     made = Made(tmp_path / "north")
     party = made.start()
-    party.accept(offer_for(plan_of(place=first)).to_bytes(SERVER))
+    party.accept(offer_for(plan_of(noise_by=first)).to_bytes(SERVER))
     if again:
         party.close()
         party = made.start()
-    other = offer_for(plan_of(place=second))
+    other = offer_for(plan_of(noise_by=second))
     with pytest.raises((SpecificationRefused, LedgerMismatch)):
         party.accept(other.to_bytes(SERVER))
     with pytest.raises(SpecificationRefused, match="not accepted"):
         party.answer(asked(other, 0))
-    control = offer_for(plan_of(place=first, rounds=5))
+    control = offer_for(plan_of(noise_by=first, rounds=5))
     party.accept(control.to_bytes(SERVER))
     assert party.answer(asked(control, 0))
 
@@ -253,7 +253,7 @@ def test_an_offer_that_can_be_paid_for_and_not_done_costs_nothing(
 
 @pytest.mark.parametrize("size", [8, 10_000])
 def test_a_party_can_send_little_more_than_its_own_noise(size: int) -> None:
-    plan = plan_of(place="local")
+    plan = plan_of(noise_by="party")
     offer = Offer(plan=plan, size=size, parties=NAMES)
     place = Place(plan=offer.fingerprint, round=0, party="north")
     task = RoundTask.stated(offer, 0, CLIP)

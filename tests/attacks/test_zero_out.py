@@ -55,7 +55,7 @@ def test_a_removed_client_shifts_the_groups_and_an_empty_place_does_not() -> Non
 
 def everyone() -> Plan:
     return PlanConfig(
-        clients=CLIENTS, schedule=Schedule((Step(rounds=2, cohort=CLIENTS),)), sampling=Everyone
+        members=CLIENTS, schedule=Schedule((Step(rounds=2, cohort=CLIENTS),)), sampling=Everyone
     ).calibrate(BUDGET)
 
 
@@ -102,7 +102,7 @@ def test_an_empty_place_costs_what_adding_or_removing_does() -> None:
         (("privacy.noise=correlated", "privacy.groups=3"), Relation.REPLACE_SPECIAL),
         (("privacy.sampling=poisson", "privacy.cohort=4"), Relation.ADD_OR_REMOVE_ONE),
         (("privacy.sampling=fixed", "privacy.cohort=4"), Relation.REPLACE_ONE),
-        (("privacy.place=local",), Relation.REPLACE_ONE),
+        (("privacy.noise_by=party",), Relation.REPLACE_ONE),
     ],
 )
 def test_a_ledger_that_settings_begin_is_one_that_their_run_takes(words: tuple[str, ...], relation: Relation) -> None:

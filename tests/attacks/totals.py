@@ -22,7 +22,7 @@ def total(engine: CohortEngine, start: torch.Tensor, number: int, there: Sequenc
     so that two of them differ by what clients sent.
     """
     budget, clients = Budget(epsilon=30.0, delta=1e-3), engine.clients
-    plan = PlanConfig(clients=clients, schedule=constant(rounds=5, cohort=clients), sampling=Everyone).calibrate(budget)
+    plan = PlanConfig(members=clients, schedule=constant(rounds=5, cohort=clients), sampling=Everyone).calibrate(budget)
     ledger = Ledger.in_memory(budget=budget, relation=plan.relation)
     private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=engine.model.size)
     trainer = EngineTrainer(engine, start, randomness=RANDOMNESS)

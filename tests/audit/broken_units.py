@@ -18,7 +18,7 @@ from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.privacy.mechanism.whole_noise import WholeLaplace
-from incrowd.privacy.permit import Account, Permit
+from incrowd.privacy.records import RecordRun
 from tests.audit.broken import changed, clip_twice, noise_is
 
 Breakage = Callable[[], AbstractContextManager[None]]
@@ -108,22 +108,14 @@ def batches_of_a_shuffle() -> AbstractContextManager[None]:
     return changed(engine, "poisson_batches", make)
 
 
-def spends_from_nothing_each_round() -> AbstractContextManager[None]:
-    """Each round's noise is solved for as if nothing had been spent, and the ledger lets it pass."""
-
-    @contextmanager
-    def both() -> Iterator[None]:
-        nothing = changed(Account, "commitments", lambda real: lambda self, plan: ())
-        anything = changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
-        with nothing, anything:
-            yield
-
-    return both()
+def spends_from_nothing_each_run() -> AbstractContextManager[None]:
+    """Each run's plan is reserved as if nothing had been spent."""
+    return changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
 
 
-def counts_as_they_are() -> AbstractContextManager[None]:
-    """What a silo counts leaves without noise."""
-    return changed(Permit, "counts", lambda real: lambda self, held, right: (float(held), float(right)))
+def a_report_as_it_is() -> AbstractContextManager[None]:
+    """The table of a silo's report leaves without noise."""
+    return changed(RecordRun, "report", lambda real: lambda self, table: table)
 
 
 def laplace_is(factor: float) -> Breakage:
@@ -200,8 +192,8 @@ RECORDS: dict[str, tuple[Breakage, str]] = {
     "gradients clipped by their batch": (clip_of_the_batch, "noise of the steps"),
     "divided by the batch": (divided_by_the_batch, "divisor of a step"),
     "a shuffle priced as Poisson": (batches_of_a_shuffle, "spread of the draws"),
-    "an accountant that begins anew each round": (spends_from_nothing_each_round, "may spend together"),
-    "counts without noise": (counts_as_they_are, "noise of the counts"),
+    "a ledger that begins anew for each run": (spends_from_nothing_each_run, "may spend together"),
+    "a report without noise": (a_report_as_it_is, "noise of the report"),
 }
 """What is broken about silos, and what sees it."""
 

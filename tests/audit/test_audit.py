@@ -31,7 +31,7 @@ def work() -> ClientWork:
 def test_one_strong_canary_finds_a_third_of_epsilon_two() -> None:
     """What was asked of an audit. Measured: three quarters of it."""
     budget = Budget(epsilon=2.0, delta=1e-5)
-    plan = PlanConfig(clients=100, schedule=constant(rounds=1, cohort=100), sampling=Everyone).calibrate(budget)
+    plan = PlanConfig(members=100, schedule=constant(rounds=1, cohort=100), sampling=Everyone).calibrate(budget)
     found = audit_plan(plan, budget, effort=Effort(canaries=20_000))
     assert found.best is not None
     assert found.best.lower_bound is not None

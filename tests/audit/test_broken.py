@@ -37,8 +37,8 @@ def a_plan(kind: str) -> Promise:
     if kind == "quantile":
         given["clip"] = QuantileClip(clip_norm=0.5, bit_noise=4.0)
     sampling = {"fixed": FixedSize, "poisson": Poisson, "growing": Poisson, "quantile": Poisson}.get(kind, Everyone)
-    place = "local" if kind == "local" else "central"
-    config = PlanConfig(clients=60, schedule=schedule, sampling=sampling, place=place, **given)  # type: ignore[arg-type]  # by name
+    noise_by = "party" if kind == "local" else "server"
+    config = PlanConfig(members=60, schedule=schedule, sampling=sampling, noise_by=noise_by, **given)  # type: ignore[arg-type]  # by name
     return config.calibrate(BUDGET)
 
 

@@ -8,7 +8,7 @@ from incrowd.audit.finding import Check, Finding
 from incrowd.audit.silo_plays import SiloGame
 from incrowd.audit.silos import audit_silo
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.silo_plan import SiloPlan
+from incrowd.privacy.plan.plan import PlanConfig
 from tests.audit.broken_units import DEVICES, RECORDS
 from tests.drawdiscard.mail import KEYS
 
@@ -21,17 +21,8 @@ SPECIFICATIONS: dict[str, dict[str, object]] = {
 
 
 def silo() -> list[Finding | Check]:
-    plan = SiloPlan(
-        name="ward",
-        budget=Budget(epsilon=2.0, delta=1e-4),
-        rounds=2,
-        records=100,
-        batch_size=25,
-        epochs=1,
-        clip_norm=0.7,
-        count_std=20.0,
-    )
-    game = SiloGame(plan=plan)
+    config = PlanConfig.of_records(records=100, rounds=2, batch_size=25, epochs=1, clip_norm=0.7, report_std=20.0)
+    game = SiloGame(name="ward", plan=config.calibrate(Budget(epsilon=2.0, delta=1e-4)))
     findings, checks = audit_silo(game, trials=1_500, seed=3)
     return [*findings, *checks]
 

@@ -66,7 +66,7 @@ def a_plan(
 ) -> Plan:
     step = Step(rounds=rounds, cohort=cohort, noise_multiplier=noise)
     clip = FixedClip(clip_norm=1.0) if clip is None else clip
-    return PlanConfig(clients=clients, schedule=Schedule((step,)), sampling=sampling, clip=clip).plan(BIG)
+    return PlanConfig(members=clients, schedule=Schedule((step,)), sampling=sampling, clip=clip).plan(BIG)
 
 
 def a_run(plan: Plan, *, size: int, seed: int = 0) -> PrivateRun:
@@ -137,7 +137,7 @@ def test_layers_as_independent_samples() -> None:
     """Three layers of one sampled cohort were accounted as three independent samples."""
     clip = PerLayerClip(clip_norms=(1.0, 1.0, 1.0), parts=(1, 1, 1))
     step = Step(rounds=1, cohort=3, noise_multiplier=1.0)
-    plan = PlanConfig(clients=10, schedule=Schedule((step,)), clip=clip).plan(BIG)
+    plan = PlanConfig(members=10, schedule=Schedule((step,)), clip=clip).plan(BIG)
     out = released(plan, np.zeros((1, 3)))
     assert out.noise_std == pytest.approx(math.sqrt(3))
     assert plan.event == a_plan(sampling=Poisson, cohort=3).event
@@ -197,7 +197,7 @@ def takes_part_as_accounted(plan: Plan, *, rounds: int) -> bool:
     """Whether clients are left out as often as the event of a round says, within 5 standard errors."""
     event, run = plan.round(0).event, a_run(plan, size=1)
     prob = event.sampling_probability if isinstance(event, PoissonSampledDpEvent) else 1.0
-    clients, left_out = plan.config.clients, np.zeros(plan.config.clients)
+    clients, left_out = plan.config.members, np.zeros(plan.config.members)
     for number in range(rounds):
         left_out += ~np.isin(np.arange(clients), run.cohort(number))
     variance = rounds * prob * (1 - prob)
@@ -232,7 +232,7 @@ def test_statistic_of_an_adaptive_clip_unpaid() -> None:
     together = out.noise_std**-2 + (2 * quantile.bit_noise) ** -2
     assert together == pytest.approx(1.5**-2)
     step = Step(rounds=1, cohort=10, noise_multiplier=1.0)
-    median = PlanConfig(clients=10, schedule=Schedule((step,)), sampling=Everyone, clip=MedianClip()).plan(BIG)
+    median = PlanConfig(members=10, schedule=Schedule((step,)), sampling=Everyone, clip=MedianClip()).plan(BIG)
     assert MEDIAN in median.statement(spent_on(median), own=1).text().replace("\n  ", " ")
 
 
@@ -421,7 +421,7 @@ def test_stopping_after_the_round_that_breaks_the_budget() -> None:
 
 def test_target_met_from_zero_each_round() -> None:
     """Each round's noise was solved as if nothing had been spent: the noise shrank and the budget broke half-way."""
-    config = PlanConfig(clients=10, schedule=Schedule((Step(rounds=10, cohort=10),)), sampling=Everyone)
+    config = PlanConfig(members=10, schedule=Schedule((Step(rounds=10, cohort=10),)), sampling=Everyone)
     plan = config.calibrate(Budget(epsilon=8.0, delta=1e-5))
     assert {plan.round(number).noise_multiplier for number in range(10)} == {plan.noise_multiplier}
     assert plan.price.epsilon <= 8.0
@@ -429,7 +429,7 @@ def test_target_met_from_zero_each_round() -> None:
 
 def test_classical_gaussian_calibration() -> None:
     """sigma = sqrt(2 ln(1.25 / delta)) / epsilon was used where it does not hold (epsilon of 1 or more)."""
-    config = PlanConfig(clients=10, schedule=Schedule((Step(rounds=1, cohort=10),)), sampling=Everyone)
+    config = PlanConfig(members=10, schedule=Schedule((Step(rounds=1, cohort=10),)), sampling=Everyone)
     plan = config.calibrate(Budget(epsilon=8.0, delta=5e-4))
     classical = math.sqrt(2 * math.log(1.25 / 5e-4)) / 8.0
     assert plan.noise_multiplier != pytest.approx(classical, rel=0.01)

@@ -38,7 +38,7 @@ def data() -> Clients:
 
 @pytest.fixture(scope="session")
 def plan() -> Promise:
-    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=6, cohort=CLIENTS), sampling=Everyone)
+    config = PlanConfig(members=CLIENTS, schedule=constant(rounds=6, cohort=CLIENTS), sampling=Everyone)
     return config.calibrate(BUDGET)
 
 

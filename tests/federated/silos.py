@@ -1,6 +1,7 @@
 """Small silos: a few records each, and batches of all of them unless said otherwise, whose price takes no time."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +13,11 @@ from incrowd.federated.silo import Silo
 from incrowd.learning import linear
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
-from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import RecordTraining
-from incrowd.privacy.permit import Account
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.records import Owner, RecordRun
 from incrowd.settings.descent import Descent
 
 BUDGET = Budget(epsilon=4.0, delta=1e-5)
@@ -39,28 +40,46 @@ def a_few() -> Records:
     return records(count=2)
 
 
-def plan(**changes: object) -> SiloPlan:
-    """Four rounds of two steps, each about all records."""
-    small = SiloPlan(name="north", budget=BUDGET, rounds=ROUNDS, records=RECORDS, batch_size=RECORDS, epochs=2)
-    return replace(small, **changes)  # type: ignore[arg-type]  # any field
+def plan(*, budget: Budget = BUDGET, noise: float | None = None, **changes: Any) -> Plan:
+    """Four rounds of two steps, each about all records: calibrated, unless the noise is given."""
+    given: dict[str, Any] = {"records": RECORDS, "rounds": ROUNDS, "clip_norm": 1.0, "epochs": 2} | changes
+    if noise is None:
+        return PlanConfig.of_records(**given).calibrate(budget)
+    return PlanConfig.of_records(**given, noise_multiplier=noise).plan(budget)
 
 
-def account(ledger: Ledger | None = None, *, randomness: Randomness = SEEDED, place: int = 0) -> Account:
-    """An account on a ledger of the budget, which nobody keeps unless one is given."""
-    if ledger is None:
-        ledger = Ledger.in_memory(budget=BUDGET, relation=RELATION)
-    return Account(ledger=ledger, randomness=randomness, place=place)
+def ledger(budget: Budget = BUDGET) -> Ledger:
+    """One that nobody keeps."""
+    return Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
 
 
-def silo(
-    its_plan: SiloPlan | None = None, its_account: Account | None = None, *, engine: RecordEngine | None = None
-) -> Silo:
-    """A silo that learns a linear model, and can count."""
+def paying(
+    its_plan: Plan | None = None,
+    its_ledger: Ledger | None = None,
+    *,
+    randomness: Randomness = SEEDED,
+    place: int = 0,
+    label: str = "run",
+    owner: Owner | None = None,
+) -> RecordRun:
+    """Rounds that are paid from a ledger of the plan's budget, unless one is given."""
     its_plan = plan() if its_plan is None else its_plan
-    its_account = account() if its_account is None else its_account
-    held = records(its_account.place)
+    its_ledger = ledger(its_plan.budget) if its_ledger is None else its_ledger
+    return RecordRun(its_plan, ledger=its_ledger, randomness=randomness, label=label, place=place, owner=owner)
+
+
+def silo(run: RecordRun | None = None, *, engine: RecordEngine | None = None, name: str = "north") -> Silo:
+    """A silo that learns a linear model, and can count."""
+    run = paying() if run is None else run
+    held = records(run.place)
     engine = BatchedRecords(MODEL, held, Descent(learning_rate=0.5)) if engine is None else engine
-    return Silo(its_plan, its_account, engine=engine, counter=Counter(model=MODEL, records=held))
+    return Silo(name, run, engine=engine, counter=Counter(model=MODEL, records=held))
+
+
+def right(weights: Floats, held: Records) -> float:
+    """The share of some records that weights get right."""
+    table = Counter(model=MODEL, records=held).table(weights, classes=CLASSES)
+    return float(np.trace(table[:, :CLASSES]) / len(held))
 
 
 def zeros() -> Floats:

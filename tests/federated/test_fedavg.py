@@ -17,7 +17,7 @@ from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip,
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import NoisePlace, Promise
+from incrowd.privacy.plan.promise import NoiseBy, Promise
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
 from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
@@ -32,12 +32,12 @@ def plan_with(
     *,
     clip: Clip | MedianClip | None = None,
     sampling: Sampling = Everyone,
-    place: NoisePlace = "central",
+    noise_by: NoiseBy = "server",
     rounds: int = 4,
     cohort: float = CLIENTS,
 ) -> Plan:
     schedule = constant(rounds=rounds, cohort=cohort)
-    config = PlanConfig(clients=CLIENTS, schedule=schedule, sampling=sampling, place=place)
+    config = PlanConfig(members=CLIENTS, schedule=schedule, sampling=sampling, noise_by=noise_by)
     return replace(config, clip=clip or config.clip).calibrate(BUDGET)
 
 
@@ -102,7 +102,7 @@ def test_it_learns(make: Maker, data: Clients) -> None:
 PROMISES: dict[str, Callable[[], Promise]] = {
     "everyone": plan_with,
     "poisson": lambda: plan_with(sampling=Poisson, cohort=6),
-    "local": lambda: plan_with(place="local"),
+    "local": lambda: plan_with(noise_by="party"),
     "quantile": lambda: plan_with(clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)),
     "per layer": lambda: plan_with(clip=PerLayerClip(clip_norms=(1.0, 0.5), parts=(FEATURES * CLASSES, CLASSES))),
     "element-wise": lambda: plan_with(clip=ElementwiseClip(limit=0.1, size=SIZE)),
@@ -201,7 +201,7 @@ def test_published_weights_are_the_tail_s_mean(make: Maker) -> None:
 
 def test_absent_clients_change_neither_denominator_nor_noise(make: Maker) -> None:
     quiet = Budget(epsilon=1e6, delta=1e-5)
-    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone)
+    config = PlanConfig(members=CLIENTS, schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone)
     plan = config.calibrate(quiet)
 
     def one_round(**rest: float) -> tuple[np.ndarray, int]:

@@ -20,7 +20,7 @@ from incrowd.learning.label_shares import ClassPrior, label_query
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
-from incrowd.privacy.plan.promise import NoisePlace
+from incrowd.privacy.plan.promise import NoiseBy
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant, preceded
 from incrowd.privacy.release import PrivateRun
@@ -49,11 +49,11 @@ def people(*, sort: bool) -> ClientTensors:
 
 
 def plan_with(
-    *, asked: bool = True, rounds: int = ROUNDS, sampling: Sampling = Everyone, place: NoisePlace = "central"
+    *, asked: bool = True, rounds: int = ROUNDS, sampling: Sampling = Everyone, noise_by: NoiseBy = "server"
 ) -> Plan:
     schedule = constant(rounds=rounds, cohort=CLIENTS if sampling is Everyone else CLIENTS / 2)
     schedule = preceded(schedule, share=0.03) if asked else schedule
-    config = PlanConfig(clients=CLIENTS, schedule=schedule, sampling=sampling, place=place)
+    config = PlanConfig(members=CLIENTS, schedule=schedule, sampling=sampling, noise_by=noise_by)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         return config.calibrate(BUDGET)
@@ -110,7 +110,7 @@ def test_the_servers_rounds_count_from_the_next_and_the_first_trains_nobody() ->
 PLANS: dict[str, Callable[[], Plan]] = {
     "everyone": plan_with,
     "poisson": lambda: plan_with(sampling=Poisson),
-    "local": lambda: plan_with(place="local"),
+    "local": lambda: plan_with(noise_by="party"),
 }
 
 

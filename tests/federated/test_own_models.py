@@ -24,7 +24,7 @@ from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.settings.descent import Descent
-from tests.federated.silos import account, plan
+from tests.federated.silos import paying
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 
 SIZES = (5, 9, 4, 7)
@@ -47,7 +47,7 @@ def clients_of(case: Case) -> Clients:
 
 def federation(case: Case, *, init_scale: float = 1.0) -> FedAvg:
     budget = Budget(epsilon=50.0, delta=1e-5)
-    config = PlanConfig(clients=len(SIZES), schedule=constant(rounds=2, cohort=len(SIZES)), sampling=Everyone)
+    config = PlanConfig(members=len(SIZES), schedule=constant(rounds=2, cohort=len(SIZES)), sampling=Everyone)
     promise, model = config.calibrate(budget), case.model()
     data, local = clients_of(case), Local(learning_rate=0.1, batch_size=4)
     ledger = Ledger.in_memory(budget=budget, relation=promise.relation)
@@ -99,12 +99,12 @@ def test_what_fails_on_made_up_records_costs_nothing() -> None:
             return outputs
 
     case = CASES["tied"]
-    model, its_account = Model(OnlyAlone()), account()
+    model, run = Model(OnlyAlone()), paying()
     engine = BatchedRecords(model, case.records(40), Descent(learning_rate=0.5))
-    silo = Silo(plan(count_std=None), its_account, engine=engine)
+    silo = Silo("north", run, engine=engine)
     with pytest.raises(RehearsalFailed, match="global generator"):
         silo.answer(0, model.weights.double().numpy())
-    assert its_account.ledger.spent().epsilon == 0
+    assert run.ledger.spent().epsilon == 0
 
 
 def test_sequences_are_scored_by_the_places_that_count() -> None:
@@ -140,6 +140,6 @@ def test_what_is_for_one_array_says_so() -> None:
 def test_a_model_with_one_output_says_class_one_above_zero() -> None:
     records = Records(features=torch.tensor([[1.0], [-2.0], [3.0], [-1.0]]), labels=torch.tensor([1, 0, 0, 1]))
     counter = Counter(model=Model(nn.Linear(1, 1)), records=records)
-    assert counter.count(np.array([1.0, 0.0])) == (4, 2)
-    assert counter.count(np.array([1.0, 2.0])) == (4, 3)
-    assert counter.count(np.array([0.0, 1.0])) == (4, 2)
+    np.testing.assert_array_equal(counter.table(np.array([1.0, 0.0]), classes=2), [[1, 1, 0], [1, 1, 0]])
+    assert np.trace(counter.table(np.array([1.0, 2.0]), classes=2)) == 3
+    assert np.trace(counter.table(np.array([0.0, 1.0]), classes=2)) == 2

@@ -64,7 +64,7 @@ def own(number: int) -> ClientTensors:
 def plan_of(rounds: int = 4, *, noise: float = 1.0, budget: Budget = ROOMY, **rest: Any) -> Plan:
     step = Step(rounds=rounds, cohort=len(NAMES), noise_multiplier=noise)
     given: dict[str, Any] = {"sampling": Everyone, "clip": CLIP} | rest
-    return PlanConfig(clients=len(NAMES), schedule=Schedule((step,)), **given).plan(budget)
+    return PlanConfig(members=len(NAMES), schedule=Schedule((step,)), **given).plan(budget)
 
 
 def offer_for(plan: Plan, **rest: Any) -> Offer:

@@ -38,7 +38,7 @@ def planned(sampling: Sampling = Everyone, *, rounds: int = ROUNDS, clip: Clip |
     cohort = CLIENTS if sampling is Everyone else 3
     chosen = FixedClip(clip_norm=0.5) if clip is None else clip
     schedule = constant(rounds=rounds, cohort=cohort)
-    return PlanConfig(clients=CLIENTS, schedule=schedule, sampling=sampling, clip=chosen).calibrate(BUDGET)
+    return PlanConfig(members=CLIENTS, schedule=schedule, sampling=sampling, clip=chosen).calibrate(BUDGET)
 
 
 def ledger_for(plan: Plan) -> Ledger:

@@ -33,7 +33,7 @@ KINDS = {
     "each number": ("privacy.clip={kind='elementwise',limit=0.01}",),
     "poisson": ("privacy.sampling=poisson", "privacy.cohort=6", "privacy.epsilon=20"),
     "quantile": ("privacy.clip={kind='quantile',clip_norm=0.1,bit_noise=4}", "privacy.epsilon=20"),
-    "local": ("privacy.place=local", "privacy.sampling=everyone"),
+    "local": ("privacy.noise_by=party", "privacy.sampling=everyone"),
     "correlated": ("privacy.noise=correlated", "privacy.groups=3"),
 }
 

@@ -21,7 +21,7 @@ KINDS = {
     "central": (),
     "poisson": ("privacy.sampling=poisson", "privacy.cohort=2", "privacy.epsilon=50"),
     "quantile": ("privacy.clip={kind='quantile',clip_norm=0.1,bit_noise=4}", "privacy.epsilon=50"),
-    "local": ("privacy.place=local", "privacy.sampling=everyone"),
+    "local": ("privacy.noise_by=party", "privacy.sampling=everyone"),
     "correlated": ("privacy.noise=correlated", "privacy.groups=3"),
     "label distribution": ("local.label_shares=0.1", "local.label_distribution=0.2", "privacy.epsilon=50"),
 }

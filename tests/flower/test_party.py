@@ -160,11 +160,11 @@ def _answers(party: Party, frame: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("place", ["central", "local"])
+@pytest.mark.parametrize("noise_by", ["server", "party"])
 def test_killed_before_the_answer_is_kept_it_answers_again_or_loses_the_round(
-    place: str, made: Made, monkeypatch: pytest.MonkeyPatch
+    noise_by: str, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer = offer_for(plan_of(place=place))
+    offer = offer_for(plan_of(noise_by=noise_by))
     made.rest = {"randomness": SystemRandomness()}
     party = made.start()
     party.accept(offer.to_bytes(SERVER))
@@ -179,17 +179,17 @@ def test_killed_before_the_answer_is_kept_it_answers_again_or_loses_the_round(
         party.answer(asked(offer, 0))
     party.close()
     again = made.start()
-    if place == "central":
+    if noise_by == "server":
         again.answer(asked(offer, 0))
     else:
         with pytest.raises(SpecificationRefused, match="lost"):
             again.answer(asked(offer, 0))
         again.answer(asked(offer, 1))
-    assert charged(made.folder) == [0, *([1] if place == "local" else [])]
+    assert charged(made.folder) == [0, *([1] if noise_by == "party" else [])]
 
 
 def test_seeded_noise_may_be_drawn_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = offer_for(plan_of(place="local"))
+    offer = offer_for(plan_of(noise_by="party"))
     whole, cut = made.start(), Made(made.folder.parent / "cut")
     whole.accept(offer.to_bytes(SERVER))
     expected = whole.answer(asked(offer, 0))
@@ -218,9 +218,9 @@ def test_a_quantile_moves_and_the_rest_of_its_clip_does_not(made: Made) -> None:
             party.answer(asked(offer, 2, clip=other))
 
 
-@pytest.mark.parametrize("place", ["central", "local"])
-def test_how_long_a_contribution_was_is_not_told_where_nobody_pays_for_it(place: str, made: Made) -> None:
-    offer = offer_for(plan_of(place=place, clip=FixedClip(clip_norm=100.0)))
+@pytest.mark.parametrize("noise_by", ["server", "party"])
+def test_how_long_a_contribution_was_is_not_told_where_nobody_pays_for_it(noise_by: str, made: Made) -> None:
+    offer = offer_for(plan_of(noise_by=noise_by, clip=FixedClip(clip_norm=100.0)))
     party = made.start()
     party.accept(offer.to_bytes(SERVER))
     frame = party.answer(asked(offer, 0, clip=FixedClip(clip_norm=100.0)))

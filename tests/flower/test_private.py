@@ -271,7 +271,7 @@ def test_plans_that_stock_nodes_cannot_keep_are_refused() -> None:
         epsilon=8.0,
         delta=1e-5,
         sampling=Everyone,
-        place="local",
+        noise_by="party",
         clip=FixedClip(clip_norm=1.0),
     ).answer()
     with pytest.raises(ConfigError, match="add no noise of their own"):

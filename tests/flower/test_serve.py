@@ -22,7 +22,7 @@ from tests.flower.members import NAMES, Hospitals, MemberLine, settings_text
 PRIVACIES = {
     "central": "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n",
     "drawn": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 4\nsampling = "poisson"\ncohort = 2\n',
-    "local": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 2\nplace = "local"\n',
+    "local": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 2\nnoise_by = "party"\n',
     "correlated": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 4\nnoise = "correlated"\ngroups = 3\n',
     "adaptive": (
         'epsilon = 50.0\ndelta = 1e-5\nrounds = 3\nclip = {kind = "quantile", clip_norm = 0.1, bit_noise = 4.0}\n'
@@ -214,7 +214,7 @@ def test_trying_out_reserves_nothing_anywhere(hospitals: Hospitals, line: Member
 
 SILOS = {
     "records": "",
-    "counts and a report": "count_std = 5.0\nreport_std = 3.0\n",
+    "a report": "report_std = 3.0\n",
     "clients too": 'clients = {epsilon = 50.0, delta = 1e-3, clip = {kind = "fixed", clip_norm = 1.0}}\n',
 }
 

@@ -1,6 +1,6 @@
 """Silos that are real parties, and a server that holds none of their records."""
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -20,6 +20,7 @@ from incrowd.errors import (
 )
 from incrowd.federated.silo import Answer
 from incrowd.flower.given import LEDGER, given
+from incrowd.flower.offer import OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
@@ -27,6 +28,7 @@ from incrowd.flower.silos import read_silo
 from incrowd.flower.wire import Place, sealed, unsealed
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.plan import forms
 from tests.flower.silo_parties import BUDGET, KEYS, SERVER, Hospitals, asked, federation_of
 from tests.runs.test_silo_run import rows as rows_of
 
@@ -61,6 +63,24 @@ def earnest() -> Any:
     return federation_of(seeded=False)
 
 
+def with_plans(offer: SiloOffer, **changes: Any) -> SiloOffer:
+    """An offer whose plans are others: `batch` is that of their steps."""
+
+    def changed(form: Mapping[str, Any]) -> dict[str, Any]:
+        batch = {"cohort": changes["batch"]} if "batch" in changes else {}
+        own = {name: value for name, value in changes.items() if name != "batch"}
+        return {**form, "schedule": [{**step, **batch} for step in form["schedule"]], **own}
+
+    return replace(offer, plans={name: changed(form) for name, form in offer.plans.items()})
+
+
+def calibrated(offer: SiloOffer, epsilon: float) -> SiloOffer:
+    """An offer of the same rounds, each with noise for another budget."""
+    budget = Budget(epsilon=epsilon, delta=1e-5)
+    plans = {name: forms.to_json(offer.plan(name).config.calibrate(budget)) for name in offer.parties}
+    return replace(offer, plans=plans)
+
+
 def opened(frame: bytes, offer: SiloOffer, number: int, place: int = 0) -> Answer:
     name = offer.parties[place]
     where = Place(plan=offer.fingerprint, round=number, party=name)
@@ -81,7 +101,6 @@ def test_a_silo_accepts_answers_and_gives_the_same_bytes_again(earnest: Any, tmp
     assert hospitals.party(0).reply(asked(offer, 0)) == first
     found = opened(first, offer, 0)
     assert found.update is not None
-    assert found.noise_multiplier == earnest.noise_multiplier
     assert hospitals.charged(0) == [0]
     path = tmp_path / "silo-1" / LEDGER
     assert verify(path)["intact"]
@@ -166,7 +185,7 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
         with pytest.raises(error, match=words):
             party.accept(offer.to_bytes(SERVER))
     monkeypatch.undo()
-    double = replace(offer, plans=tuple(replace(plan, records=plan.records * 2) for plan in offer.plans))
+    double = with_plans(offer, members=1000, batch=1000.0)
     with pytest.raises(SpecificationRefused, match="1000 records, and this silo states 500"):
         party.accept(double.to_bytes(SERVER))
     monkeypatch.setattr(party, "_learner", lambda _: replace(whole, stated=1000))
@@ -184,30 +203,57 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
 def test_all_plans_are_charged_to_one_ledger_and_each_to_its_own_budget(earnest: Any, tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path, earnest, PartyPolicy(budget=Budget(epsilon=12.0, delta=1e-5)))
     party, first = hospitals.party(0), hospitals.offer
-    halves = [
-        replace(first, plans=tuple(replace(p, budget=Budget(epsilon=e, delta=1e-5)) for p in first.plans))
-        for e in (7.0, 6.0)
-    ]
+    halves = [calibrated(first, epsilon) for epsilon in (7.0, 6.0)]
     for offer in halves:
         party.accept(offer.to_bytes(SERVER))
-    epsilons, multipliers = [], []
+    epsilons = []
     for number in range(first.rounds):
         for offer in halves:
             found = opened(party.answer(asked(offer, number)), offer, number)
             assert found.update is not None
             epsilons.append(found.epsilon)
-            multipliers.append(found.noise_multiplier)
     assert epsilons == sorted(epsilons)
     assert 7.0 < epsilons[-1] <= 12.0
-    for place, budget in ((0, 7.0), (1, 6.0)):
-        assert len(set(multipliers[place::2])) == 1, "each plan has the noise that it would have alone"
-        alone = halves[place].plans[0].noise_multiplier(0, spent=())
-        assert multipliers[place] == pytest.approx(alone, rel=1e-3), budget
     with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
-        labels = {entry.content()["note"]["plan"] for entry in ledger.entries() if entry.kind == "charge"}
-    assert labels == {offer.fingerprint for offer in halves}
+        notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
+    for offer in halves:
+        said = {note["noise_multiplier"] for note in notes if note["plan"] == offer.fingerprint}
+        assert said == {offer.plan("silo-1").noise_multiplier}
+    assert {note["plan"] for note in notes} == {offer.fingerprint for offer in halves}
     with pytest.raises(BudgetExceeded):
         party.accept(first.to_bytes(SERVER))
+
+
+def test_a_ledger_without_room_for_the_whole_plan_is_refused_at_the_offer_and_pays_for_nothing(
+    earnest: Any, tmp_path: Path
+) -> None:
+    hospitals = Hospitals(tmp_path, earnest, PartyPolicy(budget=Budget(epsilon=9.0, delta=1e-5)))
+    party, offer = hospitals.party(0), calibrated(hospitals.offer, 5.0)
+    party.accept(offer.to_bytes(SERVER))
+    assert opened(party.answer(asked(offer, 0)), offer, 0).update is not None
+    kinds: tuple[OfferKind, ...] = ("trial", "offer")
+    for kind in kinds:
+        with pytest.raises(BudgetExceeded):
+            party.reply(hospitals.offer.to_bytes(SERVER, kind=kind))
+    with pytest.raises(SpecificationRefused, match="not accepted"):
+        party.answer(asked(hospitals.offer, 0))
+    with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
+        assert [each.label for each in ledger.reservations()] == [offer.fingerprint]
+    assert hospitals.charged(0) == [0]
+    less = calibrated(hospitals.offer, 4.0)  # the control: there is room for a smaller plan
+    assert party.accept(less.to_bytes(SERVER))
+
+
+def test_what_a_plan_has_left_after_the_last_question_is_for_others(earnest: Any, tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path, earnest)
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    party.answer(asked(offer, 0))
+    other = calibrated(offer, 3.0)
+    with pytest.raises(BudgetExceeded):
+        party.accept(other.to_bytes(SERVER))
+    party.answer(asked(offer, offer.rounds))
+    assert party.accept(other.to_bytes(SERVER))
 
 
 def test_a_plan_with_noise_of_its_own_stops_at_its_budget_not_at_the_ledgers(tmp_path: Path) -> None:
@@ -278,25 +324,38 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
     ("change", "words"),
     [
         ({"format": "incrowd silo offer 0"}, "takes part as a silo"),
-        ({"plans": [{}]}, "format"),
+        ({"plans": [{}]}, "plan and a name"),
+        ({"plans": [{}, {}, {}]}, "does not say how many"),
         ({"plans": []}, "parties"),
         ({"plans": "all"}, "not whole"),
         ({"size": 0}, "size"),
         ({"classes": -1}, "classes"),
         ({"classes": None}, "say how many classes"),
-        ({"epochs": 1e308, "batch_size": 1e-308}, "plan can have"),
-        ({"rounds": 4}, "plan as many for each"),
-        ({"name": "silo-2"}, "name of its own"),
-        ({"name": ["silo-1"]}, "plan for the records"),
-        ({"name": None}, "plan for the records"),
+        ({"rounds": 2}, "plan at most as many for each"),
+        ({"rounds": "3"}, "rounds"),
+        ({"parties": ["silo-1", "silo-1", "silo-3"]}, "name of its own"),
+        ({"parties": ["silo-1"]}, "name of its own"),
+        ({"parties": ["north", "south", "east"]}, "names no party silo-1"),
         ({"columns": ["age"]}, "fingerprint"),
+        ({"plan": {"format": "incrowd silo plan 1"}}, "this incrowd reads"),
+        ({"plan": {"unit": "client"}}, "sampling"),
+        ({"plan": {"unit": "client", "noise_by": "server", "steps": 1, "report_std": None}}, "records of each silo"),
+        ({"plan": {"members": "500"}}, "members"),
+        ({"plan": {"steps": 10**9}}, "1000000000 steps a round are more"),
+        ({"plan": {"steps": "2"}}, "2 steps a round are more"),
+        ({"plan": {"accountants": ["RDP"] * 10**5}}, "list of 100000"),
+        ({"plan": {"budget": {"epsilon": 1e300, "delta": 1e-5}}}, "beyond 2"),
+        ({"plan": {"budget": {"epsilon": 0.1, "delta": 1e-5}}}, "these rounds cost"),
+        ({"schedule": {"rounds": 10**6}}, "1000000 rounds are more"),
+        ({"schedule": {"cohort": 1e-308}}, "epochs|noise|price"),
     ],
 )
 def test_what_makes_no_offer_is_refused(change: dict[str, Any], words: str, hospitals: Hospitals) -> None:
-    form = hospitals.offer.to_json()
-    plan = {field.name for field in dataclasses.fields(hospitals.offer.plans[0])}
-    for name, value in change.items():
-        (form["plans"][0] if name in plan else form)[name] = value
-    where = Place(plan=hospitals.offer.fingerprint, round=0, party="")
+    form, given = hospitals.offer.to_json(), dict(change)
+    form["plans"][0] |= given.pop("plan", {})
+    form["plans"][0]["schedule"][0] |= given.pop("schedule", {})
+    form |= given
+    signed = hospitals.offer.fingerprint if words == "fingerprint" else forms.fingerprint(form)
+    where = Place(plan=signed, round=0, party="")
     with pytest.raises(IncrowdError, match=words):
         hospitals.party(0).accept(sealed("offer", where, {"offer": form}, b"", key=SERVER))

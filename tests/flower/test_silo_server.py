@@ -27,8 +27,9 @@ from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed, unsealed
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.noise import FastNoise
+from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement
 from incrowd.runs.run import Run
 from incrowd.settings.descent import Descent
@@ -210,24 +211,24 @@ def test_parties_state_their_numbers_of_records(tmp_path: Path) -> None:
         Run.create(config.replaced(privacy=config.privacy.replaced(records=None)), tmp_path / "run")
 
 
-PLAN = small.plan(noise=2.0, count_std=3.0)
+PLAN = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))
 
 
-def said(plan: SiloPlan, rounds: int = 2, **changes: Any) -> dict[str, Any]:
-    ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
-    for _ in range(rounds):
-        ledger.charge(plan.event(2.0))
+def said(plan: Plan, rounds: int = 2, **changes: Any) -> dict[str, Any]:
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    for number in range(rounds):
+        ledger.charge(plan.round(number).event)
     form = replace(plan.statement(ledger, own=rounds), **changes).to_json()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
 
 
 def test_a_silos_own_statement_is_taken_as_it_is() -> None:
-    plan = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))
     for rounds in (2, 3):
-        found = checked_statement(said(plan, rounds), plan, noises=[2.0, 2.0], reported=False)
-        assert found.to_json()["text"] == said(plan, rounds)["text"]
-    ours = recomputed(plan, [2.0, 2.0], reported=False)
-    assert ours.epsilon == pytest.approx(said(plan)["epsilon"], rel=1e-9)
+        found = checked_statement(said(PLAN, rounds), PLAN, answered=2, reported=False)
+        assert found.to_json()["text"] == said(PLAN, rounds)["text"]
+    ours = recomputed(PLAN, 2, reported=False)
+    assert ours.epsilon == pytest.approx(said(PLAN)["epsilon"], rel=1e-9)
+    assert recomputed(PLAN, 0, reported=False).epsilon == 0
     assert UNSAID in " ".join(ours.text().split())
 
 
@@ -256,11 +257,18 @@ def test_a_silos_own_statement_is_taken_as_it_is() -> None:
         lambda _: None,
     ],
 )
-def test_a_statement_that_cannot_be_recomputed_is_refused(form: Callable[[SiloPlan], object]) -> None:
-    plan = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))
+def test_a_statement_that_cannot_be_recomputed_is_refused(form: Callable[[Plan], object]) -> None:
     with pytest.raises(DataError):
-        checked_statement(form(plan), plan, noises=[2.0, 2.0], reported=False)
-    checked_statement(said(plan), plan, noises=[2.0, 2.0], reported=False)  # the control
+        checked_statement(form(PLAN), PLAN, answered=2, reported=False)
+    checked_statement(said(PLAN), PLAN, answered=2, reported=False)  # the control
+
+
+def test_a_statement_that_leaves_out_its_report_is_refused() -> None:
+    plan = replace(PLAN, config=replace(PLAN.config, report_std=3.0))
+    with pytest.raises(DataError, match="its rounds come to"):
+        checked_statement(said(plan), plan, answered=2, reported=True)
+    checked_statement(said(plan), plan, answered=2, reported=False)  # the control: it gave none
+    assert recomputed(plan, 2, reported=True).epsilon > recomputed(plan, 2, reported=False).epsilon
 
 
 def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hospitals, tmp_path: Path) -> None:
@@ -282,31 +290,24 @@ def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hosp
 
 
 def good(**changes: Any) -> Answer:
-    update = np.full(small.MODEL.size, 1e-3)
-    given: dict[str, Any] = {"silo": "north", "round": 0, "epsilon": 1.0, "noise_multiplier": 2.0, "records": 40.0}
-    return Answer(**{**given, "right": 20.0, "update": update, **changes})
+    given: dict[str, Any] = {"silo": "north", "round": 0, "epsilon": 1.0, "update": np.full(small.MODEL.size, 1e-3)}
+    return Answer(**{**given, **changes})
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        good(noise_multiplier=1.9),
-        good(noise_multiplier=None),
-        good(records=None),
-        good(right=None),
         good(update=np.full(small.MODEL.size, 1e3)),
-        good(update=None, absence="budget spent"),
-        good(update=None, absence="budget spent", records=None, right=None),
+        good(update=np.full(small.MODEL.size, 1e200)),
+        good(update=np.full(small.MODEL.size, math.nan)),
     ],
-    ids=["noise", "no noise", "no records", "no right", "long", "counts alone", "noise of nothing"],
+    ids=["long", "beyond squares", "not a number"],
 )
 def test_an_answer_that_the_plan_cannot_give_is_refused(answer: Answer) -> None:
     check_answer(good(), PLAN, descent=DESCENT, start=0.0)
     with pytest.raises(DataError):
         check_answer(answer, PLAN, descent=DESCENT, start=0.0)
-    paced = small.plan(most_noise=3.0)
-    with pytest.raises(DataError):
-        check_answer(good(records=None, right=None, noise_multiplier=3.1), paced, descent=DESCENT, start=0.0)
+    check_answer(good(update=None, absence="budget spent"), PLAN, descent=DESCENT, start=0.0)
 
 
 @pytest.mark.parametrize(
@@ -324,17 +325,15 @@ def test_an_answer_that_the_plan_cannot_give_is_refused(answer: Answer) -> None:
 def test_honest_updates_are_within_the_bound_and_it_is_not_far_off(
     descent: Descent, batch: float, noise: float, scale: float
 ) -> None:
-    plan = small.plan(batch_size=batch, epochs=2)
+    plan = small.plan(batch_size=batch, epochs=2, noise=noise, budget=Budget(epsilon=1e9, delta=1e-5))
     start = np.full(small.MODEL.size, scale)
-    training = plan.training(noise)
+    training = plan.training()
     norms = []
     for seed in range(5):
         engine = BatchedRecords(small.MODEL, small.records(seed), descent)
         hidden = FastNoise.of(training, small.SEEDED, seed)
         trained = engine.train(start, training, noise=hidden, batches=small.SEEDED.stream("batches", seed))
         norms.append(float(np.linalg.norm(trained.weights.numpy() - start)))
-    bound = longest_update(
-        plan, noise_multiplier=noise, size=start.size, descent=descent, start=float(np.linalg.norm(start))
-    )
+    bound = longest_update(plan, size=start.size, descent=descent, start=float(np.linalg.norm(start)))
     assert max(norms) <= bound
     assert bound <= 100 * max(norms)

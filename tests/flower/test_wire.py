@@ -194,7 +194,7 @@ def test_a_request_that_makes_no_sense_is_refused(head: dict[str, Any], body: by
 
 
 def an_offer() -> Offer:
-    config = PlanConfig(clients=3, schedule=constant(rounds=2, cohort=3), sampling=Everyone)
+    config = PlanConfig(members=3, schedule=constant(rounds=2, cohort=3), sampling=Everyone)
     plan = config.calibrate(Budget(epsilon=8, delta=1e-3))
     return Offer(plan=plan, size=SIZE, columns=("age",), settings={"model": {"kind": "linear"}})
 

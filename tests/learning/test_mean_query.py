@@ -37,7 +37,7 @@ def people(*, declared: int | None = None) -> Clients:
 
 
 def planned(clip: Clip | MedianClip | None = None, *, clients: int = CLIENTS, **others: Any) -> Plan:
-    config = PlanConfig(clients=clients, schedule=constant(rounds=1, cohort=clients), sampling=Everyone, **others)
+    config = PlanConfig(members=clients, schedule=constant(rounds=1, cohort=clients), sampling=Everyone, **others)
     return replace(config, clip=clip or config.clip).calibrate(BUDGET)
 
 
@@ -51,9 +51,9 @@ def rows_of(query: MeanQuery, data: Clients, client: int) -> Floats:
 
 
 @pytest.mark.parametrize("clip", [NormalisedClip(clip_norm=0.1), FixedClip(clip_norm=3.0)])
-@pytest.mark.parametrize("place", ["central", "local"])
-def test_the_answer_is_the_mean_with_the_noise_that_it_states(clip: Clip, place: str) -> None:
-    data, plan = people(), planned(clip, place=place)
+@pytest.mark.parametrize("noise_by", ["server", "party"])
+def test_the_answer_is_the_mean_with_the_noise_that_it_states(clip: Clip, noise_by: str) -> None:
+    data, plan = people(), planned(clip, noise_by=noise_by)
     truth = data.examples.features.reshape(CLIENTS, EACH, 2).mean((0, 1))
     found = [QUERY.ask(data, run_of(plan, seed=seed)) for seed in range(60)]
     off = np.array([one.mean - truth for one in found]) / found[0].noise_std

@@ -8,7 +8,7 @@ from incrowd.privacy.plan.schedule import constant
 from papers.geyer.measure import Measured
 from papers.geyer.smallest import smallest, two_digits
 
-PLAN = PlanConfig(clients=9, schedule=constant(rounds=1, cohort=9), sampling=Everyone).calibrate(
+PLAN = PlanConfig(members=9, schedule=constant(rounds=1, cohort=9), sampling=Everyone).calibrate(
     Budget(epsilon=1, delta=1e-5)
 )
 

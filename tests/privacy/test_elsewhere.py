@@ -14,7 +14,7 @@ from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import NoisePlace
+from incrowd.privacy.plan.promise import NoiseBy
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
@@ -41,10 +41,10 @@ class Far:
         return Part(observed=total.observed, total=total.close())
 
 
-def run_of(*, clip: Clip | MedianClip | None = None, place: NoisePlace = "central") -> PrivateRun:
+def run_of(*, clip: Clip | MedianClip | None = None, noise_by: NoiseBy = "server") -> PrivateRun:
     step = Step(rounds=2, cohort=CLIENTS, noise_multiplier=1.0)
     clip = clip or FixedClip(clip_norm=1.0)
-    config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip, place=place)
+    config = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip, noise_by=noise_by)
     plan = config.plan(BUDGET)
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=SIZE)
@@ -69,7 +69,7 @@ def test_a_sum_from_elsewhere_is_released_like_one_from_here(there: list[int]) -
 
 
 def test_where_clients_noise_for_themselves_the_round_is_charged_before_they_are_asked() -> None:
-    run = run_of(place="local")
+    run = run_of(noise_by="party")
     charged = []
 
     class Asking(Far):

@@ -22,7 +22,7 @@ BUDGET = Budget(epsilon=100.0, delta=1e-6)
 def a_plan(*, clip: Clip | MedianClip | None = None, noise: float = 1.0, rounds: int = 3, clients: int = 20) -> Plan:
     step = Step(rounds=rounds, cohort=float(clients), noise_multiplier=noise)
     return PlanConfig(
-        clients=clients,
+        members=clients,
         schedule=Schedule((step,)),
         sampling=Everyone,
         clip=FixedClip(clip_norm=2.0) if clip is None else clip,
@@ -196,10 +196,10 @@ class TestLocalNoise:
     def a_local_run(self, *, size: int, clients: int = 20, noise: float = 40.0) -> PrivateRun:
         step = Step(rounds=2, cohort=clients, noise_multiplier=noise)
         config = PlanConfig(
-            clients=clients,
+            members=clients,
             schedule=Schedule((step,)),
             sampling=Everyone,
-            place="local",
+            noise_by="party",
             clip=FixedClip(clip_norm=2.0),
         )
         return a_run(config.plan(BUDGET), size=size)
@@ -230,11 +230,11 @@ class TestLocalNoise:
         step = Step(rounds=1, cohort=20, noise_multiplier=40.0)
         for clip in (MedianClip(), QuantileClip(clip_norm=1.0, bit_noise=100.0)):
             with pytest.raises(ConfigError, match="a client alone cannot know the cohort's norms"):
-                PlanConfig(clients=20, schedule=Schedule((step,)), sampling=Everyone, place="local", clip=clip)
+                PlanConfig(members=20, schedule=Schedule((step,)), sampling=Everyone, noise_by="party", clip=clip)
         with pytest.raises(ConfigError, match="who answers is seen where noise is local"):
-            PlanConfig(clients=20, schedule=Schedule((replace(step, cohort=5),)), place="local")
-        with pytest.raises(ConfigError, match="place = 'elsewhere': give one of central, local"):
-            PlanConfig(clients=20, schedule=Schedule((step,)), place="elsewhere")  # type: ignore[arg-type]  # on purpose
+            PlanConfig(members=20, schedule=Schedule((replace(step, cohort=5),)), noise_by="party")
+        with pytest.raises(ConfigError, match="noise_by = 'elsewhere': give one of server, party"):
+            PlanConfig(members=20, schedule=Schedule((step,)), noise_by="elsewhere")  # type: ignore[arg-type]  # on purpose
 
 
 class TestAdaptiveClips:
@@ -328,7 +328,7 @@ class TestAdaptiveClips:
 
 def test_the_cohort_is_drawn_as_planned() -> None:
     step = Step(rounds=2, cohort=4, noise_multiplier=30.0)
-    plan = PlanConfig(clients=20, schedule=Schedule((step,)), sampling=FixedSize).plan(BUDGET)
+    plan = PlanConfig(members=20, schedule=Schedule((step,)), sampling=FixedSize).plan(BUDGET)
     run = a_run(plan, size=1)
     assert [len(run.cohort(number)) for number in range(2)] == [4, 4]
     assert list(run.cohort(0)) == list(run.cohort(0)) != list(run.cohort(1))

@@ -44,7 +44,7 @@ def unfinished(place: Path) -> Path:
 
 def local(place: Path) -> Path:
     """A run whose clients add the noise."""
-    Run.create(seeded("privacy.place=local"), place).train()
+    Run.create(seeded("privacy.noise_by=party"), place).train()
     return place
 
 

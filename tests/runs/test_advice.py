@@ -183,9 +183,9 @@ def test_noise_of_silos_is_said_as_their_steps_have_it() -> None:
     (said,) = advice(found)
     plans, size = found.federation.plans, found.model.size
     # The mean over the silos of the sums of all steps, each of which moves at most by the clip.
-    noise = [found.federation.noise_multiplier / 8 * np.sqrt(plan.steps * 5) for plan in plans]
-    signal = np.mean([plan.steps * 5 for plan in plans])
-    assert all(plan.steps == plans[0].steps for plan in plans)
+    noise = [found.federation.noise_multiplier / 8 * np.sqrt(plan.config.steps * 5) for plan in plans]
+    signal = np.mean([plan.config.steps * 5 for plan in plans])
+    assert all(plan.config.steps == plans[0].config.steps for plan in plans)
     ratio = np.sqrt(size) * np.linalg.norm(noise) / 2 / signal
     assert said.startswith(f"noise is {ratio:.3g} times what 5 rounds of {size:,} weights can move")
     assert said.endswith("Raise privacy.epsilon or local.batch_size, find more records, or take a smaller model.")

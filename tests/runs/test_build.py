@@ -45,7 +45,7 @@ def test_the_partition_does_not_depend_on_the_seed_of_the_noise() -> None:
 
 def test_a_table_brings_its_clients(tmp_path: Path) -> None:
     federation = assemble(shop(tmp_path))
-    assert federation.data.clients == planned(federation).config.clients == 3
+    assert federation.data.clients == planned(federation).config.members == 3
     assert federation.engine.model.size == 2 * 2 + 2
     (tmp_path / "held.csv").write_text("note," + re.sub(r"^(bob|ann|cat),", r"x,not \1,", SHOP, flags=re.MULTILINE))
     held = federated_data(shop(tmp_path, "data.test_file=held.csv")).test

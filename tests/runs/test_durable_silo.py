@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import DataError, LedgerRolledBack
-from incrowd.federated import Account, SiloPlan
+from incrowd.errors import BudgetExceeded, DataError, LedgerRolledBack
 from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.plan.silo_plan import RELATION
+from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo
-from tests.federated.silos import BUDGET, SEEDED, plan, silo, zeros
+from tests.federated.silos import BUDGET, CLASSES, ROUNDS, SEEDED, paying, plan, silo, zeros
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at
 
@@ -33,39 +32,33 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ledger_in(folder: Path) -> Ledger:
-    return Ledger.open(folder / "ledger.sqlite", budget=BUDGET, relation=RELATION, data_identity="records")
+    return Ledger.open(folder / "ledger.sqlite", budget=BUDGET, relation=MANY.relation, data_identity="records")
 
 
-def outbox(
-    folder: Path, ledger: Ledger, *, its_plan: SiloPlan, randomness: Randomness, keep: int = 10**6
-) -> DurableSilo:
-    account = Account(ledger=ledger, randomness=randomness)
-    return DurableSilo(silo(its_plan, account), Checkpoints(folder / "sent", keep=keep))
+def outbox(folder: Path, ledger: Ledger, *, its_plan: Plan, randomness: Randomness, keep: int = 10**6) -> DurableSilo:
+    run = paying(its_plan, ledger, randomness=randomness)
+    return DurableSilo(silo(run), Checkpoints(folder / "sent", keep=keep))
 
 
 @pytest.mark.parametrize("randomness", [SEEDED, SystemRandomness()], ids=["seeded", "system"])
 def test_asked_again_a_silo_gives_the_same_answer_and_pays_nothing(folder: Path, randomness: Randomness) -> None:
-    counting = plan(count_std=10.0)
+    reporting = plan(report_std=10.0)
     with ledger_in(folder) as ledger:
-        first = outbox(folder, ledger, its_plan=counting, randomness=randomness)
+        first = outbox(folder, ledger, its_plan=reporting, randomness=randomness)
         answers = [first.answer(number, zeros()) for number in range(2)]
+        table = first.report(zeros(), classes=CLASSES)
         entries = len(ledger.entries())
     with ledger_in(folder) as ledger:
-        again = outbox(folder, ledger, its_plan=counting, randomness=randomness)
+        again = outbox(folder, ledger, its_plan=reporting, randomness=randomness)
+        assert table is not None
+        np.testing.assert_array_equal(again.report(zeros() + 1.0, classes=CLASSES), table)
         for number, answer in enumerate(answers):
             repeated = again.answer(number, zeros() + 1.0)
             assert answer.update is not None
             np.testing.assert_array_equal(repeated.update, answer.update)
-            for name in ("silo", "round", "epsilon", "noise_multiplier", "records", "right", "absence"):
+            for name in ("silo", "round", "epsilon", "absence"):
                 assert getattr(repeated, name) == getattr(answer, name)
         assert len(ledger.entries()) == entries
-
-
-def test_without_counts_none_come_back(folder: Path) -> None:
-    with ledger_in(folder) as ledger:
-        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED)
-        its.answer(0, zeros())
-        assert its.answer(0, zeros()).records is None
 
 
 def test_answers_that_are_not_kept_any_more_are_lost_in_earnest(folder: Path) -> None:
@@ -79,9 +72,11 @@ def test_answers_that_are_not_kept_any_more_are_lost_in_earnest(folder: Path) ->
 
 def test_who_has_left_sends_nothing_and_keeps_nothing(folder: Path) -> None:
     with ledger_in(folder) as ledger:
-        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED)
-        assert its.answer(4, zeros()).absence == "budget spent"
-        assert its.sent.rounds() == []
+        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED, keep=ROUNDS)
+        for number in range(ROUNDS):
+            its.answer(number, zeros())
+        assert its.answer(ROUNDS, zeros()).absence == "budget spent"
+        assert its.sent.rounds() == list(range(ROUNDS))
 
 
 def test_an_old_ledger_under_what_was_sent_is_refused(folder: Path) -> None:
@@ -124,28 +119,26 @@ def serve(folder: Path, *, rounds: int, randomness: Randomness) -> None:
 def check(folder: Path) -> tuple[int, int]:
     """What holds after every crash; how many rounds were sent, and how many were charged."""
     with ledger_in(folder) as ledger:  # takes an interrupted write back
-        spent, paid = ledger.spent().epsilon, Account(ledger=ledger, randomness=SEEDED).paid()
+        spent, paid = ledger.spent().epsilon, paying(MANY, ledger).rounds
     sent = Checkpoints(folder / "sent").rounds()
-    assert set(sent) <= set(paid)
-    for number in sent:
-        kept = Checkpoints(folder / "sent").at(number)
-        assert kept is not None
-        assert kept["figures"][1] == paid[number]  # with the noise that was charged
-    released = compose([run for number in sent for run in MANY.runs(paid[number])])
-    assert price(released, delta=BUDGET.delta, relation=RELATION).epsilon <= spent <= BUDGET.epsilon
+    assert set(sent) <= paid
+    released = compose([(MANY.round(0).event, len(sent))])
+    assert price(released, delta=BUDGET.delta, relation=MANY.relation).epsilon <= spent <= BUDGET.epsilon
     report = verify(folder / "ledger.sqlite")
     assert report["intact"], report
     return len(sent), len(paid)
 
 
 def finish(folder: Path, *, randomness: Randomness) -> None:
-    """After all crashes the budget is met in the last round, and a further round is refused."""
+    """After all crashes the rest of the plan is still there, comes to the budget, and leaves no room beside it."""
     with ledger_in(folder) as ledger:
         its = outbox(folder, ledger, its_plan=MANY, randomness=randomness)
-        assert its.answer(MANY.rounds - 1, zeros()).absence is None
-        assert 0.999 * BUDGET.epsilon < ledger.spent().epsilon <= BUDGET.epsilon
-        assert its.answer(MANY.rounds, zeros()).absence == "budget spent"
-        assert ledger.spent().epsilon <= BUDGET.epsilon
+        assert its.answer(MANY.rounds, zeros()).absence is None
+        standing = ledger.reservation(its.silo.run.label)
+        assert (standing.events, standing.charged) == (MANY.rounds, len(its.silo.run.rounds))
+        assert 0.999 * BUDGET.epsilon < ledger.promised().epsilon <= BUDGET.epsilon
+        with pytest.raises(BudgetExceeded):
+            ledger.check_room(plan().runs)
 
 
 @pytest.mark.parametrize("randomness", [SystemRandomness(), SEEDED], ids=["system", "seeded"])

@@ -33,7 +33,7 @@ KINDS = {
     "everyone": ((), Relation.REPLACE_SPECIAL),
     "poisson": (("privacy.sampling=poisson", "privacy.cohort=6"), Relation.ADD_OR_REMOVE_ONE),
     "fixed": (("privacy.sampling=fixed", "privacy.cohort=6"), Relation.REPLACE_ONE),
-    "local": (("privacy.place=local",), Relation.REPLACE_ONE),
+    "local": (("privacy.noise_by=party",), Relation.REPLACE_ONE),
     "correlated": (("privacy.noise=correlated", "privacy.groups=3"), Relation.REPLACE_SPECIAL),
 }
 
@@ -76,7 +76,7 @@ def test_the_figures_are_those_of_the_clients_and_the_noise_is_as_said(kind: str
     with Ledger.read(run.folder / "ledger.sqlite") as ledger:
         assert ledger.relation is relation
         assert ledger.spent().epsilon == found["epsilon_of_all"]
-    assert (found["clients"], found["simulated"], found["place"]) == (12, True, clients_of(run).plan.place)
+    assert (found["clients"], found["simulated"], found["noise_by"]) == (12, True, clients_of(run).plan.noise_by)
 
 
 def test_what_is_released_is_in_the_folder_and_the_statement_counts_it(folder: Path) -> None:

@@ -23,7 +23,7 @@ def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: fl
     """A plan that needs no search: its noise is made up, and its budget is whatever it costs."""
     noise = noise or rounds * clients / epsilon
     schedule = Schedule((Step(rounds=rounds, cohort=cohort, noise_multiplier=noise),))
-    return PlanConfig(clients=clients, schedule=schedule, accountants=("RDP",)).plan(
+    return PlanConfig(members=clients, schedule=schedule, accountants=("RDP",)).plan(
         Budget(epsilon=epsilon, delta=1e-5)
     )
 

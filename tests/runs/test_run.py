@@ -151,7 +151,7 @@ def test_a_schedule_beyond_the_budget_is_refused_and_correlated_noise_has_none(f
 
 
 def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
-    summary = Run.create(small("privacy.place=local"), folder).train()
+    summary = Run.create(small("privacy.noise_by=party"), folder).train()
     assert "nobody is trusted" in summary["statement"]["trust"]
     assert summary["epsilon"] <= 8
     first = rows(folder)[0].noise_std

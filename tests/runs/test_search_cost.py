@@ -19,14 +19,14 @@ DELTA = 1e-4
 
 
 def plan(rounds: int = 4, *, epsilon: float = 2.0, delta: float = DELTA) -> Plan:
-    config = PlanConfig(clients=50, schedule=constant(rounds=rounds, cohort=50), sampling=Everyone)
+    config = PlanConfig(members=50, schedule=constant(rounds=rounds, cohort=50), sampling=Everyone)
     return config.calibrate(Budget(epsilon=epsilon, delta=delta))
 
 
 def fixed_size(cohort: float) -> Plan:
     """With noise as it is, which need not be searched for."""
     schedule = Schedule((Step(rounds=2, cohort=cohort, noise_multiplier=2.0),))
-    config = PlanConfig(clients=50, schedule=schedule, sampling=FixedSize)
+    config = PlanConfig(members=50, schedule=schedule, sampling=FixedSize)
     return config.plan(Budget(epsilon=20.0, delta=DELTA))
 
 

@@ -23,7 +23,7 @@ PLANS: dict[str, tuple[str, Schedule]] = {
 @cache
 def plan(name: str) -> Plan:
     sampling, schedule = PLANS[name]
-    return PlanConfig(clients=100, schedule=schedule, sampling=SAMPLING[sampling]).calibrate(BUDGET)
+    return PlanConfig(members=100, schedule=schedule, sampling=SAMPLING[sampling]).calibrate(BUDGET)
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(name:
 
 def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() -> None:
     config = PlanConfig(
-        clients=100, schedule=constant(rounds=3, cohort=100), sampling=SAMPLING["everyone"], accountants=("RDP",)
+        members=100, schedule=constant(rounds=3, cohort=100), sampling=SAMPLING["everyone"], accountants=("RDP",)
     )
     one = config.calibrate(BUDGET)
     assert SpentSoFar(one).after(3) == one.price.epsilon

@@ -138,26 +138,30 @@ def silos(folder: Path, **given: Any) -> incrowd.Result:
     parts = {"north": (x[:100], y[:100]), "south": (x[100:], y[100:])}
     federation = incrowd.Federation(
         nn.Linear(3, 2),
-        incrowd.Clients.from_partitions(parts, classes=2, public=True),
-        privacy=incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, rounds=4, count_std=given.pop("count_std", None)),
+        incrowd.Clients.from_partitions(parts, classes=2, public=True, test=given.pop("test", None)),
+        privacy=incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, rounds=4),
         **given,
     )
     return federation.train(folder, progress=False)
 
 
 @pytest.mark.slow
-def test_silos_stop_by_counts_that_each_has_paid_for(folder: Path) -> None:
-    found = silos(folder, count_std=5.0, stop=incrowd.Stop(watch="counts", target=0.01))
+def test_silos_that_stop_give_the_rest_of_their_plans_back(folder: Path) -> None:
+    stop = incrowd.Stop(watch="accuracy", target=0.01)
+    found = silos(folder, test=(np.ones((4, 3), np.float32), np.arange(4) % 2), stop=stop)
     assert found.summary["rounds"] == 1
-    assert found.summary["stopped_early"].startswith("accuracy by the silos' noised counts is")
+    assert found.summary["stopped_early"].startswith("accuracy on the test set is")
     assert all(epsilon < 8.0 for epsilon in found.summary["epsilon_by_silo"].values())
+    for path in folder.glob("silos/*/ledger.sqlite"):
+        with Ledger.read(path) as ledger:
+            assert ledger.promised().epsilon == ledger.spent().epsilon
     with database_in(folder) as database:
-        assert decision(Stop(watch="counts", target=0.01), database.rounds()) == found.summary["stopped_early"]
+        assert decision(stop, database.rounds()) == found.summary["stopped_early"]
 
 
 def test_what_is_private_and_not_paid_for_cannot_be_watched(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"stop\.watch = 'counts': only silos release counts"):
-        silos(folder / "a", stop=incrowd.Stop(watch="counts", patience=1))
+    with pytest.raises(ConfigError, match=r"watch = 'counts': choose from 'loss' or 'accuracy'"):
+        incrowd.Stop(watch="counts", patience=1)  # type: ignore[arg-type]  # as in TOML
     with pytest.raises(ConfigError, match=r"stop\.watch = 'loss': there are no test examples"):
         silos(folder / "b", stop=incrowd.Stop(patience=1))
     numbers = np.arange(40)
@@ -169,5 +173,5 @@ def test_what_is_private_and_not_paid_for_cannot_be_watched(folder: Path) -> Non
         public=True,
         test=(np.ones((4, 2)), numbers[:4] % 2),
     )
-    check_watched(Stop(patience=1), data, counted=False)
+    check_watched(Stop(patience=1), data)
     assert not list(folder.iterdir())

@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     model = Path(told["model"])
     config = ConfigRecord({"epochs": int(told["epochs"]), "learning-rate": float(told["learning-rate"])})
     with Ledger.open(told["ledger"], budget=plan.budget, relation=plan.relation, data_identity=told["data"]) as ledger:
-        strategy = private(FedAvg(min_available_nodes=plan.config.clients), plan, ledger)
+        strategy = private(FedAvg(min_available_nodes=plan.config.members), plan, ledger)
         strategy.start(
             grid,
             first(model, features=int(told["features"])),

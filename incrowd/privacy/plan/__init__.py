@@ -7,21 +7,19 @@ from incrowd._lazy import lazily
 if TYPE_CHECKING:
     from incrowd.privacy.plan.plan import Plan, PlanConfig
     from incrowd.privacy.plan.planner import Question, signal
-    from incrowd.privacy.plan.promise import NoisePlace
+    from incrowd.privacy.plan.promise import NoiseBy
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
     from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
-    from incrowd.privacy.plan.silo_plan import SiloPlan
 
 __all__ = [
     "Everyone",
     "FixedSize",
-    "NoisePlace",
+    "NoiseBy",
     "Plan",
     "PlanConfig",
     "Poisson",
     "Question",
     "Schedule",
-    "SiloPlan",
     "Step",
     "constant",
     "growing",
@@ -37,7 +35,7 @@ __getattr__ = lazily(
             "PlanConfig",
         ),
         "incrowd.privacy.plan.planner": ("Question", "signal"),
-        "incrowd.privacy.plan.promise": ("NoisePlace",),
+        "incrowd.privacy.plan.promise": ("NoiseBy",),
         "incrowd.privacy.plan.sampling": (
             "Everyone",
             "FixedSize",
@@ -50,6 +48,5 @@ __getattr__ = lazily(
             "growing",
             "listed",
         ),
-        "incrowd.privacy.plan.silo_plan": ("SiloPlan",),
     },
 )

@@ -24,7 +24,7 @@ from incrowd.privacy.mechanism.correlated import (
     optimal_blt,
 )
 from incrowd.privacy.plan.plan import PrivacyWarning
-from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
+from incrowd.privacy.plan.promise import Carry, NoiseBy, NoisedSum, Noises, Pending, RoundPlan
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.statement import CENTRAL_TRUST, Statement, stated
 
@@ -49,7 +49,7 @@ class CorrelatedPlan:
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     buffers: int | None = None
     relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
-    place: NoisePlace = field(default="central", init=False)
+    noise_by: NoiseBy = field(default="server", init=False)
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds)

@@ -12,7 +12,6 @@ from typing import Any
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation
-from incrowd.privacy.account.calibrate import Pace, named
 from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.mechanism.clipping import (
     Clip,
@@ -27,11 +26,10 @@ from incrowd.privacy.mechanism.clipping import (
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.plan.silo_plan import SiloPlan
 
 PlanForm = Mapping[str, Any]
 
-PLAN, CORRELATED, SILO, ROUND = (f"incrowd {kind} 1" for kind in ("plan", "correlated plan", "silo plan", "round"))
+PLAN, CORRELATED, ROUND = "incrowd plan 2", "incrowd correlated plan 1", "incrowd round 1"
 
 CLIPS: dict[str, type[Any]] = {
     each.__name__: each
@@ -48,7 +46,7 @@ class RoundForm:
     clip: Clip | MedianClip
 
 
-def to_json(stated: Plan | CorrelatedPlan | SiloPlan | RoundForm) -> dict[str, Any]:
+def to_json(stated: Plan | CorrelatedPlan | RoundForm) -> dict[str, Any]:
     """A plan or a round as plain JSON data.
 
     Guarantee: `from_json` gives back an equal one; nothing in it is private.
@@ -57,16 +55,12 @@ def to_json(stated: Plan | CorrelatedPlan | SiloPlan | RoundForm) -> dict[str, A
         return _plan_to_json(stated)
     if isinstance(stated, RoundForm):
         return {"format": ROUND, "plan": stated.plan, "round": stated.round, "clip": _clip_to_json(stated.clip)}
-    if isinstance(stated, CorrelatedPlan):
-        own = {name: getattr(stated, name) for name in ("clients", "rounds", "groups", "buffers")}
-        clip = _clip_to_json(stated.clip)
-        return {"format": CORRELATED, **own, "budget": asdict(stated.budget), "clip": clip}
-    own = {name: getattr(stated, name) for name in _SILO}
-    pace = stated.noise.name if isinstance(stated.noise, Pace) else stated.noise
-    return {"format": SILO, **own, "budget": asdict(stated.budget), "noise": pace}
+    own = {name: getattr(stated, name) for name in ("clients", "rounds", "groups", "buffers")}
+    clip = _clip_to_json(stated.clip)
+    return {"format": CORRELATED, **own, "budget": asdict(stated.budget), "clip": clip}
 
 
-def from_json(form: PlanForm) -> Plan | CorrelatedPlan | SiloPlan | RoundForm:
+def from_json(form: PlanForm) -> Plan | CorrelatedPlan | RoundForm:
     """What `to_json` wrote.
 
     Edge cases: another format, a name too many or too few, or values that make no plan: `ConfigError`; a plan that was
@@ -92,10 +86,10 @@ def check_ours(stated: object) -> None:
         for one in stated:
             check_ours(one)
         return
-    if isinstance(stated, Number | str | Pace | Price | Relation | None) or stated in SAMPLING.values():
+    if isinstance(stated, Number | str | Price | Relation | None) or stated in SAMPLING.values():
         return
     if type(stated) not in _OURS:
-        remedy = "give a Plan, a CorrelatedPlan or a SiloPlan of ours, with our clips: others could state one noise "
+        remedy = "give a Plan or a CorrelatedPlan of ours, with our clips: others could state one noise "
         raise ConfigError(field="plan", value=type(stated).__name__, remedy=f"{remedy}and draw another")
     for each in fields(stated):  # type: ignore[arg-type]  # all of them are dataclasses
         check_ours(getattr(stated, each.name))
@@ -106,31 +100,21 @@ def fingerprint(form: PlanForm) -> str:
     return hashlib.sha256(canonical(form).encode()).hexdigest()
 
 
-_OURS = {Plan, PlanConfig, CorrelatedPlan, SiloPlan, Schedule, Step, Budget, *CLIPS.values()}
-
-_SILO = (
-    "name",
-    "rounds",
-    "records",
-    "batch_size",
-    "epochs",
-    "clip_norm",
-    "most_noise",
-    "count_std",
-    "report_std",
-    "physical_batch",
-)
+_OURS = {Plan, PlanConfig, CorrelatedPlan, Schedule, Step, Budget, *CLIPS.values()}
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
     config = plan.config
     return {
         "format": PLAN,
-        "clients": config.clients,
+        "unit": config.unit,
+        "members": config.members,
         "sampling": next(name for name, sampler in SAMPLING.items() if sampler is config.sampling),
-        "place": config.place,
+        "noise_by": config.noise_by,
         "schedule": [asdict(step) for step in config.schedule.steps],
         "clip": _clip_to_json(config.clip),
+        "steps": config.steps,
+        "report_std": config.report_std,
         "accountants": list(config.accountants),
         "budget": asdict(plan.budget),
     }
@@ -154,21 +138,13 @@ def _read_correlated(form: PlanForm) -> CorrelatedPlan:
     return CorrelatedPlan(**{**form, "budget": Budget(**form["budget"]), "clip": _read_clip(form["clip"])})
 
 
-def _read_silo(form: PlanForm) -> SiloPlan:
-    noise = form["noise"]
-    return SiloPlan(
-        **{**form, "budget": Budget(**form["budget"]), "noise": named(noise) if isinstance(noise, str) else noise}
-    )
-
-
 def _read_round(form: PlanForm) -> RoundForm:
     return RoundForm(**{**form, "clip": _read_clip(form["clip"])})
 
 
-_READERS: dict[str, Callable[[PlanForm], Plan | CorrelatedPlan | SiloPlan | RoundForm]] = {
+_READERS: dict[str, Callable[[PlanForm], Plan | CorrelatedPlan | RoundForm]] = {
     PLAN: _read_plan,
     CORRELATED: _read_correlated,
-    SILO: _read_silo,
     ROUND: _read_round,
 }
 

@@ -20,13 +20,23 @@ from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
-from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
+from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
+from incrowd.privacy.plan.declared import check_declared
+from incrowd.privacy.plan.promise import Carry, NoiseBy, NoisedSum, Noises, Pending, RoundPlan, Unit
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.statement import CENTRAL_TRUST, LOCAL_TRUST, MEDIAN, Statement, stated
+from incrowd.privacy.statement import (
+    ALWAYS_ASSUMED,
+    CENTRAL_TRUST,
+    LOCAL_TRUST,
+    MEDIAN,
+    RECORDS_ASSUMED,
+    SILO_TRUST,
+    Statement,
+    stated,
+)
 
 Sampling = type[Poisson] | type[FixedSize] | type[Everyone]
 
@@ -37,6 +47,13 @@ SAMPLING: dict[str, Sampling] = {
 }
 """The samplers by the names that configuration files and the command line use."""
 
+
+_TRUST = {
+    ("client", "server"): CENTRAL_TRUST,
+    ("client", "party"): LOCAL_TRUST,
+    ("record", "party"): SILO_TRUST,
+}
+_NOISED_BY = {("client", "server"): "server", ("client", "party"): "clients", ("record", "party"): "silo"}
 
 LOCAL_SENSITIVITY = 2
 """By how many clip bounds two values of one client differ at most."""
@@ -50,59 +67,123 @@ class PrivacyWarning(UserWarning):
 class PlanConfig:
     """Who takes part, how often, and how contributions are bounded; the noise is still relative.
 
-    Where the `place` of the noise is "local", every client adds its own to what it sends, and nobody else any.
+    There are so many `members`: clients, or the records of one silo, as the `unit` says. With `noise_by` "party" each
+    client, or silo, adds noise to what it sends, and nobody else does.
 
-    Edge cases: a cohort larger than the number of clients, a fractional cohort under fixed-size sampling and a cohort
-    other than all clients under `Everyone` are refused; so are a sampling that is not one of the classes in `SAMPLING`,
-    its name included, and a sample and a clip that needs the cohort's norms where noise is local.
+    Records take part in `steps` noised sums a round, each of an expected batch that is the schedule's cohort. With
+    `report_std` a silo also releases one table of counts at the end, each number with noise of this deviation.
+
+    Edge cases: a cohort larger than the number of members, a fractional cohort under fixed-size sampling and a cohort
+    other than all members under `Everyone` are refused; so are a sampling that is not one of the classes in `SAMPLING`,
+    its name included, and a sample and a clip that needs the cohort's norms where clients add the noise. Records are
+    sampled by `Poisson`, clipped by `FixedClip`, and noised by their silo.
     """
 
-    clients: int
+    members: int
     schedule: Schedule
     sampling: Sampling = Poisson
-    place: NoisePlace = "central"
+    unit: Unit = "client"
+    noise_by: NoiseBy = "server"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
+    steps: int = 1
+    report_std: float | None = None
     accountants: tuple[str, ...] = ACCOUNTANTS
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients)
+        _validate.count(members=self.members, steps=self.steps)
+        if self.report_std is not None:
+            _validate.positive(report_std=self.report_std)
         if self.sampling not in SAMPLING.values():
             known = ", ".join(kind.__name__ for kind in SAMPLING.values())
             remedy = f"give one of the classes {known}; SAMPLING has them by name"
             raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
+        for name, kinds in (("unit", Unit), ("noise_by", NoiseBy)):
+            if getattr(self, name) not in get_args(kinds):
+                remedy = f"give one of {', '.join(get_args(kinds))}"
+                raise ConfigError(field=name, value=getattr(self, name), remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)
-        if self.place not in get_args(NoisePlace):
-            raise ConfigError(field="place", value=self.place, remedy=f"give one of {', '.join(get_args(NoisePlace))}")
-        if self.place == "local":
+        if self.unit == "record":
+            self._check_records()
+        elif self.noise_by == "party":
             self._check_local()
+        if self.unit == "client" and (self.steps, self.report_std) != (1, None):
+            remedy = "only records take part in several steps a round, or in a report: leave it out"
+            raise ConfigError(field="steps", value=self.steps, remedy=remedy)
+
+    @classmethod
+    def of_records(
+        cls,
+        *,
+        records: int,
+        rounds: int,
+        clip_norm: float,
+        batch_size: float | None = None,
+        epochs: float = 1.0,
+        noise_multiplier: float = 1.0,
+        report_std: float | None = None,
+    ) -> "PlanConfig":
+        """Rounds of DP-SGD in a silo that declares so many records: so many epochs each, in expected batches."""
+        batch = records if batch_size is None else batch_size
+        _validate.count(records=records)
+        _validate.positive(batch_size=batch, epochs=epochs)
+        _validate.at_most(records, "the declared number of records", batch_size=batch)
+        return cls(
+            members=records,
+            schedule=Schedule((Step(rounds=rounds, cohort=float(batch), noise_multiplier=noise_multiplier),)),
+            unit="record",
+            noise_by="party",
+            clip=FixedClip(clip_norm=clip_norm),
+            steps=max(1, round(epochs * records / batch)),
+            report_std=report_std,
+        )
 
     @property
     def relation(self) -> Relation:
         """The neighbouring relation of every round: of a client's own values, where its noise is its own."""
-        return Relation.REPLACE_ONE if self.place == "local" else self.sampler(self.schedule.steps[0]).relation
+        if self.unit == "client" and self.noise_by == "party":
+            return Relation.REPLACE_ONE
+        return self.sampler(self.schedule.steps[0]).relation
 
     def sampler(self, step: Step) -> Sampler:
         """The sampler of the rounds of one step."""
         if self.sampling is Everyone:
-            if step.cohort != self.clients:
-                raise ConfigError(field="cohort", value=step.cohort, remedy=f"everyone means {self.clients} clients")
-            return Everyone(clients=self.clients)
+            if step.cohort != self.members:
+                raise ConfigError(field="cohort", value=step.cohort, remedy=f"everyone means {self.members} clients")
+            return Everyone(clients=self.members)
         if self.sampling is FixedSize:
             if step.cohort != int(step.cohort):
                 raise ConfigError(field="cohort", value=step.cohort, remedy="a fixed-size cohort is a whole number")
-            return FixedSize(clients=self.clients, cohort=int(step.cohort))
-        return Poisson(clients=self.clients, cohort=step.cohort)
+            return FixedSize(clients=self.members, cohort=int(step.cohort))
+        return Poisson(clients=self.members, cohort=step.cohort)
 
     def event(self, step: Step) -> DpEvent:
-        """What one round of a step costs; where noise is local, what it costs each client for itself."""
-        if self.place == "local":
+        """What one round of a step costs; where clients add the noise, what it costs each for itself."""
+        if self.unit == "record":
+            return compose([(self.sampler(step).event(step.noise_multiplier), self.steps)])
+        if self.noise_by == "party":
             return GaussianDpEvent(step.noise_multiplier / LOCAL_SENSITIVITY)
         return self.sampler(step).event(step.noise_multiplier)
+
+    @property
+    def report_noise(self) -> GaussianNoise | None:
+        """What hides a record in the table of the report: it is in one number of it."""
+        return None if self.report_std is None else GaussianNoise(noise_multiplier=self.report_std, clip_norm=1.0)
+
+    @property
+    def report_runs(self) -> list[RepeatedEvent]:
+        """What the report costs: reserved before the first round, so that the rounds leave room for it."""
+        noise = self.report_noise
+        return [] if noise is None else [(noise.event(), 1)]
 
     def runs(self) -> list[RepeatedEvent]:
         """The accounting events of all rounds, in order, equal neighbours counted."""
         return [(self.event(step), step.rounds) for step in self.schedule.steps]
+
+    @property
+    def whole(self) -> DpEvent:
+        """The rounds and the report as one event."""
+        return compose([*self.runs(), *self.report_runs])
 
     def scaled(self, factor: float) -> "PlanConfig":
         """The same config with every noise multiplier times a factor."""
@@ -114,7 +195,7 @@ class PlanConfig:
         Guarantee: the price of the plan, computed on the accountants' fine grid, is at most the budget.
         """
         factor = smallest_noise(
-            lambda factor: compose(self.scaled(factor).runs()),
+            lambda factor: self.scaled(factor).whole,
             budget=budget,
             relation=self.relation,
             accountants=self.accountants,
@@ -124,6 +205,20 @@ class PlanConfig:
     def plan(self, budget: Budget) -> "Plan":
         """The plan with the schedule's noise multipliers taken as they are, which must fit the budget."""
         return Plan(config=self, budget=budget)
+
+    def _check_records(self) -> None:
+        if self.sampling is not Poisson:
+            remedy = "a silo draws its records one by one: use Poisson"
+            raise ConfigError(field="sampling", value=self.sampling.__name__, remedy=remedy)
+        if not isinstance(self.clip, FixedClip):
+            remedy = "a record's gradient has a stated bound: use FixedClip"
+            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
+        if self.noise_by != "party":
+            remedy = 'a silo adds noise to the sums of its records: give "party"'
+            raise ConfigError(field="noise_by", value=self.noise_by, remedy=remedy)
+        if len(self.schedule.steps) != 1:
+            remedy = "a silo may miss rounds, so all have the same batch and noise: use constant(...)"
+            raise ConfigError(field="schedule", value=len(self.schedule.steps), remedy=remedy)
 
     def _check_local(self) -> None:
         if self.sampling is not Everyone:
@@ -157,14 +252,19 @@ class Plan:
                 value=self.budget.epsilon,
                 remedy=f"these rounds cost {self.price.epsilon:.6g}: raise the noise, or plan fewer or smaller rounds",
             )
-        caution = self.budget.warn_for(self.config.clients)
+        caution = self._caution()
         if caution is not None:
             warnings.warn(caution, PrivacyWarning, stacklevel=2)
 
     @property
-    def place(self) -> NoisePlace:
-        """See `Promise.place`."""
-        return self.config.place
+    def noise_by(self) -> NoiseBy:
+        """See `Promise.noise_by`."""
+        return self.config.noise_by
+
+    @property
+    def unit(self) -> Unit:
+        """Who is protected."""
+        return self.config.unit
 
     @property
     def rounds(self) -> int:
@@ -203,10 +303,10 @@ class Plan:
     def _repr_html_(self) -> str:
         """A notebook's view: the promise and its price, all of it public."""
         shown = {
-            "clients": self.config.clients,
+            f"{self.unit}s": self.config.members,
             "rounds": self.rounds,
-            "sampling": self.config.sampling.__name__,
-            "noise": f"added by the {'clients' if self.place == 'local' else 'server'}",
+            "sampling": self._sampling(),
+            "noise": f"added by the {_NOISED_BY[self.unit, self.noise_by]}",
             "noise multiplier": f"{self.noise_multiplier:.6g}",
             "epsilon": f"{self.price.epsilon:.6g}, of {self.budget.epsilon:g}",
             "delta": f"{self.budget.delta:g}",
@@ -220,13 +320,13 @@ class Plan:
         if isinstance(clip, QuantileClip):
             # A bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
             bits = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
-        return Noises(party=gaussian) if self.place == "local" else Noises(server=gaussian, bits=bits)
+        return Noises(party=gaussian) if self.noise_by == "party" else Noises(server=gaussian, bits=bits)
 
     def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
         """See `Promise.add_noise`. Where noise is local it is in the sum already, that of as many as should answer."""
-        gaussian, clients = self._gaussian(pending.round, pending.clip), self.config.clients
+        gaussian, clients = self._gaussian(pending.round, pending.clip), self.config.members
         std = gaussian.noise_multiplier * gaussian.clip_norm
-        if self.place == "local":
+        if self.noise_by == "party":
             return NoisedSum(total=pending.total, std=std * math.sqrt(clients))
         at = "noise", pending.round
         return NoisedSum(
@@ -235,13 +335,14 @@ class Plan:
 
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """See `Promise.statement`."""
-        cautions = None if self.config.clip.private else MEDIAN, self.budget.warn_for(self.config.clients)
+        cautions = None if self.config.clip.private else MEDIAN, self._caution()
         return stated(
             ledger,
-            unit="client",
+            unit=self.unit,
             own=own,
-            trust=LOCAL_TRUST if self.place == "local" else CENTRAL_TRUST,
+            trust=_TRUST[self.unit, self.noise_by],
             sampler=self._sampling(),
+            assumed=RECORDS_ASSUMED if self.unit == "record" else ALWAYS_ASSUMED,
             caveats=(*caveats, *(caution for caution in cautions if caution is not None)),
         )
 
@@ -252,20 +353,57 @@ class Plan:
             multiplier = clip.update_multiplier(multiplier)
         return GaussianNoise(noise_multiplier=multiplier, clip_norm=clip.clip_norm)
 
+    def _caution(self) -> str | None:
+        caution = self.budget.warn_for(self.config.members)
+        return caution if caution is None or self.unit == "client" else caution.replace("client", "record")
+
     def _sampling(self) -> str:
-        cohorts = sorted({self.config.sampler(step).expected_cohort for step in self.config.schedule.steps})
+        config = self.config
+        cohorts = sorted({config.sampler(step).expected_cohort for step in config.schedule.steps})
         sizes = f"{cohorts[0]:g}" if len(cohorts) == 1 else f"{cohorts[0]:g} to {cohorts[-1]:g}"
-        return (
-            f"{self.config.sampling.__name__}, {sizes} of {self.config.clients} clients a round, {_rounds(self.rounds)}"
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        if self.unit == "client":
+            return f"{config.sampling.__name__}, {sizes} of {config.members} clients a round, {rounds}"
+        share = "all" if cohorts[0] == config.members else sizes
+        found = f"Poisson, {share} of {config.members} records a step, {config.steps} steps a round, at most {rounds}"
+        return found if config.report_std is None else f"{found}, and one table of counts at the end"
+
+    def training(self, size: int | None = None) -> RecordTraining:
+        """The steps of a round over records; with a `size`, noise that fits no grid for so many weights is refused.
+
+        Edge cases: a plan for clients has none.
+        """
+        config, step = self.config, self.config.schedule.steps[0]
+        if config.unit != "record" or not isinstance(config.clip, FixedClip):
+            raise ConfigError(field="unit", value=config.unit, remedy='give a plan whose unit is "record"')
+        training = RecordTraining(
+            steps=config.steps,
+            sampling_prob=step.cohort / config.members,
+            expected_batch=step.cohort,
+            clip_norm=config.clip.clip_norm,
+            noise_multiplier=step.noise_multiplier,
+            most_records=config.members,
         )
+        if size is not None:
+            training.check_noise(size)
+        return training
+
+    def check_held(self, held: int, *, silo: str) -> None:
+        """Refuse a silo whose records are fewer or more than the declared number allows, without saying how many.
+
+        Edge cases: this is for the silo itself, whose records they are, and before anything is spent.
+        """
+        check_declared(self.config.members, held=held, field="records", what=f"the records of {silo}")
+
+    def check_report(self, numbers: int) -> None:
+        """Refuse noise that could not be drawn for a report of so many numbers."""
+        if (noise := self.config.report_noise) is not None:
+            noise.step(numbers, contributions_bound=self.config.members)
 
     def _priced(self) -> Price:
         for step in self.config.schedule.steps:
             if isinstance(self.config.clip, QuantileClip):
                 self.config.clip.update_multiplier(step.noise_multiplier)
-        event = compose(self.config.runs())
-        return price(event, delta=self.budget.delta, relation=self.relation, accountants=self.config.accountants)
-
-
-def _rounds(rounds: int) -> str:
-    return "1 round" if rounds == 1 else f"{rounds} rounds"
+        return price(
+            self.config.whole, delta=self.budget.delta, relation=self.relation, accountants=self.config.accountants
+        )

@@ -11,7 +11,7 @@ from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import NoisePlace
+from incrowd.privacy.plan.promise import NoiseBy
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 
@@ -48,7 +48,7 @@ class Question:
     epsilon: float | None = None
     delta: float | None = None
     sampling: Sampling = Poisson
-    place: NoisePlace = "central"
+    noise_by: NoiseBy = "server"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     accountants: tuple[str, ...] = ACCOUNTANTS
 
@@ -69,10 +69,10 @@ class Question:
         noise = 1.0 if self.noise_multiplier is None else self.noise_multiplier
         step = Step(rounds=_known(self.rounds), cohort=_known(self.cohort), noise_multiplier=noise)
         return PlanConfig(
-            clients=self.clients,
+            members=self.clients,
             schedule=Schedule((step,)),
             sampling=self.sampling,
-            place=self.place,
+            noise_by=self.noise_by,
             clip=self.clip,
             accountants=self.accountants,
         )

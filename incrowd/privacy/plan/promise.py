@@ -18,7 +18,10 @@ from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.sampling import Sampler
 from incrowd.privacy.statement import Statement
 
-NoisePlace = Literal["central", "local"]
+Unit = Literal["client", "record"]
+"""Who is protected: a client with all its examples, or one record of a silo."""
+
+NoiseBy = Literal["server", "party"]
 """Where noise is added: by the server, on the sum; or by each party, on what it sends."""
 
 
@@ -90,7 +93,7 @@ class NoisedSum:
 
 
 class Promise(Protocol):
-    """A plan: calibrated, frozen, and the only one who states probabilities, bounds, noise, its place and rounds."""
+    """A plan: calibrated, frozen, and the only one who states probabilities, bounds, noise, who adds it and rounds."""
 
     @property
     def budget(self) -> Budget:
@@ -103,7 +106,7 @@ class Promise(Protocol):
         ...
 
     @property
-    def place(self) -> NoisePlace:
+    def noise_by(self) -> NoiseBy:
         """Where noise is added."""
         ...
 

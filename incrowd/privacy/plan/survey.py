@@ -11,7 +11,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
-from incrowd.privacy.plan.promise import NoisePlace
+from incrowd.privacy.plan.promise import NoiseBy
 from incrowd.privacy.plan.schedule import Step, growing
 from incrowd.privacy.statement import guess
 
@@ -36,7 +36,7 @@ class Wish:
     shares: tuple[float, ...] = ()
     noise_multiplier: float | None = None
     sampling: str = "poisson"
-    place: NoisePlace = "central"
+    noise_by: NoiseBy = "server"
     accountant: str = "tightest"
     grow_from: float | None = None
 
@@ -107,17 +107,17 @@ class Wish:
             epsilon=self.epsilon,
             delta=self.delta,
             sampling=SAMPLING[self.sampling],
-            place=self.place,
+            noise_by=self.noise_by,
             accountants=self.accountants,
         )
 
     def _grown(self, rounds: int, budget: Budget, *, first: float, last: float) -> Plan:
         schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last)
         config = PlanConfig(
-            clients=self.clients,
+            members=self.clients,
             schedule=schedule,
             sampling=SAMPLING[self.sampling],
-            place=self.place,
+            noise_by=self.noise_by,
             accountants=self.accountants,
         )
         return config.calibrate(budget)
@@ -152,10 +152,10 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
     return {
         "rounds": plan.rounds,
         "cohort": last.expected_cohort,
-        "sampling_prob": last.expected_cohort / plan.config.clients,
+        "sampling_prob": last.expected_cohort / plan.config.members,
         "sampling": plan.config.sampling.__name__,
-        "place": plan.place,
-        "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.place == "local" else last.sensitivity_in_clips,
+        "noise_by": plan.noise_by,
+        "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.noise_by == "party" else last.sensitivity_in_clips,
         "noise_multiplier": noise,
         "epsilon": plan.price.epsilon,
         "delta": plan.budget.delta,
@@ -194,7 +194,7 @@ def ranked(plans: Sequence[Plan]) -> list[int]:
 
 
 def _step(config: PlanConfig, step: Step) -> dict[str, object]:
-    probability = config.sampler(step).expected_cohort / config.clients
+    probability = config.sampler(step).expected_cohort / config.members
     return {
         "rounds": step.rounds,
         "cohort": step.cohort,

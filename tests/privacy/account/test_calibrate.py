@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from dp_accounting import (
@@ -20,21 +20,12 @@ from scipy.stats import norm
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
 from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibrate import (
-    CONSTANT_EPSILON,
-    CONSTANT_NOISE,
     LEAST_NOISE,
     MOST_ROUNDS,
-    PACES,
-    SQUARE_ROOT,
-    NoiseRuns,
-    Pace,
-    Remaining,
     largest_cohort,
     most_rounds,
-    named,
     smallest_noise,
 )
-from incrowd.privacy.account.events import RepeatedEvent, compose
 
 ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
@@ -170,128 +161,3 @@ def test_unusable_requests_are_refused() -> None:
         smallest_noise(lambda z: rounds(0.2, z, 2), budget=BUDGET, relation=REPLACE)
     with pytest.raises(ConfigError, match="accountants"):
         smallest_noise(GaussianDpEvent, budget=BUDGET, relation=REPLACE, accountants=("gdp",))
-
-
-# The rest of a budget, round by round
-
-SOME = Budget(epsilon=3.0, delta=1e-5)
-BY_NAME = pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: pace.name)
-
-
-def everyone(multiplier: float) -> list[RepeatedEvent]:
-    """A round of two steps about everyone, whose price is exact and takes no time."""
-    return [(GaussianDpEvent(multiplier), 2)]
-
-
-def sampled(multiplier: float) -> list[RepeatedEvent]:
-    """A round of DP-SGD, and a count that is released beside it."""
-    return [(poisson(0.1, multiplier), 10), (GaussianDpEvent(40.0), 1)]
-
-
-def remaining(spent: Sequence[RepeatedEvent] = (), *, rounds: int, budget: Budget = SOME) -> Remaining:
-    return Remaining(budget=budget, relation=ADD_OR_REMOVE, spent=tuple(spent), rounds=rounds)
-
-
-def cost(spent: Sequence[RepeatedEvent]) -> float:
-    return price(compose(spent), delta=SOME.delta, relation=ADD_OR_REMOVE).epsilon
-
-
-def run(
-    pace: Pace, rounds: int, *, runs: NoiseRuns = everyone, spent: Sequence[RepeatedEvent] = (), budget: Budget = SOME
-) -> tuple[list[float], list[float]]:
-    """The noise of each round, and epsilon after it."""
-    past, noise, epsilons = list(spent), list[float](), list[float]()
-    for number in range(rounds):
-        left = remaining(past, rounds=rounds - number, budget=budget)
-        noise.append(left.noise(runs, pace=pace, usual=noise[-1] if noise else None))
-        past += runs(noise[-1])
-        epsilons.append(cost(past))
-    return noise, epsilons
-
-
-@BY_NAME
-@pytest.mark.parametrize("spent", [[], [(GaussianDpEvent(4.0), 1)]], ids=["nothing spent", "something spent"])
-def test_the_budget_is_met_in_the_last_round_and_not_broken_before(pace: Pace, spent: list[RepeatedEvent]) -> None:
-    noise, epsilons = run(pace, 6, spent=spent)
-    assert epsilons == sorted(epsilons)
-    assert 0.9995 * SOME.epsilon < epsilons[-1] <= SOME.epsilon
-    more = run(pace, 6)[0]
-    assert not spent or sum(z**-2 for z in noise) < sum(z**-2 for z in more)
-
-
-@pytest.mark.parametrize(("pace", "share"), [(CONSTANT_EPSILON, lambda t: t), (SQUARE_ROOT, math.sqrt)])
-def test_epsilon_by_composition_follows_the_pace(pace: Pace, share: Callable[[float], float]) -> None:
-    noise, epsilons = run(pace, 5)
-    for number, epsilon in enumerate(epsilons, 1):
-        assert 0.999 < epsilon / (SOME.epsilon * share(number / 5)) <= 1 + 1e-12
-    assert len(set(noise)) == 5
-
-
-def test_constant_noise_is_that_of_a_plan_made_at_once_to_the_last_bit() -> None:
-    noise, epsilons = run(CONSTANT_NOISE, 7)
-    assert len(set(noise)) == 1
-    assert cost([(GaussianDpEvent(noise[0] / 1.0001), 14)]) > SOME.epsilon
-    assert epsilons[-1] == cost([(GaussianDpEvent(noise[0]), 14)])
-
-
-@pytest.mark.slow
-@BY_NAME
-def test_rounds_of_sampled_steps_with_counts_beside_them_meet_the_budget_too(pace: Pace) -> None:
-    little = Budget(epsilon=0.6, delta=1e-5)
-    noise, epsilons = run(pace, 3, runs=sampled, budget=little)
-    assert 0.999 * little.epsilon < epsilons[-1] <= little.epsilon
-    assert (len(set(noise)) == 1) == (pace is CONSTANT_NOISE)
-
-
-@pytest.mark.parametrize("pace", [SQUARE_ROOT, CONSTANT_EPSILON], ids=lambda pace: pace.name)
-@pytest.mark.parametrize("usual", [None, 3.0, 40.0])
-def test_the_noise_after_other_rounds_is_the_least(pace: Pace, usual: float | None) -> None:
-    spent, budget = sampled(2.5), Budget(epsilon=1.2, delta=1e-5)
-    left = remaining(spent, rounds=2, budget=budget)
-    found = left.noise(sampled, pace=pace, usual=usual)
-    assert cost([*spent, *sampled(found)]) <= left.target(pace) < cost([*spent, *sampled(found / 1.0001)])
-    assert left.noise(sampled, pace=pace, usual=usual) == found
-
-
-def test_the_usual_noise_is_kept_only_where_it_is_the_answer() -> None:
-    right = remaining(rounds=4).noise(everyone)
-    assert remaining(rounds=4).noise(everyone, usual=right) == right
-    for wrong in (right / 1.001, right * 1.001):
-        assert remaining(rounds=4).noise(everyone, usual=wrong) == pytest.approx(right, rel=2e-4)
-        assert remaining(rounds=4).noise(everyone, usual=wrong) != wrong
-
-
-@given(st.sampled_from(list(PACES.values())), st.floats(0.1, 20), st.integers(1, 30), st.floats(2, 200))
-def test_no_round_may_take_more_than_is_left(pace: Pace, epsilon: float, rounds: int, before: float) -> None:
-    budget = Budget(epsilon=epsilon, delta=1e-6)
-    spent = [(GaussianDpEvent(before), 1)]
-    there = price(spent[0][0], delta=budget.delta, relation=ADD_OR_REMOVE).epsilon
-    left = remaining(spent, rounds=rounds, budget=budget)
-    if there >= epsilon:
-        with pytest.raises(BudgetExceeded, match="nothing remains for another round"):
-            left.noise(everyone, pace=pace)
-    else:
-        assert there < left.target(pace) <= epsilon
-        if rounds == 1:
-            assert left.target(pace) == pytest.approx(epsilon, rel=1e-12)
-
-
-def test_what_no_noise_can_pay_for_is_refused() -> None:
-    for spent in ([], sampled(2.5)):
-        with pytest.raises(BudgetExceeded, match="costs epsilon"):
-            remaining(spent, rounds=2).noise(lambda z: [*sampled(z), (GaussianDpEvent(1.0), 1)])
-    left = remaining(everyone(4.0), rounds=3)
-    needed = left.noise(everyone)
-    assert left.noise(everyone, most=1.01 * needed) == needed
-    with pytest.raises(BudgetExceeded, match="noise alone"):
-        left.noise(everyone, most=0.99 * needed)
-    with pytest.raises(BudgetExceeded, match="all planned rounds are over"):
-        remaining(rounds=0)
-    with pytest.raises(ConfigError, match="rounds = -1"):
-        remaining(rounds=-1)
-
-
-def test_paces_have_names() -> None:
-    assert named("square-root") is SQUARE_ROOT
-    with pytest.raises(ConfigError, match="pace = 'fast': give one of constant-noise"):
-        named("fast")

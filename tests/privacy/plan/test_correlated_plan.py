@@ -62,7 +62,7 @@ def test_running_sums_are_better_than_with_independent_noise(buffers: int | None
     plan = a_plan(rounds=rounds, groups=groups, buffers=buffers)
     error = math.sqrt(np.mean(np.cumsum(released_means(a_run(plan, size=size)) * 10, axis=0) ** 2))
     participations = rounds // groups
-    independent = PlanConfig(clients=60, schedule=constant(rounds=participations, cohort=60), sampling=Everyone)
+    independent = PlanConfig(members=60, schedule=constant(rounds=participations, cohort=60), sampling=Everyone)
     sigma = independent.calibrate(BUDGET).noise_multiplier  # what covers a client's four participations
     alone = sigma * math.sqrt((rounds + 1) / 2)  # the typical error of running sums of independent noise
     assert alone / error == pytest.approx(plan.noise.improvement, rel=0.1)

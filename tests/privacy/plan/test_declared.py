@@ -43,7 +43,7 @@ def test_noise_that_fits_no_grid_is_seen_before_it_is_paid_for(noises: Noises) -
 
 def test_noises_of_plans_pass() -> None:
     budget = Budget(epsilon=2.0, delta=1e-5)
-    config = PlanConfig(clients=100, schedule=constant(rounds=2, cohort=100), sampling=Everyone)
+    config = PlanConfig(members=100, schedule=constant(rounds=2, cohort=100), sampling=Everyone)
     its = config.calibrate(budget)
     its.noises(0, NormalisedClip()).check(1000, clients=100)
     its.noises(0, QuantileClip(clip_norm=1.0, bit_noise=50.0)).check(1000, clients=100)
@@ -52,15 +52,14 @@ def test_noises_of_plans_pass() -> None:
 
 
 def test_noise_of_a_silo_that_fits_no_grid_is_seen_before_it_is_paid_for() -> None:
-    plan().check_noise(1.0, size=1000)
-    plan(count_std=20.0).check_noise(1.0, size=1000)
+    plan().training(1000)
     with pytest.raises(ConfigError, match="noise scale"):
-        plan().check_noise(1e12, size=1000)
+        plan(noise=1e12).training(1000)
     with pytest.raises(ConfigError, match="noise scale"):
-        plan(count_std=1e13).check_noise(1.0, size=1000)
+        plan(report_std=1e13).check_report(12)
 
 
 def test_a_silo_holds_what_it_declares() -> None:
-    plan(records=40).check(38)
+    plan(records=40).check_held(38, silo="north")
     with pytest.raises(ConfigError, match="records = 40: the records of north are fewer or more"):
-        plan(records=40).check(41)
+        plan(records=40).check_held(41, silo="north")

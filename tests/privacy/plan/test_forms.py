@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.calibrate import SQUARE_ROOT
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
@@ -25,7 +24,6 @@ from incrowd.privacy.plan.forms import CLIPS, RoundForm, fingerprint, from_json,
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.plan.silo_plan import SiloPlan
 
 BUDGET = Budget(epsilon=1e4, delta=1e-5)
 STEPS = Schedule((Step(rounds=2, cohort=4, noise_multiplier=1.7), Step(rounds=1, cohort=6, noise_multiplier=1 / 3)))
@@ -40,16 +38,17 @@ EVERY_CLIP: list[Clip | MedianClip] = [
     QuantileClip(clip_norm=1.0, bit_noise=9.0, quantile=0.3),
 ]
 PLANS: dict[str, Callable[[], Any]] = {
-    "poisson": lambda: PlanConfig(clients=20, schedule=STEPS, sampling=Poisson).plan(BUDGET),
-    "fixed": lambda: PlanConfig(clients=20, schedule=STEPS, sampling=FixedSize, accountants=("RDP",)).plan(BUDGET),
-    "everyone": lambda: PlanConfig(clients=20, schedule=ALIKE, sampling=Everyone).plan(BUDGET),
-    "local": lambda: PlanConfig(clients=20, schedule=ALIKE, sampling=Everyone, place="local").plan(BUDGET),
+    "poisson": lambda: PlanConfig(members=20, schedule=STEPS, sampling=Poisson).plan(BUDGET),
+    "fixed": lambda: PlanConfig(members=20, schedule=STEPS, sampling=FixedSize, accountants=("RDP",)).plan(BUDGET),
+    "everyone": lambda: PlanConfig(members=20, schedule=ALIKE, sampling=Everyone).plan(BUDGET),
+    "local": lambda: PlanConfig(members=20, schedule=ALIKE, sampling=Everyone, noise_by="party").plan(BUDGET),
     "correlated": lambda: CorrelatedPlan(clients=20, rounds=6, groups=3, budget=Budget(epsilon=2.0, delta=1e-5)),
     "buffers": lambda: CorrelatedPlan(
         clients=20, rounds=6, groups=3, buffers=2, budget=Budget(epsilon=2.0, delta=1e-5)
     ),
-    "silo": lambda: SiloPlan(name="a", budget=BUDGET, rounds=3, records=50, batch_size=10, noise=2.5, count_std=4.0),
-    "pace": lambda: SiloPlan(name="b", budget=BUDGET, rounds=3, records=50, batch_size=10, noise=SQUARE_ROOT),
+    "records": lambda: PlanConfig.of_records(
+        records=50, rounds=3, batch_size=10, clip_norm=2.0, noise_multiplier=2.5, report_std=4.0
+    ).plan(BUDGET),
     "round": lambda: RoundForm(plan="0" * 64, round=3, clip=FixedClip(clip_norm=1.5)),
 }
 
@@ -84,24 +83,24 @@ def test_no_two_plans_have_one_fingerprint() -> None:
 @given(st.floats(1.0, 50.0), st.integers(1, 9))
 def test_no_digit_of_a_plan_is_lost(noise: float, rounds: int) -> None:
     schedule = Schedule((Step(rounds=rounds, cohort=20, noise_multiplier=noise),))
-    plan = PlanConfig(clients=20, schedule=schedule, sampling=Everyone).plan(BUDGET)
+    plan = PlanConfig(members=20, schedule=schedule, sampling=Everyone).plan(BUDGET)
     assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
 
 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"format": "incrowd plan 2"}, "format"),
+        ({"format": "incrowd plan 1"}, "format"),
         ({"format": None}, "format"),
         ({"sampling": "local"}, "sampling"),
-        ({"place": "nowhere"}, "place"),
+        ({"noise_by": "nobody"}, "noise_by"),
         ({"clip": {"kind": "None"}}, "clip"),
         ({"clip": {}}, "form"),
         ({"more": 1}, "form"),
         ({"schedule": [{"rounds": 1}]}, "form"),
         ({"schedule": 3}, "form"),
         ({"budget": {"epsilon": 0.001, "delta": 1e-5}}, "epsilon"),
-        ({"clients": 2}, "cohort"),
+        ({"members": 2}, "cohort"),
     ],
 )
 def test_what_makes_no_plan_is_refused(changes: dict[str, Any], field: str) -> None:

@@ -10,19 +10,20 @@ from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
-from incrowd.privacy.statement import CENTRAL_TRUST, FORGOTTEN, LOCAL_TRUST
+from incrowd.privacy.statement import CENTRAL_TRUST, FORGOTTEN, LOCAL_TRUST, RECORDS_ASSUMED, SILO_TRUST
 from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 
 
 def a_config(schedule: Schedule, *, sampling: Sampling = Poisson, clip: Clip | MedianClip | None = None) -> PlanConfig:
-    return PlanConfig(clients=1000, schedule=schedule, sampling=sampling, clip=clip or NormalisedClip())
+    return PlanConfig(members=1000, schedule=schedule, sampling=sampling, clip=clip or NormalisedClip())
 
 
 SCHEDULES: dict[str, tuple[Schedule, Sampling]] = {
@@ -102,7 +103,7 @@ def test_impossible_configs_are_refused() -> None:
 
 
 def test_a_plan_may_cost_its_budget_and_nothing_more() -> None:
-    config = PlanConfig(clients=10, schedule=constant(rounds=3, cohort=10), sampling=Everyone)
+    config = PlanConfig(members=10, schedule=constant(rounds=3, cohort=10), sampling=Everyone)
     cost = config.plan(Budget(epsilon=100.0, delta=1e-6)).price.epsilon
     assert config.plan(Budget(epsilon=cost, delta=1e-6)).price.epsilon == cost
     with pytest.raises(ConfigError, match="these rounds cost"):
@@ -149,7 +150,7 @@ class TestStatement:
 
     def test_says_who_is_trusted(self) -> None:
         central = a_config(constant(rounds=1, cohort=1000).scaled(4.0), sampling=Everyone)
-        for config, trust in ((central, CENTRAL_TRUST), (replace(central, place="local"), LOCAL_TRUST)):
+        for config, trust in ((central, CENTRAL_TRUST), (replace(central, noise_by="party"), LOCAL_TRUST)):
             plan = config.plan(BUDGET)
             assert plan.statement(spent_on(plan), own=1).trust == trust
 
@@ -170,9 +171,50 @@ class TestStatement:
 
 def test_a_notebook_shows_a_plan_as_a_table() -> None:
     schedule = Schedule((Step(rounds=3, cohort=100, noise_multiplier=5.0),))
-    config = PlanConfig(clients=100, schedule=schedule, sampling=Everyone, place="local")
+    config = PlanConfig(members=100, schedule=schedule, sampling=Everyone, noise_by="party")
     found = config.plan(Budget(epsilon=20.0, delta=1e-5))
     shown = found._repr_html_()
     for name, value in (("rounds", "3"), ("noise", "added by the clients"), ("noise multiplier", "5")):
         assert f"<tr><th>{name}</th><td>{value}</td></tr>" in shown
     assert f"<td>{found.price.epsilon:.6g}, of 20</td>" in shown
+
+
+class TestRecords:
+    BUDGET = Budget(epsilon=3.0, delta=1e-5)
+
+    def config(self, **changes: object) -> PlanConfig:
+        given = {"records": 500, "rounds": 4, "clip_norm": 1.5, "batch_size": 50, "epochs": 2.0} | changes
+        return PlanConfig.of_records(**given)  # type: ignore[arg-type]  # by name
+
+    def test_a_round_costs_its_steps(self) -> None:
+        config = self.config(noise_multiplier=2.0)
+        step = PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0))
+        assert config.steps == 20
+        alone = price(compose([(step, 20)]), delta=1e-5, relation=config.relation)
+        assert price(config.plan(self.BUDGET).round(3).event, delta=1e-5, relation=config.relation) == alone
+        assert (config.relation, self.config(batch_size=None).steps) == (Relation.ADD_OR_REMOVE_ONE, 2)
+
+    def test_the_least_noise_that_the_budget_allows_pays_for_rounds_and_report(self) -> None:
+        plan, reporting = self.config().calibrate(self.BUDGET), self.config(report_std=3.0).calibrate(self.BUDGET)
+        for each in (plan, reporting):
+            assert 0.999 * 3.0 < each.price.epsilon <= 3.0
+        assert reporting.noise_multiplier > plan.noise_multiplier
+        assert price(reporting.event, delta=1e-5, relation=plan.relation).epsilon < 3.0
+
+    def test_the_engine_is_told_what_the_plan_prices(self) -> None:
+        training = self.config(noise_multiplier=2.0).plan(self.BUDGET).training(10)
+        assert (training.sampling_prob, training.expected_batch, training.most_records) == (0.1, 50, 500)
+        assert (training.steps, training.clip_norm, training.noise_multiplier) == (20, 1.5, 2.0)
+
+    def test_the_statement_is_about_records(self) -> None:
+        careless = Budget(epsilon=3.0, delta=0.01)
+        with pytest.warns(PrivacyWarning):
+            plan = self.config(report_std=9.0).calibrate(careless)
+        said = plan.statement(Ledger.in_memory(budget=careless, relation=plan.relation), own=0)
+        assert (said.unit, said.trust, said.assumed) == ("record", SILO_TRUST, RECORDS_ASSUMED)
+        words = (
+            "Poisson, 50 of 500 records a step, 20 steps a round, at most 4 rounds, and one table of counts at the end"
+        )
+        assert said.sampler == words
+        assert any("data of one random record of 500" in caveat for caveat in said.caveats)
+        assert "all of 500 records a step" in self.config(batch_size=None).calibrate(self.BUDGET)._repr_html_()

@@ -65,7 +65,7 @@ def what_ifs(wish: Wish, **wanted: Any) -> list[tuple[int, float, float, int, fl
     asked = {"clients": (wish.clients,), "epsilons": (wish.epsilon,), "deltas": (wish.delta,)} | wanted
     return [
         (
-            plan.config.clients,
+            plan.config.members,
             plan.budget.epsilon,
             plan.budget.delta,
             plan.rounds,

@@ -1,0 +1,216 @@
+"""Rounds over a silo's own records: paid from its ledger before a batch, or any noise, is drawn for them."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from dp_accounting import DpEvent
+
+from incrowd._random import Floats, Randomness, Stream
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.privacy.account.events import RepeatedEvent
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.plan.forms import check_ours
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.statement import Statement
+
+Note = Mapping[str, str | int | float | bool | None]
+
+
+class Owner(Protocol):
+    """Whose ledger it is: what they allow beside its budget, and what they note with each charge."""
+
+    def admit(self, ledger: Ledger, event: DpEvent) -> None:
+        """Refuse what the ledger would pay for and its owner does not want."""
+        ...
+
+    def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
+        """What the charge of a round says beside what it is; of the report, that of the round after the last."""
+        ...
+
+
+class RecordRun:
+    """All rounds of one plan over one silo's records, and its report.
+
+    Several runs can share a ledger under different labels. Silos that are simulated on one machine from one seed differ
+    by their `place`.
+
+    Guarantee: the whole plan is reserved before its first round is charged; each round is charged once, as far as the
+    plan pays for rounds, whichever of the federation's rounds they are. Under seeded randomness a round that a crash
+    cut off after its charge may be repeated, because it repeats the very same noise and batches; under the operating
+    system's it may not.
+
+    Edge cases: a plan whose unit is not the record is refused, and so is a ledger with another relation.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        ledger: Ledger,
+        randomness: Randomness,
+        label: str = "run",
+        place: int = 0,
+        owner: Owner | None = None,
+    ) -> None:
+        check_ours(plan)
+        self.training = plan.training()
+        if ledger.relation is not plan.relation:
+            raise LedgerMismatch(
+                f"the ledger's neighbouring relation is {ledger.relation.name}, the plan's is {plan.relation.name}: "
+                "give a ledger of the plan's relation"
+            )
+        self.plan = plan
+        self.ledger = ledger
+        self.randomness = randomness
+        self.label = label
+        self.place = place
+        self._owner = owner
+        self._rounds: set[int] = set()
+        self._known = 0
+
+    @property
+    def rounds(self) -> frozenset[int]:
+        """The rounds that were charged so far; each of the ledger's entries is read once."""
+        for entry in self.ledger.entries(start=self._known):
+            note = entry.content()["note"] if entry.kind == "charge" else {}
+            if note.get("run") == self.label:
+                self._rounds.add(note["round"])
+            self._known = entry.position + 1
+        return frozenset(self._rounds)
+
+    @property
+    def reported(self) -> bool:
+        """Whether the report was charged."""
+        return self.ledger.paid(self._report)
+
+    def check_room(self) -> None:
+        """Refuse a plan that the ledger has no room for (`BudgetExceeded`); nothing is reserved."""
+        if not self.reserved:
+            self.ledger.check_room([run for runs in self._plans.values() for run in runs])
+
+    def reserve(self) -> None:
+        """Promise the whole plan its price. Done again it changes nothing.
+
+        Edge cases: a ledger without room for it: `BudgetExceeded`, and nothing is reserved.
+        """
+        self.ledger.reserve_all(self._plans)
+
+    def give_back(self) -> None:
+        """No round will follow: what the plan has left is for others."""
+        for label in self._plans if self.reserved else ():
+            self.ledger.release_reservation(label)
+
+    def round(self, number: int) -> "RecordRound":
+        """A round that is paid for, with the noise of its steps.
+
+        Edge cases: `BudgetExceeded` where plan, ledger or owner have no room for it; nothing was written then.
+        """
+        if number in self.rounds and not self.randomness.simulated:
+            remedy = "it is paid for already, and fresh noise would cost again: go on with another"
+            raise ConfigError(field="round", value=number, remedy=remedy)
+        if number not in self.rounds:
+            self.reserve()
+            if self.ledger.reservation(self.label).charged == self.plan.rounds:
+                raise BudgetExceeded(f"all {self.plan.rounds} rounds of the plan are charged: make a new plan")
+        training = self.training
+        receipt = self._charge(
+            self.plan.round(0).event,
+            training.noise,
+            training.steps,
+            key=f"{self.label}: round {number}",
+            reservation=self.label,
+            number=number,
+            note={"run": self.label},
+        )
+        return RecordRound(self, number, receipt)
+
+    def report(self, table: Floats) -> Floats:
+        """A table of counts of the silo's records, a row for each class, with noise on each number.
+
+        Guarantee: the report is on the ledger's disk before any noise is drawn. Under seeded randomness a report that
+        was charged repeats the very same noise.
+
+        Edge cases: a plan without a report, and one that was charged before under the operating system's randomness,
+        are refused, and nothing is drawn.
+        """
+        noise = self.plan.config.report_noise
+        if noise is None:
+            raise ConfigError(field="report_std", value=None, remedy="a table is released where the plan asks for one")
+        receipt = self._charge(
+            noise.event(),
+            noise,
+            1,
+            key=self._report,
+            reservation=self._report,
+            number=self.plan.rounds,
+            note={"report": self.label},
+        )
+        flat = np.asarray(table, dtype=np.float64).ravel()
+        at, bound = ("report", self.place), self.plan.config.members
+        return noise.add(flat, receipt=receipt, at=at, contributions_bound=bound).values.reshape(table.shape)
+
+    def statement(self) -> Statement:
+        """What the silo may claim for all that was charged to its ledger, by this run and others."""
+        return self.plan.statement(self.ledger, own=len(self.rounds) + self.reported)
+
+    @property
+    def _report(self) -> str:
+        return f"{self.label}: report"
+
+    @property
+    def _plans(self) -> Mapping[str, Sequence[RepeatedEvent]]:
+        report = self.plan.config.report_runs
+        return {self.label: self.plan.runs, **({self._report: report} if report else {})}
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the plan was promised its price."""
+        return any(each.label == self.label for each in self.ledger.reservations())
+
+    def _charge(
+        self, event: DpEvent, noise: GaussianNoise, draws: int, *, key: str, reservation: str, number: int, note: Note
+    ) -> Receipt:
+        """The charge of a round or of the report, admitted by the owner unless it was charged before."""
+        its: Note = {}
+        if self._owner is not None:
+            if not self.ledger.paid(key):
+                self._owner.admit(self.ledger, event)
+            its = self._owner.note(self.ledger, self.plan, number)
+        said = {"round": number, "noise_multiplier": noise.noise_multiplier, "unit": self.plan.unit}
+        return self.ledger.charge(
+            event,
+            pays_for=((noise, draws),),
+            randomness=self.randomness,
+            key=key,
+            reservation=reservation,
+            note={**said, **its, **note},
+        )
+
+
+class RecordRound:
+    """Noise for the steps of one round, and for nothing else.
+
+    Guarantee: where there is one, the event of its round is on the ledger's disk; noise can be drawn as often as the
+    round has steps.
+    """
+
+    def __init__(self, run: RecordRun, number: int, receipt: Receipt) -> None:
+        self._run = run
+        self._number = number
+        self._receipt = receipt
+        self._steps = 0
+
+    @cached_property
+    def batches(self) -> Stream:
+        """Where the batches of the round's steps are drawn from, once."""
+        return self._run.randomness.stream("batches", self._number, self._run.place)
+
+    def noise(self, total: Floats) -> Floats:
+        """Hide a step: its clipped sum, with noise on it."""
+        at = "noise", self._number, self._run.place, self._steps
+        self._steps += 1
+        return self._run.training.noised(total, receipt=self._receipt, at=at)
