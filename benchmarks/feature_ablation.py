@@ -43,7 +43,7 @@ class Variant:
     """Features of pictures that lack one part."""
 
     base: Callable[[], FeatureMap]
-    whitening: float = 0.3
+    whitening: float = 0.4
     raw: float | None = None
 
 

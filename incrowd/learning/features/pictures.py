@@ -154,7 +154,7 @@ class Whitened:
     shape: tuple[int, int]
     pictures: MadeUpPictures
     dimensions: int = 256
-    whitening: float = 0.3
+    whitening: float = 0.4
     cache: Path | None = None
 
     def __post_init__(self) -> None:
@@ -231,7 +231,14 @@ def picture_map(shape: PictureShape, *, dimensions: int = 256, cache: Path | Non
     colour = in_colour(shape)
     base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
     made_up = MadeUpPictures(count=4500, colour=colour, blank=0.1 if colour else 0.5)
-    known = Whitened(base=base, shape=reduced(shape), pictures=made_up, dimensions=dimensions, cache=cache)
+    known = Whitened(
+        base=base,
+        shape=reduced(shape),
+        pictures=made_up,
+        dimensions=dimensions,
+        whitening=0.3 if colour else 0.4,
+        cache=cache,
+    )
     return WithPixels(base=known, raw=0.03 if colour else 0.01)
 
 
