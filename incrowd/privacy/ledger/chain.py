@@ -140,10 +140,11 @@ class Chain:
         """Whether nothing was ever written."""
         return bool(self._one("SELECT count(*) = 0 FROM sqlite_master"))
 
-    def create(self) -> None:
-        """Lay out the empty table."""
+    def begin(self, terms: Mapping[str, object]) -> None:
+        """Lay out the table and write the first entry."""
         for statement in (*SCHEMA, f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {FORMAT}"):
             self._connection.execute(statement)
+        self.append("terms", terms)
 
     def append(self, kind: str, content: Mapping[str, object]) -> Entry:
         """Write one entry at the end. It is on disk when the transaction has ended, not before.

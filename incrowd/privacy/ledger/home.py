@@ -18,8 +18,8 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.content import Content
 from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, copy
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.registry import Guard, Mark, Registered, Registry, beside, state_folder, write_witness
-from incrowd.privacy.ledger.tally import DataIdentity, Declared, Forgotten, Tally, same
+from incrowd.privacy.ledger.registry import Guard, Registered, Registry, beside, state_folder, write_witness
+from incrowd.privacy.ledger.tally import DataIdentity, Declared, Forgotten, Mark, Tally, same
 
 _IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, str]] = WeakKeyDictionary()
 
@@ -247,7 +247,8 @@ def move(home: Home, source: Path, target: Path, *, witness: Path | None = None)
         if in_the_way is not None and in_the_way.id != known.id:
             raise ConfigError(field="TO", value=str(target), remedy="another ledger belongs there: name a new file")
         if known.path == target and source != target:  # moved already, and cut off before the rest was removed
-            _remove(source, of=known.id)
+            if source.exists() and _is(source, known.id):
+                _files.remove(source)
         elif source.exists():
             _carry(home, known, target, wanted)
         else:
@@ -273,14 +274,15 @@ def restore(source: Path, target: Path) -> Mark:
     part = guard.path.with_name(f"{guard.path.name}.restored")
     try:
         copy(source, part, application=APPLICATION)
-        mark = _mark(part, guard)
-        guard.write(mark)
+        tally = _tally(part)
+        guard.check(tally.hashes, moved=True)
+        guard.write(tally.mark)
         part.replace(guard.path)
         _files.sync(guard.path.parent)
     finally:
         part.unlink(missing_ok=True)
     Ledger.open(target).close()
-    return mark
+    return tally.mark
 
 
 def fresh(
@@ -323,26 +325,35 @@ def cohort_key(ledger: Ledger, reservation: str, round: int) -> bytes:
 
     Guarantee: all processes of this user get the same key until the round is charged, and only this user can read it.
     """
-    name = json.dumps([reservation, round])
-    with ledger.held():
-        keys = _cohorts(ledger)
-        if name not in keys:
-            _keep_cohorts(ledger, keys := keys | {name: secrets.token_hex(32)})
-    return bytes.fromhex(keys[name])
+    with _cohorts(ledger) as keys:
+        return bytes.fromhex(keys.setdefault(json.dumps([reservation, round]), secrets.token_hex(32)))
 
 
 def forget_cohorts(ledger: Ledger, reservation: str, *, upto: int) -> None:
     """Forget the keys of a reservation's rounds up to this one, which is charged."""
+    with _cohorts(ledger) as keys:
+        for name in [name for name in keys if (its := json.loads(name))[0] == reservation and its[1] <= upto]:
+            del keys[name]
+
+
+@contextmanager
+def _cohorts(ledger: Ledger) -> Iterator[dict[str, str]]:
+    """The keys of a ledger's cohorts; changes are on disk afterwards, unless the ledger is in memory."""
+    path = state_folder() / "cohorts" / ledger.id
     with ledger.held():
-        keys = _cohorts(ledger)
-        over = {name for name in keys if (its := json.loads(name))[0] == reservation and its[1] <= upto}
-        if over:
-            _keep_cohorts(ledger, {name: key for name, key in keys.items() if name not in over})
+        keys = _IN_MEMORY.setdefault(ledger, {})
+        if ledger.kept:
+            keys = json.loads(read_ours(path, secret=True)) if path.exists() else {}
+        before = dict(keys)
+        yield keys
+        if ledger.kept and keys != before:
+            make_ours(path.parent)
+            _files.write(path, json.dumps(keys)) if keys else path.unlink()
 
 
 def _carry(home: Home, known: Registered, target: Path, witness: Path) -> None:
     """Copy the ledger, register the copy, and remove the source; or move the witness alone."""
-    if target.exists() and _id_of(target) != known.id:
+    if target.exists() and not _is(target, known.id):
         raise ConfigError(field="TO", value=str(target), remedy="there is another file: name a new one")
     with Ledger.open(known.path) as ledger, ledger.held() as mark:
         if target != known.path:
@@ -350,7 +361,7 @@ def _carry(home: Home, known: Registered, target: Path, witness: Path) -> None:
         write_witness(witness, mark)
         home.update(known.id, mark, path=target, witness=witness)
         if target != known.path:
-            _remove(known.path, of=known.id)
+            _files.remove(known.path)
         if known.witness != witness:
             known.witness.unlink(missing_ok=True)
 
@@ -359,53 +370,26 @@ def _adopt(home: Home, known: Registered, target: Path, witness: Path) -> None:
     """Register the new place of a ledger that was moved by hand, if no entry is missing."""
     if not target.exists():
         raise ConfigError(field="FROM", value=str(known.path), remedy=f"it is not there, and neither is {target}")
-    if _id_of(target) != known.id:
+    if not _is(target, known.id):
         raise LedgerMismatch(f"{target} is not the ledger that was at {known.path}: name the right one")
     guard = Guard(known.path)
     guard.files = (*guard.files, witness)
-    mark = _mark(target, guard)
-    write_witness(witness, mark)
-    home.update(known.id, mark, path=target, witness=witness)
+    tally = _tally(target)
+    guard.check(tally.hashes, moved=True)
+    write_witness(witness, tally.mark)
+    home.update(known.id, tally.mark, path=target, witness=witness)
 
 
-def _mark(file: Path, guard: Guard) -> Mark:
-    """The mark of a file that lacks no entry which a memory of the guard saw."""
+def _tally(file: Path) -> Tally:
     with closing(Chain(file)) as chain, chain.transaction(write=True):
-        hashes = Tally.of(chain).hashes
-        guard.check(hashes, moved=True)
-    return Mark(entries=len(hashes), head=hashes[-1])
+        return Tally.of(chain)
 
 
-def _remove(path: Path, *, of: str) -> None:
-    """Remove the file of a ledger that was moved away."""
-    if path.exists() and _id_of(path) == of:
-        _files.remove(path)
-
-
-def _id_of(path: Path) -> str | None:
-    """The id of a ledger, or None for another file."""
-    with suppress(LedgerError), closing(Chain(path, mode="ro")) as chain, chain.transaction(write=False):
-        return Tally.of(chain).terms.id
-    return None
-
-
-def _cohorts(ledger: Ledger) -> dict[str, str]:
-    if not ledger.kept:
-        return _IN_MEMORY.get(ledger, {})
-    with suppress(FileNotFoundError):
-        return dict(json.loads(read_ours(state_folder() / "cohorts" / ledger.id, secret=True)))
-    return {}
-
-
-def _keep_cohorts(ledger: Ledger, keys: dict[str, str]) -> None:
-    path = state_folder() / "cohorts" / ledger.id
-    if not ledger.kept:
-        _IN_MEMORY[ledger] = keys
-    elif keys:
-        make_ours(path.parent)
-        _files.write(path, json.dumps(keys))
-    else:
-        path.unlink(missing_ok=True)
+def _is(file: Path, ledger: str) -> bool:
+    """Whether a file is the ledger of this id."""
+    with suppress(LedgerError):
+        return _tally(file).terms.id == ledger
+    return False
 
 
 def _check_unchanged(known: Registered, identity: DataIdentity) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from dp_accounting import DpEvent
@@ -24,10 +23,11 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, check_paid, noted
-from incrowd.privacy.ledger.registry import Guard, Location, Mark, write_witness
+from incrowd.privacy.ledger.registry import Guard, Location, write_witness
 from incrowd.privacy.ledger.tally import (
     DataIdentity,
     Forgotten,
+    Mark,
     Reservation,
     Tally,
     Terms,
@@ -108,7 +108,7 @@ class Ledger:
         with chain.transaction(write=True):
             if chain.is_new():
                 guard.check_missing(given)
-                _begin(chain, Terms(**given, forgets=tuple(forgets)))  # type: ignore[arg-type]  # checked just now
+                chain.begin(Terms(**given, forgets=tuple(forgets)).to_json())  # type: ignore[arg-type]  # checked just now
         ledger = cls(chain, guard)
         for name, value in given.items():
             its, remedy = getattr(ledger, name), "give its own, or name another file"
@@ -134,13 +134,13 @@ class Ledger:
         identity = DataIdentity(name=data_identity) if isinstance(data_identity, str) else data_identity
         chain = Chain(None)
         with chain.transaction(write=True):
-            _begin(chain, Terms(budget=budget, relation=relation, data_identity=identity))
+            chain.begin(Terms(budget=budget, relation=relation, data_identity=identity).to_json())
         return cls(chain)
 
     def __enter__(self) -> "Ledger":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class Ledger:
     @property
     def mark(self) -> Mark:
         """How far it had come at the last look."""
-        return Mark(entries=len(self._tally.hashes), head=self._tally.head)
+        return self._tally.mark
 
     @contextmanager
     def held(self) -> Iterator[Mark]:
@@ -398,8 +398,3 @@ def renew_witness(path: Location, *, head: str, witness: Location | None = None)
         if mark.head != head:
             raise LedgerRolledBack(f"the head of {guard.path} is {mark.head}, not {head}: put the latest copy back")
         write_witness(guard.witness, mark)
-
-
-def _begin(chain: Chain, terms: Terms) -> None:
-    chain.create()
-    chain.append("terms", terms.to_json())

@@ -25,7 +25,7 @@ from incrowd.errors import (
 )
 from incrowd.privacy.content import Content, Sample
 from incrowd.privacy.ledger.chain import check_own, connect, translated
-from incrowd.privacy.ledger.tally import DataIdentity
+from incrowd.privacy.ledger.tally import DataIdentity, Mark
 
 Location = str | PathLike[str]
 
@@ -45,14 +45,6 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS samples (owner TEXT NOT NULL, kind TEXT NOT NULL, digests BLOB NOT NULL, "
     "shared REAL NOT NULL, PRIMARY KEY (owner, kind, digests))",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """How many entries a ledger had, and the hash of the last of them."""
-
-    entries: int
-    head: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,6 +135,14 @@ class Reservation:
             charged = max(0, charged - count)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """How many entries a ledger had, and the hash of the last of them."""
+
+    entries: int
+    head: str
+
+
 @dataclass
 class Tally:
     """The sum of a ledger's entries, each of which `apply` adds.
@@ -174,6 +182,11 @@ class Tally:
     def head(self) -> str:
         """The hash of the last entry."""
         return self.hashes[-1] if self.hashes else ""
+
+    @property
+    def mark(self) -> Mark:
+        """How far the ledger has come."""
+        return Mark(entries=len(self.hashes), head=self.head)
 
     def spent(self) -> list[RepeatedEvent]:
         """All that was charged, equal events counted together."""

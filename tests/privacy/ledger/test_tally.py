@@ -6,7 +6,7 @@ import pytest
 
 from incrowd.errors import BudgetExceeded, LedgerDamaged
 from incrowd.privacy.account.events import event_to_json
-from incrowd.privacy.ledger.chain import Chain, Entry, canonical, link
+from incrowd.privacy.ledger.chain import APPLICATION, FORMAT, SCHEMA, Chain, Entry, canonical, link
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Tally
 from tests.privacy.ledgers import EVENT, FITS, SMALL
@@ -16,7 +16,8 @@ from tests.privacy.ledgers import EVENT, FITS, SMALL
 def chain() -> Iterator[Chain]:
     chain = Chain(None)
     with chain.transaction(write=True):
-        chain.create()
+        for statement in (*SCHEMA, f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {FORMAT}"):
+            chain._connection.execute(statement)
     yield chain
     chain.close()
 
