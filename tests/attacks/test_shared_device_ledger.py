@@ -134,23 +134,23 @@ from pathlib import Path
 from incrowd import Device, Server
 from tests.drawdiscard.mail import asked, mails
 from tests.runs.kills import Place, killed_in
-folder, place = Path(sys.argv[1]), Place(sys.argv[2], sys.argv[3], sys.argv[4])
+folder, place = Path(sys.argv[1]), Place(*sys.argv[2:5], int(sys.argv[5]))
 server = Server(asked(), folder=folder / "server", turned_away=1e-6)
 device = Device(mails(), ledger=folder / "ledger.db")
 killed_in(place, lambda: device.contribute(server))
 """
 
 PLACES = {
-    "before it pays": ("allowance.py", "charge", "call", None),
-    "after it paid": ("allowance.py", "charge", "return", "lost"),
-    "before its answer is kept": ("outbox.py", "keep", "call", "lost"),
-    "after its answer is kept": ("outbox.py", "keep", "return", Reason.ACCEPTED),
-    "while its answer is kept": ("_files.py", "sync", "call", Reason.ACCEPTED),
-    "before the answer is in": ("server.py", "_entered", "call", Reason.ACCEPTED),
-    "before the server has kept it": ("server.py", "keep", "call", Reason.ACCEPTED),
-    "when the server has kept it": ("server.py", "keep", "return", Reason.REPEATED),
-    "before the outbox is empty": ("outbox.py", "clear", "call", Reason.REPEATED),
-    "at the very end": ("outbox.py", "clear", "return", "paid"),
+    "before it pays": ("allowance.py", "charge", "call", 1, None),
+    "after it paid": ("allowance.py", "charge", "return", 1, "lost"),
+    "before its answer is kept": ("outbox.py", "keep", "call", 1, "lost"),
+    "after its answer is kept": ("outbox.py", "keep", "return", 1, Reason.ACCEPTED),
+    "while its answer is kept": ("_files.py", "sync", "call", 2, Reason.ACCEPTED),  # after its ledger's witness
+    "before the answer is in": ("server.py", "_entered", "call", 1, Reason.ACCEPTED),
+    "before the server has kept it": ("server.py", "keep", "call", 1, Reason.ACCEPTED),
+    "when the server has kept it": ("server.py", "keep", "return", 1, Reason.REPEATED),
+    "before the outbox is empty": ("outbox.py", "clear", "call", 1, Reason.REPEATED),
+    "at the very end": ("outbox.py", "clear", "return", 1, "paid"),
 }
 
 

@@ -83,11 +83,11 @@ CHARGED_AND_NOT_KEPT = [
     Place("federated/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),
     Place("runs/database.py", "add", "return", 3),
-    Place("incrowd/_files.py", "write", "call", 3),
+    Place("runs/checkpoints.py", "save", "call", 3),
     Place("federated/fedavg.py", "apply", "return", 4),
 ]
 KEPT = [
-    Place("incrowd/_files.py", "write", "return", 3),
+    Place("runs/checkpoints.py", "add", "return", 3),
     Place("runs/checkpoints.py", "save", "return", 3),
     Place("runs/run.py", "_finished", "call"),
     Place("runs/run.py", "_finished", "return"),
