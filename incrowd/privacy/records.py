@@ -107,11 +107,9 @@ class RecordRun:
     def round(self, number: int) -> "RecordRound":
         """A round that is paid for, with the noise of its steps.
 
-        Edge cases: `BudgetExceeded` where plan, ledger or owner have no room for it; nothing was written then.
+        Edge cases: `BudgetExceeded` where plan, ledger or owner have no room for it; nothing was written then. A round
+        that was charged before under the operating system's randomness: `ConfigError`.
         """
-        if number in self.rounds and not self.randomness.simulated:
-            remedy = "it is paid for already, and fresh noise would cost again: go on with another"
-            raise ConfigError(field="round", value=number, remedy=remedy)
         if number not in self.rounds:
             self.reserve()
             if self.ledger.reservation(self.label).charged == self.plan.rounds:
