@@ -17,14 +17,13 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, FINE_GRID, Budget, R
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e9
 MOST_ROUNDS = 10**9
-TOLERANCE = 1e-4
 
 _COARSE, _MIDDLE, _FINE = 1e-2, 1e-3, FINE_GRID
 # The grids to search on, one after another, and how far from the last allowed value the search on each may end.
 _STAGES = {
     "GDP": ((_FINE, 1e-9),),
-    "PLD": ((_COARSE, 1e-3), (_MIDDLE, 2e-5), (_FINE, TOLERANCE)),
-    "RDP": ((_FINE, TOLERANCE),),
+    "PLD": ((_COARSE, 1e-3), (_MIDDLE, 2e-5), (_FINE, 1e-4)),
+    "RDP": ((_FINE, 1e-4),),
 }
 
 
@@ -34,9 +33,8 @@ def smallest_noise(
     budget: Budget,
     relation: Relation,
     accountants: Sequence[str] = ACCOUNTANTS,
-    start: float = 1.0,
 ) -> float:
-    """The least noise multiplier (or common factor of several) whose event keeps to the budget, searched from `start`.
+    """The least noise multiplier (or common factor of several) whose event keeps to the budget.
 
     Guarantee: the price of the event at the returned value is at most the budget's epsilon; at one ten-thousandth less
     noise it is not.
@@ -45,7 +43,7 @@ def smallest_noise(
     large that sampling alone is private enough.
     """
     search = _Calibration(make_event, budget, relation, accountants, cheapest=MOST_NOISE, dearest=LEAST_NOISE)
-    return search.last_allowed(start=start, cheapest_is=f"noise of {MOST_NOISE:g} times the sensitivity")
+    return search.last_allowed(start=1.0, cheapest_is=f"noise of {MOST_NOISE:g} times the sensitivity")
 
 
 def most_rounds(
