@@ -37,6 +37,9 @@ MANY = 5000
 
 ROUNDS = 30
 
+MOMENTUM = 0.7
+"""The server's velocity: steps across a narrow valley cancel out, and the noise in the sum of all steps is the same."""
+
 CONSTANT = 0.1
 """A feature that every example has: the bias of a linear model, with a hundredth of the square of an example."""
 
@@ -216,7 +219,13 @@ def _classes(facts: Outline) -> Tables:
         rate /= bound
     return {
         "local": local,
-        "server": {"learning_rate": rate, "decay": "linear", "average": "tail"},
+        "server": {
+            "kind": "momentum",
+            "momentum": MOMENTUM,
+            "learning_rate": rate * (1 - MOMENTUM),
+            "decay": "linear",
+            "average": "tail",
+        },
         "privacy": privacy,
     }
 
@@ -341,6 +350,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     clash = {"noise": ("sampling", "cohort"), "sampling": ("cohort",)}
     if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound
         advised["server"]["learning_rate"] *= advised["privacy"].pop("clip")["clip_norm"]
+    if "kind" in settings.get("server", {}) and advised["server"].pop("momentum", None) is not None:
+        advised["server"]["learning_rate"] /= 1 - MOMENTUM
     if {"batch_size", "batches"} & settings.get("local", {}).keys():  # one of the two
         advised["local"].pop("batches", None)
     for stated, without in clash.items():
