@@ -5,11 +5,13 @@ from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
 from incrowd.federated.silo import Answer, Silo
 from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
+from incrowd.privacy.records import RecordRun
 
 __all__ = [
     "Answer",
     "Diagnostics",
     "FedAvg",
+    "RecordRun",
     "RoundReport",
     "Score",
     "Silo",

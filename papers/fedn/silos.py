@@ -15,7 +15,7 @@ from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
 from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, SeededRandomness, ServerOptimizer
 from incrowd.data import Clients, Examples, Split, iid
-from incrowd.federated import Silo, SiloFedAvg, SiloReport, score
+from incrowd.federated import RecordRun, Silo, SiloFedAvg, SiloReport, score
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
@@ -24,7 +24,6 @@ from incrowd.learning.features import (
     transform,
 )
 from incrowd.privacy.plan import PlanConfig
-from incrowd.privacy.records import RecordRun
 from papers.fedn.schedule import DELTA, ROUNDS, Published
 from papers.geyer.handwriting import GlyphMetric, MomentNormalisation
 
