@@ -5,7 +5,7 @@
 >>> from incrowd.learning import MeanQuery
 >>> clients = Clients.from_arrays([[3.0], [5.0], [4.0]], [0, 1, 1], owner=[0, 0, 1], classes=2)
 >>> query = MeanQuery(name="column", size=1, bound=10.0, vector=lambda own: own.features.mean(0))
->>> plan = PlanConfig(clients=2, schedule=constant(rounds=1, cohort=2), sampling=Everyone).calibrate(
+>>> plan = PlanConfig(members=2, schedule=constant(rounds=1, cohort=2), sampling=Everyone).calibrate(
 ...     Budget(epsilon=8, delta=0.1))
 >>> ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
 >>> run = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(0), size=query.width)

@@ -116,14 +116,14 @@ def test_maps_have_names_of_all_that_they_depend_on() -> None:
         compose()
 
 
-REVISION = 9
+REVISION = 10
 """Of what is pinned here: a map that computes something else under its name needs the next `cache._REVISION`, or kept
 features would be another map's, and parties would disagree. The test says the numbers to pin.
 """
 PINNED = {
     "second order": 17.2245,
     "patches": 237.079,
-    "grey": 10.1746,
+    "grey": 9.91589,
     "colours": 236.01,
     "rows": 15.5016,
     "tokens": 7.53661,

@@ -120,6 +120,28 @@ def test_who_owns_the_ledger_has_the_last_word_before_anything_is_charged() -> N
     assert its.ledger.spent().epsilon == 0
 
 
+class Counting:
+    """An owner who allows everything, and counts how often they are asked."""
+
+    asked = 0
+
+    def admit(self, *_: object) -> None:
+        self.asked += 1
+
+    def note(self, *_: object) -> dict[str, str]:
+        return {"day": "today"}
+
+
+def test_the_owner_is_asked_once_for_a_round_that_a_simulation_repeats() -> None:
+    owner = Counting()
+    its = paying(owner=owner)
+    its.round(0)
+    its.round(0)
+    assert owner.asked == 1
+    its.check_room()  # what is reserved has its room
+    assert its.ledger.entries()[-1].content()["note"]["day"] == "today"
+
+
 def test_plans_for_clients_and_for_records_are_not_taken_for_each_other() -> None:
     for_clients = PlanConfig(members=40, schedule=constant(rounds=2, cohort=10)).calibrate(BUDGET)
     with pytest.raises(ConfigError, match=r"unit = 'client': give a plan whose unit is"):
