@@ -15,26 +15,19 @@ from incrowd.privacy.records import Note
 class LedgerOwner:
     """The owner of the ledger on which a server's plan is charged, under the offer's fingerprint.
 
-    Guarantee: what is charged on a day costs at most what the policy allows, and no plan has less noise than it asks
-    for.
+    Guarantee: what is charged on a day costs at most what the policy allows.
     """
 
     plan: str
     brake: Brake = field(repr=False)
 
     def check(self, plan: Plan, ledger: Ledger) -> None:
-        """Refuse (`SpecificationRefused`) a budget for more than the ledger's, or for another delta, and too little
-        noise.
-        """
-        owned, asked, least = ledger.budget, plan.budget, self.brake.policy.least_noise
+        """Refuse (`SpecificationRefused`) a budget for more than the ledger's, or for another delta."""
+        owned, asked = ledger.budget, plan.budget
         if asked.delta != owned.delta or asked.epsilon > owned.epsilon:
             raise SpecificationRefused(
                 f"a plan for epsilon = {asked.epsilon:g} at delta = {asked.delta:g}: this party allows at most "
                 f"{owned.epsilon:g} at {owned.delta:g}"
-            )
-        if plan.noise_multiplier < least:
-            raise SpecificationRefused(
-                f"a noise multiplier of {plan.noise_multiplier:.6g} is less than this party asks for, {least:g}"
             )
 
     def admit(self, ledger: Ledger, event: DpEvent) -> None:

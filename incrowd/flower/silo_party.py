@@ -198,7 +198,6 @@ class SiloParty:
 
     def _check(self, offer: SiloOffer, plan: Plan) -> None:
         """Refuse what the policy does not allow, before any of it is worked on."""
-        self._look(offer)
         policy, training = self.policy, plan.training()
         epochs = (training.steps - 0.5) * training.sampling_prob  # as few as come to so many whole steps
         if epochs > policy.most_epochs:
@@ -206,6 +205,11 @@ class SiloParty:
         policy.check_model(offer.columns, offer.model)
         if (noise := plan.config.report_noise) is not None:  # it says how right a model is on the records
             policy.check_scored("a report", noise.noise_multiplier)
+        if training.noise_multiplier < policy.least_noise:
+            raise SpecificationRefused(
+                f"a noise multiplier of {training.noise_multiplier:.6g} is less than this party asks for, "
+                f"{policy.least_noise:g}"
+            )
 
     def _check_records(self, offer: SiloOffer, plan: Plan, own: OwnRecords) -> None:
         """Refuse what could be paid for and not be done, before there is a ledger."""
@@ -239,7 +243,8 @@ class SiloParty:
             raise SpecificationRefused("a question that is not for this silo and this model")
         if request.clip != (LAST if place.round == offer.rounds else {}) or place.round > offer.rounds:
             raise SpecificationRefused("a round that the plan does not know")
-        self._check(offer, offer.plan(self.identity.name))  # the policy may be stricter by now
+        self._look(offer)  # the policy may be stricter by now
+        self._check(offer, offer.plan(self.identity.name))
         return offer
 
     def _offer(self, plan: str) -> SiloOffer | None:

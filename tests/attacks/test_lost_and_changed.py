@@ -164,13 +164,13 @@ def test_a_stricter_rule_holds_for_what_was_accepted_before(rule: str, hospitals
     assert rounds(hospitals) == []
 
 
-@pytest.mark.parametrize("rule", STRICTER[:2])
+@pytest.mark.parametrize("rule", STRICTER)
 def test_a_stricter_rule_holds_for_silos(rule: str, hospitals: Hospitals) -> None:
     hospitals.state("amber", more=OF_RECORDS)
     offer = of_records(hospitals)
     offered(hospitals, offer)
     hospitals.state("amber", more=OF_RECORDS, allow=ALLOW + rule)
-    with pytest.raises(SpecificationRefused):
+    with pytest.raises((SpecificationRefused, ValueError)):
         asked_silo(hospitals, offer)
     assert rounds(hospitals) == []
 
