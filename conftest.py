@@ -36,11 +36,11 @@ PRICES = "INCROWD_TESTS_PRICES"
 ROOT = Path(__file__).parent
 WATCHED = tuple(
     ROOT / name
-    for name in ("incrowd/learning", "incrowd/privacy", "tests/federated", "tests/learning", "tests/privacy")
+    for name in ("incrowd/learning", "incrowd/privacy", "tests/algorithms", "tests/learning", "tests/privacy")
 )
 
 # Of these, tests of what is not measured reach nothing that is measured and that others do not.
-UNWATCHED = re.compile(r"tests/(federated/test_metrics|learning/test_(batches|engine|losses|store|workers))\.py")
+UNWATCHED = re.compile(r"tests/(algorithms/test_metrics|learning/test_(batches|engine|losses|store|workers))\.py")
 
 # Ledgers wait for the disk at every line, which is a seventh of what their tests take. No test sees whether a disk
 # keeps what it was told to: it would have to cut the power.

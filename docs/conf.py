@@ -38,7 +38,7 @@ PACKAGES = (
     "incrowd.data",
     "incrowd.learning",
     "incrowd.learning.features",
-    "incrowd.federated",
+    "incrowd.algorithms",
     *(f"incrowd.privacy.{part}" for part in ("plan", "mechanism", "account", "ledger")),
     "incrowd.drawdiscard",
     "incrowd.cli",

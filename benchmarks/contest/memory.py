@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contest.works import CLIP_NORM, RANDOMNESS, Task, Work
 from incrowd import Budget, FixedClip, Ledger, PlanConfig, PrivateRun, ServerOptimizer, constant
-from incrowd.federated import FedAvg
+from incrowd.algorithms import FedAvg
 from incrowd.learning import ClientTensors, CohortEngine
 
 LARGE = Work(name="large", widths=(784, 600, 100, 10), cohort=10_000)

@@ -25,7 +25,7 @@ from incrowd import (
     SystemRandomness,
     constant,
 )
-from incrowd.federated import FedAvg, State
+from incrowd.algorithms import FedAvg, State
 from incrowd.learning import ClientTensors, CohortEngine, EngineCohort, Execution
 from incrowd.privacy.ledger import DataIdentity
 from incrowd.privacy.mechanism import ClippedSum

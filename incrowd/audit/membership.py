@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.algorithms.evaluate import outputs_of
+from incrowd.algorithms.fedavg import FedAvg, State
+from incrowd.algorithms.metrics import probabilities
 from incrowd.audit.bounds import SURE, allowed, odds
 from incrowd.audit.finding import Finding
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
-from incrowd.federated.evaluate import outputs_of
-from incrowd.federated.fedavg import FedAvg, State
-from incrowd.federated.metrics import probabilities
 from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger

@@ -12,11 +12,11 @@ import numpy as np
 from scipy.stats import norm
 
 from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.algorithms.fedavg import FedAvg, State
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.contributions import slowly_clipped
 from incrowd.audit.finding import Check
 from incrowd.errors import ConfigError
-from incrowd.federated.fedavg import FedAvg, State
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger

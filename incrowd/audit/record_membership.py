@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.algorithms.rehearsal import difference
+from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silo_fedavg import Ask, SiloFedAvg
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
-from incrowd.federated.rehearsal import difference
-from incrowd.federated.silo import Answer
-from incrowd.federated.silo_fedavg import Ask, SiloFedAvg
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.silo import Silo
 from incrowd.audit.checks import Steps
 from incrowd.audit.plays import log_mixed
-from incrowd.federated.counter import Counter
-from incrowd.federated.silo import Silo
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.learning.losses import SQUARED

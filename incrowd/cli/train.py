@@ -118,7 +118,7 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     """Train a run to its end, here or the way that is given, and print what came out; `again` is how to go on with one
     that was stopped.
     """
-    from incrowd.federated.metrics import scalars
+    from incrowd.algorithms.metrics import scalars
     from incrowd.runs.interruption import again_where_dropped
     from incrowd.runs.progress import progress, say
 

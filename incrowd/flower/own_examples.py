@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from incrowd.algorithms.counter import Counter
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
 from incrowd.data.agreement import agreed
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.federated.counter import Counter
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import OfferedRecords, OfferedSections, columns_of, module_of, sections_of
 from incrowd.flower.party import alone

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from incrowd.algorithms.silo import Answer
 from incrowd.errors import DataError, IncrowdError
-from incrowd.federated.silo import Answer
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Price, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from incrowd._random import Randomness, SystemRandomness
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.rehearsal import rehearse
+from incrowd.algorithms.silo import Silo
 from incrowd.errors import ConfigError, DataError, IncrowdError, SpecificationRefused
-from incrowd.federated.counter import Counter
-from incrowd.federated.rehearsal import rehearse
-from incrowd.federated.silo import Silo
 from incrowd.flower.brake import Brake, Identity
 from incrowd.flower.offer import Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
@@ -61,8 +61,8 @@ class SiloParty:
     A server offers the plans of all silos once, asks for their rounds, and at the end for what the silo may claim and
     its report. All that leaves is noised already, and paid for.
 
-    Guarantee: as `incrowd.federated.Silo` and `Brake`. All plans of all servers are charged to one ledger, whose budget
-    is the policy's, and each to its own budget besides. Before an offer is accepted, and anything spent, made-up
+    Guarantee: as `incrowd.algorithms.Silo` and `Brake`. All plans of all servers are charged to one ledger, whose
+    budget is the policy's, and each to its own budget besides. Before an offer is accepted, and anything spent, made-up
     records have gone the whole way. An answer is on the disk before it is given; asked the same again, the silo gives
     the same bytes and charges nothing. What is not the plan's next question, not signed by the server, or not allowed
     by the policy, is refused, and noted. No code of the server's is run.

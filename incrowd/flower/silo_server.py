@@ -9,8 +9,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats
+from incrowd.algorithms.silo import Answer
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated.silo import Answer
 from incrowd.flower.attendance import Attendance
 from incrowd.flower.history import AskedBefore
 from incrowd.flower.network import Node

@@ -9,10 +9,10 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats
+from incrowd.algorithms import State
+from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silo_report import figures
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated import State
-from incrowd.federated.silo import Answer
-from incrowd.federated.silo_report import figures
 from incrowd.flower.attendance import Attendance
 from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.network import Node

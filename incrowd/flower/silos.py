@@ -10,8 +10,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd._random import Floats
+from incrowd.algorithms.silo import Absence, Answer
 from incrowd.errors import DataError
-from incrowd.federated.silo import Absence, Answer
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.wire import Place, Request, sealed, unsealed

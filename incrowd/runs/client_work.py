@@ -9,10 +9,10 @@ from typing import Any
 
 from incrowd import _validate
 from incrowd._random import Randomness
+from incrowd.algorithms import FedAvg, RoundReport, State
+from incrowd.algorithms.fedavg import Trainers
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated import FedAvg, RoundReport, State
-from incrowd.federated.fedavg import Trainers
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from incrowd import _files
 from incrowd._random import Floats
+from incrowd.algorithms import Answer, Silo
 from incrowd.errors import DataError, LedgerRolledBack
-from incrowd.federated import Answer, Silo
 from incrowd.runs.checkpoints import Arrays, Checkpoints
 
 _BESIDE = 4096

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import nn
 
+from incrowd.algorithms.evaluate import outputs_of
+from incrowd.algorithms.metrics import probabilities
 from incrowd.data import Columns, Examples, read_features
 from incrowd.data.examples import Labels
 from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
-from incrowd.federated.evaluate import outputs_of
-from incrowd.federated.metrics import probabilities
 from incrowd.runs.build import featured_examples, loss_of, model_of, section
 from incrowd.runs.config import CommonSections, Config, GivenModel
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning

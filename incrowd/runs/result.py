@@ -14,11 +14,11 @@ from torch import nn
 
 from incrowd import _files
 from incrowd._html import html_table
+from incrowd.algorithms.evaluate import outputs_of
+from incrowd.algorithms.metrics import probabilities
 from incrowd.data import Clients, Columns, from_arrays, read_features
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
-from incrowd.federated.evaluate import outputs_of
-from incrowd.federated.metrics import probabilities
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections

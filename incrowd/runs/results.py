@@ -11,8 +11,8 @@ from torch import Tensor
 
 from incrowd import _files
 from incrowd._random import Floats
+from incrowd.algorithms import evaluate, score
 from incrowd.data import Clients, Examples
-from incrowd.federated import evaluate, score
 from incrowd.learning import Loss, Model
 from incrowd.runs.figures import RunCurve, plot_runs
 from incrowd.runs.folder import CURVE, MODEL, START, SUMMARY

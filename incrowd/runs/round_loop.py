@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from incrowd import _files
+from incrowd.algorithms import State
 from incrowd.errors import DataError, LedgerRolledBack
-from incrowd.federated import State
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.config import BasicRunOptions
 from incrowd.runs.database import Database, Record

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from incrowd import _validate
 from incrowd._random import Randomness
+from incrowd.algorithms import Silo, SiloFedAvg
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.silo_fedavg import Ask
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated import Silo, SiloFedAvg
-from incrowd.federated.counter import Counter
-from incrowd.federated.silo_fedavg import Ask
 from incrowd.learning import ClientTensors, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records

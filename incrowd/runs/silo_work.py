@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from incrowd._random import Randomness
+from incrowd.algorithms import SiloFedAvg, SiloReport, State
+from incrowd.algorithms.silo_fedavg import AskAll
+from incrowd.algorithms.silo_report import figures
 from incrowd.data import Clients
-from incrowd.federated import SiloFedAvg, SiloReport, State
-from incrowd.federated.silo_fedavg import AskAll
-from incrowd.federated.silo_report import figures
 from incrowd.learning import Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.statement import Claims

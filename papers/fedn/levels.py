@@ -20,8 +20,8 @@ from harness import checks
 from harness.pictures import axes, dress
 from harness.seeds import Entry, Say, repeated, silent
 from incrowd import Budget, Everyone, Ledger, Local, PlanConfig, PrivateRun, SeededRandomness, ServerOptimizer, constant
+from incrowd.algorithms import FedAvg, score
 from incrowd.data import Clients, Split, iid
-from incrowd.federated import FedAvg, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from incrowd.privacy.plan import NoiseBy
 from papers.fedn.schedule import DELTA

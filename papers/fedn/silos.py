@@ -14,8 +14,8 @@ from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
 from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, SeededRandomness, ServerOptimizer
+from incrowd.algorithms import RecordRun, Silo, SiloFedAvg, SiloReport, score
 from incrowd.data import Clients, Examples, Split, iid
-from incrowd.federated import RecordRun, Silo, SiloFedAvg, SiloReport, score
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,

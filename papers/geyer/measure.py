@@ -13,8 +13,8 @@ import numpy as np
 
 from harness.seeds import Say, repeated, silent, spread
 from incrowd import Budget, ConfigError, DataError, Ledger, Plan, PrivateRun, SeededRandomness
+from incrowd.algorithms import FedAvg, RoundReport, State, score
 from incrowd.data import Clients, Examples, Split, sorted_shards
-from incrowd.federated import FedAvg, RoundReport, State, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from papers.geyer.paper import PaperSetup
 from papers.geyer.setup import Setup

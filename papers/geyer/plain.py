@@ -8,8 +8,8 @@ import numpy as np
 from harness import checks
 from harness.arrays import Floats
 from incrowd import Local, SeededRandomness
+from incrowd.algorithms import Diagnostics, Watch, score
 from incrowd.data import Split
-from incrowd.federated import Diagnostics, Watch, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from papers.geyer.measure import partitioned, processors, shaped, tested_on
 from papers.geyer.paper import INIT_SCALE, paper_network

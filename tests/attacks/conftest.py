@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.algorithms.conftest import data
 from tests.attacks.shop import HEADER, rows, write
 from tests.command import Command, command
-from tests.federated.conftest import data
 from tests.runs.conftest import folder
 
 __all__ = ["data", "folder", "incrowd", "shop"]

@@ -34,7 +34,7 @@ from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
-from tests.federated.conftest import CLASSES, FEATURES
+from tests.algorithms.conftest import CLASSES, FEATURES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

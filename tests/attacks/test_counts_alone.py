@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import Floats
-from incrowd.federated.counter import Counter
-from incrowd.federated.silo import Silo
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.silo import Silo
 from incrowd.learning import Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.settings.descent import Descent
-from tests.federated.silos import paying, plan
+from tests.algorithms.silos import paying, plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer, _files
 from incrowd._random import Floats, SystemRandomness
+from incrowd.algorithms import FedAvg, Silo
+from incrowd.algorithms.counter import Counter
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
-from incrowd.federated import FedAvg, Silo
-from incrowd.federated.counter import Counter
 from incrowd.learning import ClientTensors, CohortEngine, Model, linear
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
@@ -36,7 +36,7 @@ from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.run import Run
 from incrowd.settings.descent import Descent
-from tests.federated.silos import CLASSES, FEATURES, MODEL, RECORDS, paying, plan, records, zeros
+from tests.algorithms.silos import CLASSES, FEATURES, MODEL, RECORDS, paying, plan, records, zeros
 from tests.runs.small import silos_of
 from tests.runs.test_silo_run import small as small_silos
 

@@ -21,9 +21,9 @@ from safetensors.numpy import load_file
 
 from incrowd import _files
 from incrowd._random import Floats, SeededRandomness
+from incrowd.algorithms import State
 from incrowd.cli import main
 from incrowd.errors import DataError
-from incrowd.federated import State
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -220,7 +220,7 @@ def test_secrets_that_cannot_be_removed_are_an_error_and_there_is_no_result(
 
 def test_a_run_that_lost_its_secrets_does_not_go_on(folder: Path) -> None:
     Run.create(seeded(*CORRELATED), folder)
-    place = Place("federated/fedavg.py", "apply", "return", 2)
+    place = Place("algorithms/fedavg.py", "apply", "return", 2)
     status_of(start(lambda: killed_in(place, Run.open(folder).train)))
     _files.remove(folder / PRIVATE)
     with pytest.raises(DataError, match="put it back"):

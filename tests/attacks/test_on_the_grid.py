@@ -36,8 +36,8 @@ from incrowd.privacy.plan.promise import Noises, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
-from tests.federated.silos import MODEL, paying
-from tests.federated.silos import plan as silo_plan
+from tests.algorithms.silos import MODEL, paying
+from tests.algorithms.silos import plan as silo_plan
 from tests.privacy.receipts import paid, roomy
 
 pytestmark = pytest.mark.watched

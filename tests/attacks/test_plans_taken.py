@@ -8,9 +8,9 @@ import pytest
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
+from incrowd.algorithms import FedAvg, SiloFedAvg
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, SiloFedAvg
 from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -20,7 +20,7 @@ from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.plan.survey import Wish
 from incrowd.privacy.release import PrivateRun
-from tests.federated.conftest import CLASSES, FEATURES
+from tests.algorithms.conftest import CLASSES, FEATURES
 
 pytestmark = pytest.mark.watched
 

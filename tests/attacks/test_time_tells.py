@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from incrowd import _files
 from incrowd._random import Floats, SeededRandomness
-from incrowd.federated import Answer, FedAvg, Silo
+from incrowd.algorithms import Answer, FedAvg, Silo
 from incrowd.runs.build import federated_data
 from incrowd.runs.config import Config
 from incrowd.runs.progress import Bar, Lines, progress
@@ -69,8 +69,8 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def at(pace: float) -> None:
         clock = Clock(pace)
-        monkeypatch.setattr("incrowd.federated.fedavg.time", clock)
-        monkeypatch.setattr("incrowd.federated.silo_fedavg.time", clock)
+        monkeypatch.setattr("incrowd.algorithms.fedavg.time", clock)
+        monkeypatch.setattr("incrowd.algorithms.silo_fedavg.time", clock)
 
         def working(self: FedAvg, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
             found = present(self, cohort, number=number)

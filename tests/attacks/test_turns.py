@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness
+from incrowd.algorithms import FedAvg
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, SpecificationRefused
-from incrowd.federated import FedAvg
 from incrowd.federation import Federation
 from incrowd.flower.invitation import question_key
 from incrowd.flower.offer import Offer

@@ -11,9 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats
+from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silo_fedavg import SiloFedAvg
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
-from incrowd.federated.silo import Answer
-from incrowd.federated.silo_fedavg import SiloFedAvg
 from incrowd.flower.silo_claims import (
     UNSAID,
     check_answer,
@@ -33,7 +33,7 @@ from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement
 from incrowd.runs.run import Run
 from incrowd.settings.descent import Descent
-from tests.federated import silos as small
+from tests.algorithms import silos as small
 from tests.flower.nodes import PlainLine
 from tests.flower.silo_parties import KEYS, NAMES, SERVER, Hospitals, federation_of
 from tests.flower.test_silo_party import CLIENTS, opened, rows, weights

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from incrowd.algorithms.silo import Answer
 from incrowd.errors import DataError
-from incrowd.federated.silo import Answer
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of, read_silo, sealed_answer

@@ -5,8 +5,8 @@ import pytest
 
 from incrowd import Local
 from incrowd._random import SeededRandomness
+from incrowd.algorithms import score
 from incrowd.data import Split
-from incrowd.federated import score
 from incrowd.learning import ClientTensors
 from papers.geyer.measure import partitioned
 from papers.geyer.plain import Plain, learn_plainly

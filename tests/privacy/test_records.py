@@ -11,7 +11,7 @@ from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
-from tests.federated.silos import BUDGET, MODEL, SEEDED, ledger, paying, plan
+from tests.algorithms.silos import BUDGET, MODEL, SEEDED, ledger, paying, plan
 from tests.privacy.ledgers import reads
 
 ROOMY = Budget(epsilon=1e4, delta=1e-5)

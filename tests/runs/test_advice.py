@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import incrowd
-from incrowd.federated.metrics import metrics
+from incrowd.algorithms.metrics import metrics
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble

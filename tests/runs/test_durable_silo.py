@@ -18,7 +18,7 @@ from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo
-from tests.federated.silos import BUDGET, CLASSES, ROUNDS, SEEDED, paying, plan, silo, zeros
+from tests.algorithms.silos import BUDGET, CLASSES, ROUNDS, SEEDED, paying, plan, silo, zeros
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from incrowd.algorithms import score
 from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, LedgerRolledBack
-from incrowd.federated import score
 from incrowd.learning import linear
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.schedule import Schedule, Step

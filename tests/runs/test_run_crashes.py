@@ -79,12 +79,12 @@ CHARGED_AND_NOT_KEPT = [
     Place("privacy/ledger/ledger.py", "charge", "return", 2),
     Place("privacy/release.py", "charge", "return", 2),
     Place("privacy/plan/plan.py", "add_noise", "return", 2),
-    Place("federated/fedavg.py", "moved", "return", 2),
-    Place("federated/fedavg.py", "apply", "return", 1),
+    Place("algorithms/fedavg.py", "moved", "return", 2),
+    Place("algorithms/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),
     Place("runs/database.py", "add", "return", 3),
     Place("runs/checkpoints.py", "save", "call", 3),
-    Place("federated/fedavg.py", "apply", "return", 4),
+    Place("algorithms/fedavg.py", "apply", "return", 4),
 ]
 KEPT = [
     Place("runs/checkpoints.py", "add", "return", 3),

@@ -106,9 +106,9 @@ PLACES = [
     Place("privacy/records.py", "round", "call", 2),
     Place("privacy/ledger/ledger.py", "charge", "return", 3),
     Place("privacy/mechanism/noise.py", "add", "return", 5),
-    Place("federated/silo.py", "answer", "return", 3),
+    Place("algorithms/silo.py", "answer", "return", 3),
     Place("runs/durable_silo.py", "answer", "return", 4),
-    Place("federated/silo_fedavg.py", "apply", "return", 2),
+    Place("algorithms/silo_fedavg.py", "apply", "return", 2),
     Place("runs/database.py", "add", "return", 2),
     Place("runs/run.py", "_finished", "call", 1),
 ]
@@ -245,7 +245,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     folder: Path, seeds: tuple[str, ...], lost: int
 ) -> None:
     Run.create(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds), folder / "run")
-    place = Place("federated/silo_fedavg.py", "_combined", "return", 2)
+    place = Place("algorithms/silo_fedavg.py", "_combined", "return", 2)
     assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
     summary = Run.open(folder / "run").train()
     assert summary["rounds"] == ROUNDS - lost

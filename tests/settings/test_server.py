@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from incrowd._random import Floats
-from incrowd.federated.fedavg import State
+from incrowd.algorithms.fedavg import State
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.plan.promise import Carry
 from incrowd.settings.server import ServerOptimizer

@@ -12,7 +12,7 @@ from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.promise import Noises
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
-from tests.federated.silos import plan
+from tests.algorithms.silos import plan
 
 
 @pytest.mark.parametrize(("declared", "least"), [(1, 1), (9, 9), (10, 9), (11, 10), (20, 18), (1000, 900)])

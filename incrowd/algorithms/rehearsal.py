@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.algorithms.counter import Counter
 from incrowd.errors import RehearsalFailed
-from incrowd.federated.counter import Counter
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
 from incrowd.privacy.mechanism.noise import RecordTraining

@@ -5,9 +5,9 @@ import pytest
 
 from incrowd import ServerOptimizer
 from incrowd._random import Floats
+from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silo_fedavg import Ask, SiloFedAvg, SiloReport
 from incrowd.errors import ConfigError
-from incrowd.federated.silo import Answer
-from incrowd.federated.silo_fedavg import Ask, SiloFedAvg, SiloReport
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
@@ -15,7 +15,7 @@ from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
-from tests.federated.silos import MODEL, ROUNDS, SEEDED, paying, plan, records, right, silo
+from tests.algorithms.silos import MODEL, ROUNDS, SEEDED, paying, plan, records, right, silo
 
 ROOM = Budget(epsilon=200.0, delta=1e-5)
 

@@ -7,9 +7,9 @@ import pytest
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd.algorithms import FedAvg, State, score
 from incrowd.data import Clients
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, State, score
 from incrowd.learning import ClientTensors
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -20,7 +20,7 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.promise import NoiseBy, Promise
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
-from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
+from tests.algorithms.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
 from tests.privacy.receipts import noised
 from tests.reference.naive_fedavg import exact_rounds
 

@@ -5,8 +5,8 @@ import pytest
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import Randomness, SeededRandomness
+from incrowd.algorithms import FedAvg
 from incrowd.data import Clients, Examples, Partition
-from incrowd.federated import FedAvg
 from incrowd.learning import ClientTensors, CohortEngine, Execution, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
+from incrowd.algorithms import FedAvg, SiloFedAvg, score
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.silo import Answer, Silo
 from incrowd.data import Clients, Examples, Partition
 from incrowd.data.inputs import each
 from incrowd.errors import ConfigError, DataError, RehearsalFailed
-from incrowd.federated import FedAvg, SiloFedAvg, score
-from incrowd.federated.counter import Counter
-from incrowd.federated.silo import Answer, Silo
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
@@ -24,7 +24,7 @@ from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.settings.descent import Descent
-from tests.federated.silos import paying
+from tests.algorithms.silos import paying
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 
 SIZES = (5, 9, 4, 7)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from incrowd.algorithms import score
 from incrowd.data import Examples
-from incrowd.federated import score
 from incrowd.learning import LOGISTIC, SQUARED, linear
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats
+from incrowd.algorithms.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.errors import ConfigError
-from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
 from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.label_shares import ClassPrior

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from incrowd.data import Examples
-from incrowd.data.examples import IGNORED
-from incrowd.federated import evaluate
-from incrowd.federated.metrics import (
+from incrowd.algorithms import evaluate
+from incrowd.algorithms.metrics import (
     BINS,
     metrics,
     of_several,
     probabilities,
     scalars,
 )
+from incrowd.data import Examples
+from incrowd.data.examples import IGNORED
 from incrowd.learning import LOGISTIC, POISSON, SQUARED, linear
 
 

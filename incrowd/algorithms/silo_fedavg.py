@@ -13,9 +13,9 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
+from incrowd.algorithms.fedavg import State
+from incrowd.algorithms.silo import Absence, Answer
 from incrowd.errors import ConfigError
-from incrowd.federated.fedavg import State
-from incrowd.federated.silo import Absence, Answer
 from incrowd.learning import Model
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.plan.promise import Carry

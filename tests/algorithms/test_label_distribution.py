@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import Floats, SeededRandomness
+from incrowd.algorithms import FedAvg, State
 from incrowd.data.examples import IGNORED
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, State
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, Answer, ClientTensors, CohortEngine, Model, linear, mlp
 from incrowd.learning.label_shares import ClassPrior, label_query
 from incrowd.privacy.account.accounting import Budget

@@ -7,9 +7,9 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.rehearsal import difference, rehearse
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
-from incrowd.federated.counter import Counter
-from incrowd.federated.rehearsal import difference, rehearse
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
@@ -42,10 +42,10 @@ class Silo:
     fastest) on at most `physical_batch` records at once.
 
     Guarantee: before this process's first charge, made-up records have gone the whole way that the silo's own will go
-    (`incrowd.federated.rehearsal`). The event of a round is on the silo's ledger before a batch, or any noise, is drawn
-    for it, so what was sent never costs more than the ledger says, and the ledger says no more than the budget, however
-    often this process ends and starts again. Nothing leaves but `Answer`, whose update comes from the noised sums of
-    the steps alone.
+    (`incrowd.algorithms.rehearsal`). The event of a round is on the silo's ledger before a batch, or any noise, is
+    drawn for it, so what was sent never costs more than the ledger says, and the ledger says no more than the budget,
+    however often this process ends and starts again. Nothing leaves but `Answer`, whose update comes from the noised
+    sums of the steps alone.
 
     Edge cases: a round that the budget, or a day's limit, does not allow is not begun, and the answer says so; so is
     one that was charged before a crash under the operating system's randomness: it stays paid and is lost. Refused, and

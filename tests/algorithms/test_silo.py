@@ -3,13 +3,13 @@ import pytest
 import torch
 
 from incrowd._random import SystemRandomness
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.silo import Silo
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.federated.counter import Counter
-from incrowd.federated.silo import Silo
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
-from tests.federated.silos import (
+from tests.algorithms.silos import (
     BUDGET,
     CLASSES,
     MODEL,

@@ -1,10 +1,10 @@
 """Rounds: what a server and its clients do together, and what it reports."""
 
-from incrowd.federated.diagnostics import Diagnostics, Watch
-from incrowd.federated.evaluate import Score, evaluate, score
-from incrowd.federated.fedavg import FedAvg, RoundReport, State
-from incrowd.federated.silo import Answer, Silo
-from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
+from incrowd.algorithms.diagnostics import Diagnostics, Watch
+from incrowd.algorithms.evaluate import Score, evaluate, score
+from incrowd.algorithms.fedavg import FedAvg, RoundReport, State
+from incrowd.algorithms.silo import Answer, Silo
+from incrowd.algorithms.silo_fedavg import SiloFedAvg, SiloReport, Standing
 from incrowd.privacy.records import RecordRun
 
 __all__ = [

@@ -5,11 +5,11 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from incrowd._random import Floats, SystemRandomness
+from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.silo_report import _deviation, figures
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.federated.counter import Counter
-from incrowd.federated.silo_report import _deviation, figures
 from incrowd.privacy.account.accounting import price
-from tests.federated.silos import BUDGET, CLASSES, MODEL, ROUNDS, paying, plan, records, silo
+from tests.algorithms.silos import BUDGET, CLASSES, MODEL, ROUNDS, paying, plan, records, silo
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from incrowd.algorithms.metrics import Metrics, metrics
 from incrowd.data import Examples
 from incrowd.data.examples import IGNORED
 from incrowd.data.inputs import each
-from incrowd.federated.metrics import Metrics, metrics
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
 from incrowd.learning.inputs import calling
 
@@ -46,7 +46,7 @@ def evaluate(
     *,
     loss: Loss = CROSS_ENTROPY,
 ) -> Metrics | None:
-    """What people report of weights, on the same examples: see `incrowd.federated.metrics`.
+    """What people report of weights, on the same examples: see `incrowd.algorithms.metrics`.
 
     Edge cases: of more than 2^25 outputs, as of long texts over a large vocabulary, nothing is reported.
     """
