@@ -1,11 +1,19 @@
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from dp_accounting import GaussianDpEvent
 
+from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy import statement
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity, Forgotten
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
     ALWAYS_UNCOVERED,
@@ -104,3 +112,62 @@ def test_claims_hold_every_statement_under_its_partys_name() -> None:
 def test_a_single_claim_needs_no_comparison() -> None:
     text = Claims(by_party={"north": RECORDS, "south": RECORDS}).text()
     assert text == f"north, south may claim:\n{RECORDS.text()}"
+
+
+def ledger_of(folder: Path, **terms: Any) -> Ledger:
+    identity = {name: terms.pop(name) for name in ("public", "released") if name in terms}
+    return Ledger.open(
+        folder / "ledger",
+        budget=Budget(epsilon=50.0, delta=1e-6),
+        relation=Relation.REPLACE_ONE,
+        data_identity=DataIdentity(name="patients", **identity),
+        **terms,
+    )
+
+
+def said_of(ledger: Ledger, *charges: Mapping[str, Any], seed: bool = False, own: int | None = None) -> Statement:
+    """The statement of the silo's owner after these charges, of which the last ones are its own."""
+    randomness = SeededRandomness(0) if seed else SystemRandomness()
+    for note in charges or ({},):
+        ledger.charge(GaussianDpEvent(5.0), randomness=randomness, note=note)
+    mine = len(charges or ({},)) if own is None else own
+    return statement.stated(ledger, unit="client", trust=statement.LOCAL_TRUST, sampler="all", own=mine)
+
+
+CAVEATS: Mapping[str, Callable[[Path], Statement]] = {
+    "SIMULATION": lambda at: said_of(ledger_of(at), seed=True),
+    "FORGOTTEN": lambda _: said_of(
+        Ledger.in_memory(budget=Budget(epsilon=50.0, delta=1e-6), relation=Relation.REPLACE_ONE)
+    ),
+    "PUBLIC": lambda at: said_of(ledger_of(at, public=True)),
+    "RELEASED": lambda at: said_of(ledger_of(at, released=True)),
+    "AFRESH": lambda at: said_of(ledger_of(at, forgets=[Forgotten(ledger="x", entries=3, epsilon=2.5, delta=1e-6)])),
+    "SHARED": lambda at: said_of(ledger_of(at), {}, {}, own=1),
+    "UNNUMBERED": lambda at: said_of(ledger_of(at), {"numbered": False}),
+    "OTHER_UNIT": lambda at: said_of(ledger_of(at), {"unit": "record"}),
+    "OTHER_TRUST": lambda at: said_of(ledger_of(at), {"noise_by": "server"}),
+    "THIRD_PARTY": lambda at: said_of(ledger_of(at), {"third_party": "loss mine:hinge"}),
+    "MEDIAN": lambda at: said_of(ledger_of(at), {"private": False}),
+}
+"""A ledger for each caveat that there is, and for no other."""
+
+_OTHERS = {"FORMAT", "UNCHANGED", "FINITE", "ROUND_CEILING"}
+
+
+def beginning(name: str) -> str:
+    """A caveat up to its first blank to fill in, or the part after it."""
+    text: str = getattr(statement, name)
+    return max((part.split("}")[-1] for part in text.split("{")), key=len)
+
+
+def test_every_caveat_comes_from_the_ledger_alone_and_from_no_other_cause(tmp_path: Path) -> None:
+    """Rule 7 of the house: whatever weakens the promise stands in the statement."""
+    texts = {name for name, value in vars(statement).items() if name.isupper() and isinstance(value, str)}
+    assert {name for name in texts - _OTHERS if not name.endswith("TRUST")} | {"OTHER_TRUST"} == set(CAVEATS)
+    assert said_of(ledger_of(tmp_path)).caveats == ()
+    for name, scenario in CAVEATS.items():
+        (folder := tmp_path / name).mkdir()
+        found = scenario(folder)
+        assert {other for other in CAVEATS if any(beginning(other) in each for each in found.caveats)} == {name}
+        assert " ".join(found.caveats[0].split()) in " ".join(found.text().split())
+        assert found.caveats[0] in found.to_json()["caveats"]  # type: ignore[operator]  # a tuple of texts

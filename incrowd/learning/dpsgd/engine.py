@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -86,15 +87,29 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
+        with self._at(weights, training) as (now, sums):
+            walk = _Walk(self.descent, now)
+            for noised in sums.steps(training, noise=noise, batches=batches):
+                walk.step(noised, training.expected_batch)
+            return Trained(weights=now.cpu(), dropped=sums.dropped)
+
+    def clipped_sum(self, weights: ArrayLike | Tensor, training: RecordTraining, *, batches: Stream) -> Tensor:
+        """The clipped sum of one step's batch at these weights, without noise: private."""
+        one = replace(training, steps=1)
+        with self._at(weights, one) as (_, sums):
+            [total] = sums.steps(one, noise=_as_it_is, batches=batches)
+            return total
+
+    @contextmanager
+    def _at(self, weights: ArrayLike | Tensor, training: RecordTraining) -> Iterator[tuple[Tensor, "ClippedSums"]]:
+        """A copy of the weights, and the sums at that copy."""
         device = self.records.device
         with ieee(device.type), self._own.unchanged():
             now = self.model.flat(weights).to(device, copy=True)
-            sums, walk = self._sums(now, training), _Walk(self.descent, now)
+            sums = self._sums(now, training)
             module = sums.gradients.module or nn.Identity()
             with remembering_nothing(module, device, whose="record"):
-                for noised in sums.steps(training, noise=noise, batches=batches):
-                    walk.step(noised, training.expected_batch)
-            return Trained(weights=now.cpu(), dropped=sums.dropped)
+                yield now, sums
 
     def _sums(self, weights: Tensor, training: RecordTraining) -> "ClippedSums":
         if self._cache is not None and self._head is not None and self._cache.pays(training, self.execution):
@@ -133,6 +148,10 @@ class ClippedSums:
         factors = clip.factors(np.where(finite, lengths, 0.0)) * finite
         self.gradients.add(torch.from_numpy(factors).to(norms.device))
         self.dropped += len(lengths) - int(finite.sum())
+
+
+def _as_it_is(total: Tensor) -> Tensor:
+    return total.double().cpu().clone()
 
 
 class _Walk:

@@ -130,9 +130,9 @@ class RecordTraining:
         """The noise of a step."""
         return GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
 
-    def check_noise(self, size: int) -> None:
-        """Refuse noise that fits no grid for sums of so many numbers, before it is paid for (see `GaussianNoise`)."""
-        self.noise.step(size, contributions_bound=self.most_records)
+    def grid_step(self, size: int) -> float:
+        """The step of the grid of sums of so many numbers. Edge cases: noise that fits no grid is refused, unpaid."""
+        return self.noise.step(size, contributions_bound=self.most_records)
 
     def noised(self, total: Floats, *, receipt: Receipt, at: Purpose) -> Floats:
         """A step's clipped sum with noise on it, safe on floating point; every call costs `event`."""

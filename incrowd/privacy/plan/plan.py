@@ -385,7 +385,7 @@ class Plan:
             most_records=config.members,
         )
         if size is not None:
-            training.check_noise(size)
+            training.grid_step(size)
         return training
 
     def check_held(self, held: int, *, silo: str) -> None:
