@@ -134,6 +134,16 @@ class RecordTraining:
         """The step of the grid of sums of so many numbers. Edge cases: noise that fits no grid is refused, unpaid."""
         return self.noise.step(size, contributions_bound=self.most_records)
 
+    def whole(self, total: Floats) -> Whole:
+        """A silo's clipped sum of one step as it leaves for a server that adds the noise: whole steps of its grid.
+
+        Guarantee: sums of several silos add up exactly, and one record moves them by at most `sensitivity` beside the
+        rounding that the noise covers. Edge cases: a sum that its records cannot have is refused.
+        """
+        check_sum(total, bound=self.sensitivity, contributions_bound=self.most_records)
+        step = self.grid_step(total.size)
+        return Whole(steps=np.rint(total / step).astype(np.int64), step=step)
+
     def noised(self, total: Floats, *, receipt: Receipt, at: Purpose) -> Floats:
         """A step's clipped sum with noise on it, safe on floating point; every call costs `event`."""
         return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.most_records).values

@@ -70,7 +70,7 @@ def check(path: Path, releases: Releases, before: int) -> int:
 # Killed
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, pytest.param(180, marks=pytest.mark.slow)])
 def test_a_process_killed_at_a_random_moment_has_released_nothing_that_it_did_not_charge(
     path: Path, releases: Releases, kills: int
 ) -> None:
