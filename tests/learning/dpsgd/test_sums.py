@@ -15,7 +15,7 @@ from incrowd.settings.descent import Descent
 from tests.learning.dpsgd.cases import KINDS, RANDOMNESS, Seen, rows, start, training, without
 from tests.reference import one_record
 
-MAKE, LOSS, _, _ = KINDS["perceptron"]
+MAKE, LOSS, *_ = KINDS["perceptron"]
 MODEL, RECORDS = MAKE(), rows()
 EVERYONE = training(steps=1, sampling_prob=1.0, clip_norm=0.5)
 SAMPLED = training(steps=1, sampling_prob=0.25, clip_norm=0.5)
