@@ -21,12 +21,11 @@ from incrowd import Budget, Ledger, Randomness, Relation, SeededRandomness, Syst
 from incrowd.privacy.account import compose
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import (
+    Banded,
     CorrelatedNoise,
     GaussianNoise,
     Participation,
-    StrategyMatrix,
     optimal_banded,
-    optimal_blt,
 )
 
 CLIENTS = 1000
@@ -58,7 +57,7 @@ def independent(noise: GaussianNoise, total: Floats, source: Randomness) -> Call
     return lambda: noise.add(total, receipt=receipt, at=("noise", next(number)), contributions_bound=CLIENTS)
 
 
-def correlated(strategy: StrategyMatrix, total: Floats, source: Randomness) -> Callable[[], object]:
+def correlated(strategy: Banded, total: Floats, source: Randomness) -> Callable[[], object]:
     """One round's release after enough rounds to fill the memory."""
     noise = CorrelatedNoise(
         noise_multiplier=1.0,
@@ -100,12 +99,11 @@ def measure(size: int, repeats: int) -> list[Result]:
     """Every kind of noise from every source."""
     total = np.full(size, 1 / size)
     warm_up()
-    banded, blt = optimal_banded(PARTICIPATION, bands=20), optimal_blt(PARTICIPATION, buffers=4)
+    banded = optimal_banded(PARTICIPATION, bands=20)
     releases = {}
     for name, source in SOURCES.items():
         releases["Gaussian", name] = independent(GaussianNoise(noise_multiplier=1.0, clip_norm=1.0), total, source)
         releases["correlated, 20 bands", name] = correlated(banded, total, source)
-        releases["correlated, 4 buffers", name] = correlated(blt, total, source)
     releases["floats (unsafe)", "NumPy"] = unsafe(total)
     results = []
     for (noise, name), release in releases.items():

@@ -23,8 +23,7 @@ from incrowd.learning.mean_query import MeanQuery
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
-from incrowd.privacy.plan.promise import Carry
-from incrowd.privacy.release import PrivateRun, Release, Trainer
+from incrowd.privacy.release import Carry, PrivateRun, Release, Trainer
 from incrowd.settings.server import ServerOptimizer
 
 

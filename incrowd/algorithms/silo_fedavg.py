@@ -18,9 +18,8 @@ from incrowd.algorithms.silo import Absence, Answer
 from incrowd.errors import ConfigError
 from incrowd.learning import Model
 from incrowd.privacy.mechanism.clipping import NormalisedClip
-from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.release import Carry, PrivateRun
 from incrowd.settings.server import ServerOptimizer
 
 Ask = Callable[[int, Floats], Answer]

@@ -20,9 +20,7 @@ from incrowd.audit.plays import CanaryGame, Play
 from incrowd.errors import IncrowdError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.promise import Promise
 from incrowd.runs.client_work import ClientWork
 
 _TRIALS, _QUICK = 20_000, 4_000
@@ -63,7 +61,7 @@ class Effort:
         return max(2, min(math.ceil(self.trials / game.canaries), affordable))
 
 
-def audit_plan(plan: Promise, budget: Budget, *, effort: Effort) -> Audited:
+def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
     """Attack a plan that was to keep to this budget, on federations that are made of canaries.
 
     Guarantee: nobody's data are looked at and no ledger is opened. A right plan fails once in some 30,000 audits: each
@@ -160,14 +158,14 @@ def _refusal(name: str, error: IncrowdError) -> Check:
     return Check(name=name, measured=f"refused: {error}", stated="works", holds=False)
 
 
-def _described(plan: Promise, effort: Effort) -> dict[str, object]:
+def _described(plan: Plan, effort: Effort) -> dict[str, object]:
     return {
         "unit": "client",
         "clients": plan.round(0).sampler.clients,
         "rounds": plan.rounds,
         "sampler": type(plan.round(0).sampler).__name__,
-        "clip": type(plan.start(1).clip).__name__,
-        "noise": "correlated" if isinstance(plan, CorrelatedPlan) else plan.noise_by,
+        "clip": type(plan.config.clip).__name__,
+        "noise": plan.noise_by if plan.config.groups is None else "correlated",
         "noise_multiplier": plan.noise_multiplier,
         "seed": effort.seed,
     }

@@ -15,8 +15,7 @@ from incrowd.audit.contributions import FirstRound
 from incrowd.audit.finding import Check
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import ElementwiseClip, PerLayerClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun
 
 _NUMBERS = 40_000
@@ -24,12 +23,12 @@ _RUNS = 100
 _COHORTS = 500
 
 
-def noise_in_earnest(plan: Promise) -> Check:
+def noise_in_earnest(plan: Plan) -> Check:
     """The noise of the operating system's randomness, in which no simulation takes part, has the size that is stated.
 
     Guarantee: of a right pipeline it fails once in a million audits at most, although nothing of it can be seeded.
     """
-    clip = plan.start(1).clip
+    clip = plan.config.clip
     layered = isinstance(clip, PerLayerClip | ElementwiseClip)
     size = FirstRound(plan=plan).size if layered else _NUMBERS
     noises: list[Floats] = []
@@ -47,14 +46,14 @@ def noise_in_earnest(plan: Promise) -> Check:
     return size_of_noise("noise in earnest", np.concatenate(noises))
 
 
-def every_client_alike(plan: Promise, *, seed: int) -> list[Check]:
+def every_client_alike(plan: Plan, *, seed: int) -> list[Check]:
     """Each client, whatever its number, is drawn as often as is priced: for one that is drawn more often nothing holds.
 
     Edge cases: where everyone takes part, or clients take turns, nothing is drawn: no check.
     """
     sampler = plan.round(0).sampler
     chance = sampler.expected_cohort / sampler.clients
-    if chance == 1 or isinstance(plan, CorrelatedPlan):
+    if chance == 1 or plan.config.groups is not None:
         return []
     alike = next((number for number in range(plan.rounds) if plan.round(number).sampler != sampler), plan.rounds)
     size, taken, drawn = FirstRound(plan=plan).size, np.zeros(sampler.clients, np.int64), 0

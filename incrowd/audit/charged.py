@@ -21,8 +21,7 @@ from incrowd.privacy.account.events import compose, event_from_json
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import sensitivity
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun, Release
 
 _PARTY_ROUNDS = 20
@@ -68,7 +67,7 @@ class ChargedRound:
         return multiplier * clip.clip_norm
 
 
-def charged_checks(plan: Promise, budget: Budget) -> list[Check]:
+def charged_checks(plan: Plan, budget: Budget) -> list[Check]:
     """The noise, the cohorts and the price of all rounds, as the ledger has them."""
     game = CanaryGame(plan=plan)
     ledger, nobody = game.ledger(), np.zeros(game.canaries, np.bool_)
@@ -87,10 +86,10 @@ def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[
     plan = game.plan
     ratios = []
     for charged, release in zip(rounds, releases, strict=True):
-        if isinstance(plan, CorrelatedPlan):
-            column = plan.noise.strategy.column(plan.rounds)
-            moves = sensitivity(column, plan.noise.participation)
-            wanted = rounds[0].multiplier * moves * plan.noise.clip_norm
+        if plan.correlated is not None:
+            column = plan.correlated.strategy.column(plan.rounds)
+            moves = sensitivity(column, plan.correlated.participation)
+            wanted = rounds[0].multiplier * moves * plan.correlated.clip_norm
         else:
             wanted = charged.std(_clip_of(game.clip, release.clip_norm))
         local = math.sqrt(plan.round(release.round).sampler.clients) if plan.noise_by == "party" else 1.0
@@ -111,16 +110,16 @@ def _clip_of(clip: Clip | MedianClip, bound: float) -> Clip:
     return replace(clip, clip_norm=bound) if isinstance(clip, QuantileClip) else clip
 
 
-def _cohorts(plan: Promise, rounds: Sequence[ChargedRound]) -> Check:
+def _cohorts(plan: Plan, rounds: Sequence[ChargedRound]) -> Check:
     """Clients are drawn as often as was charged, and in the way that was."""
-    kinds = {"Poisson": "poisson", "FixedSize": "fixed", "Everyone": "everyone", "Cyclic": "turns"}
+    kinds = {"Poisson": "poisson", "FixedSize": "fixed", "Everyone": "everyone"}
     off, said, done = 0.0, "", ""
     for number, charged in enumerate(rounds):
+        if plan.config.groups is not None:
+            continue  # turns are known, and priced as such, in one event for the whole run
         sampler = plan.round(number).sampler
         chance = sampler.expected_cohort / sampler.clients
-        kind = "everyone" if chance == 1 and not isinstance(plan, CorrelatedPlan) else kinds[type(sampler).__name__]
-        if isinstance(plan, CorrelatedPlan):
-            continue  # turns are known, and priced as such, in one event for the whole run
+        kind = "everyone" if chance == 1 else kinds[type(sampler).__name__]
         if kind != charged.sampler or abs(charged.chance - chance) > 1e-12:
             off, said, done = 1.0, f"{charged.sampler}, {charged.chance:.6g}", f"{kind}, {chance:.6g}"
     return Check(
@@ -128,7 +127,7 @@ def _cohorts(plan: Promise, rounds: Sequence[ChargedRound]) -> Check:
     )
 
 
-def _price(plan: Promise, events: Sequence[DpEvent], budget: Budget) -> Check:
+def _price(plan: Plan, events: Sequence[DpEvent], budget: Budget) -> Check:
     """All that was charged, priced anew at the delta that was asked for, is no more than is stated and was wanted."""
     stated = min(plan.price.epsilon, budget.epsilon)
     runs = [(event, 1) for event in events]
@@ -141,7 +140,7 @@ def _price(plan: Promise, events: Sequence[DpEvent], budget: Budget) -> Check:
     )
 
 
-def order_of_charge(plan: Promise) -> Check:
+def order_of_charge(plan: Plan) -> Check:
     """When a round's noise is drawn, its event is on the ledger."""
     first = FirstRound(plan=plan)
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
@@ -179,7 +178,7 @@ class _Overheard:
         return self._inner.stream(purpose, *indices)
 
 
-def party_checks(plan: Promise, *, seed: int) -> list[Check]:
+def party_checks(plan: Plan, *, seed: int) -> list[Check]:
     """Where noise is local: the noise of one client is not that of another, nor that of its own next round.
 
     Under a seed a round may be looked at again; each time one client alone is there, so that what is released is what
@@ -207,7 +206,7 @@ def party_checks(plan: Promise, *, seed: int) -> list[Check]:
     return [*found, likeness(pairs, name="noise of two clients, alike by")] if pairs else found
 
 
-def bit_checks(plan: Promise, *, seed: int) -> list[Check]:
+def bit_checks(plan: Plan, *, seed: int) -> list[Check]:
     """Where a clip follows a quantile: the share that moves its bound has the noise that was paid for."""
     first = FirstRound(plan=plan)
     clip = first.clip

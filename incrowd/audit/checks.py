@@ -18,8 +18,7 @@ from incrowd.audit.bounds import SURE
 from incrowd.audit.finding import Check
 from incrowd.audit.plays import CanaryGame, Play, participation
 from incrowd.privacy.account.accounting import Relation
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Poisson
 
 ALARM = (1 - SURE) / 4
@@ -94,7 +93,7 @@ def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
     ]
 
 
-def price_checks(plan: Promise) -> list[Check]:
+def price_checks(plan: Plan) -> list[Check]:
     """The stated epsilon, against a lower bound of the stated noise; and what the ledger says in the end."""
     lost, stated = least_epsilon(plan), plan.price.epsilon
     game = CanaryGame(plan=plan)
@@ -120,7 +119,7 @@ def price_checks(plan: Promise) -> list[Check]:
     ]
 
 
-def least_epsilon(plan: Promise) -> float:
+def least_epsilon(plan: Plan) -> float:
     """The epsilon that an adversary gains at the plan's delta, from below.
 
     Guarantee: never above the epsilon of the stated mechanism.
@@ -129,8 +128,8 @@ def least_epsilon(plan: Promise) -> float:
     counts both values.
     """
     delta = plan.budget.delta
-    if isinstance(plan, CorrelatedPlan):
-        return least_epsilon_of({(1.0, plan.noise.noise_multiplier): 1}, delta)
+    if plan.correlated is not None:
+        return least_epsilon_of({(1.0, plan.correlated.noise_multiplier): 1}, delta)
     replaces = plan.relation is Relation.REPLACE_ONE
     steps: Counter[tuple[float, float]] = Counter()
     for number in range(plan.rounds):

@@ -18,7 +18,7 @@ from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, NormalisedClip, PerLayerClip
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
 _ROUNDING = 1e-4
@@ -32,12 +32,12 @@ _SIZE = 24
 class FirstRound:
     """The first round of a plan, from outside: as often as wanted, with any contributions."""
 
-    plan: Promise
+    plan: Plan
 
     @cached_property
     def clip(self) -> Clip | MedianClip:
         """What bounds contributions."""
-        return self.plan.start(1).clip
+        return self.plan.config.clip
 
     @cached_property
     def size(self) -> int:
@@ -115,7 +115,7 @@ class FirstRound:
             self._run(SystemRandomness(), ledger=ledger, label=label)
 
 
-def contribution_checks(plan: Promise) -> list[Check]:
+def contribution_checks(plan: Plan) -> list[Check]:
     """What enters of a contribution, however it is made, and that it is a function of its own client alone.
 
     Edge cases: the median of a cohort depends on others, as its statement says: of such a plan only the denominator is
@@ -141,7 +141,7 @@ def contribution_checks(plan: Promise) -> list[Check]:
     ]
 
 
-def order_checks(plan: Promise) -> list[Check]:
+def order_checks(plan: Plan) -> list[Check]:
     """Each client once and each round once, as long as the ledger has room; noise that never comes again."""
     first = FirstRound(plan=plan)
     attempts: dict[str, Callable[[], None]] = {

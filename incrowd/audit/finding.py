@@ -8,8 +8,7 @@ from typing import Any
 from incrowd._random import Floats
 from incrowd.audit import bounds
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 
 CONFIDENCE = 0.95
 
@@ -182,7 +181,7 @@ def bounded(
     )
 
 
-def scored(plan: Promise, inside: Floats, outside: Floats, *, attack: str, note: str) -> Finding:
+def scored(plan: Plan, inside: Floats, outside: Floats, *, attack: str, note: str) -> Finding:
     """The same for clients of a plan.
 
     Edge cases: nobody inside, or nobody outside, is a `ConfigError`.
@@ -194,15 +193,15 @@ def scored(plan: Promise, inside: Floats, outside: Floats, *, attack: str, note:
     return bounded(claim_of(plan), inside, outside, attack=attack, note=note)
 
 
-def claim_of(plan: Promise) -> Claim:
+def claim_of(plan: Plan) -> Claim:
     """What a plan promises each client."""
     delta = plan.budget.delta
     return Claim(unit="client", epsilon=plan.price.epsilon, delta=delta, gaussian=_about_everyone(plan))
 
 
-def _about_everyone(plan: Promise) -> bool:
+def _about_everyone(plan: Plan) -> bool:
     """Whether all releases are Gaussian about everyone, so that the run has a Gaussian trade-off curve."""
-    if isinstance(plan, CorrelatedPlan):
+    if plan.config.groups is not None:
         return True
     samplers = [plan.round(number).sampler for number in range(plan.rounds)]
     return all(sampler.expected_cohort == sampler.clients for sampler in samplers)

@@ -22,7 +22,6 @@ from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.runs.client_work import ClientWork
 
@@ -118,8 +117,8 @@ def _noise(work: ClientWork, looked: Sequence[LookedAt]) -> Floats:
     each round's fresh noise shows to whoever undoes the correlation.
     """
     left = np.array([one.release.total.values - one.total for one in looked])
-    if isinstance(work.plan, CorrelatedPlan):
-        noise, rounds = work.plan.noise, len(looked)
+    if work.plan.correlated is not None:
+        noise, rounds = work.plan.correlated, len(looked)
         column = noise.strategy.column(work.plan.rounds)
         strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(rounds)] for t in range(rounds)])
         fresh: Floats = strategy @ left / noise.scale(left.shape[1])[1]

@@ -19,8 +19,7 @@ from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.release import PrivateRun, Release
 
@@ -53,12 +52,12 @@ class Play:
 class CanaryGame:
     """The game against one plan."""
 
-    plan: Promise
+    plan: Plan
 
     @cached_property
     def clip(self) -> Clip | MedianClip:
         """What bounds the canaries."""
-        return self.plan.start(1).clip
+        return self.plan.config.clip
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
@@ -170,14 +169,14 @@ class Adversary:
         self._noise.append((left - bound * (signs * took_part) @ self._unit) / std)
         self._cohorts.append(drawn.size)
         self._taken[there] += 1
-        if not isinstance(game.plan, CorrelatedPlan):
+        if game.plan.config.groups is None:
             self._llr += game.ratio(self._unit @ left / bound, std / bound, release.round)
 
     def play(self) -> Play:
         """What the adversary thinks in the end."""
         noise = np.array(self._noise)
         scores = self._llr
-        if isinstance(self._game.plan, CorrelatedPlan):
+        if self._game.plan.config.groups is not None:
             noise, scores = self._whitened(noise)
         return Play(
             inside=self._inside,
@@ -197,14 +196,15 @@ class Adversary:
     def _whitened(self, noise: Floats) -> tuple[Floats, Floats]:
         """Noise and scores as the fresh noise of each round shows them to whoever undoes the correlation."""
         plan = self._game.plan
-        assert isinstance(plan, CorrelatedPlan)  # noqa: S101 - asked before
-        rounds = plan.rounds
-        column = plan.noise.strategy.column(rounds)
+        its = plan.correlated
+        assert its is not None  # noqa: S101 - asked before
+        rounds, groups = plan.rounds, its.participation.min_separation
+        column = its.strategy.column(rounds)
         strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(rounds)] for t in range(rounds)])
         fresh = strategy @ noise
-        turns = np.arange(rounds)[:, None] % plan.groups == np.arange(self._game.canaries) % plan.groups
-        _, std = plan.noise.scale(noise.shape[1])
-        moved = strategy @ (turns * (plan.noise.clip_norm * self._game.reach / std))
+        turns = np.arange(rounds)[:, None] % groups == np.arange(self._game.canaries) % groups
+        _, std = its.scale(noise.shape[1])
+        moved = strategy @ (turns * (its.clip_norm * self._game.reach / std))
         seen = fresh @ self._unit.T + moved * self._inside
         return fresh, np.asarray((seen * moved).sum(axis=0) - (moved**2).sum(axis=0) / 2)
 
@@ -222,7 +222,7 @@ def sign_rows(rows: int, size: int) -> Floats:
     return found
 
 
-def participation(plan: Promise, number: int) -> float:
+def participation(plan: Plan, number: int) -> float:
     """The probability with which a canary is in a round."""
     sampler = plan.round(number).sampler
     if isinstance(sampler, Poisson | FixedSize):

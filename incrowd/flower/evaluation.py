@@ -128,7 +128,7 @@ def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
     # A published model has no class shares after its weights.
     settings = {**trained.settings, "evaluate": measured}
     offer = replace(trained, plan=plan, size=scoring.size, settings=settings)
-    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
+    RoundTask.stated(offer, 0, plan.config.clip)
     return offer
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from incrowd.errors import SpecificationRefused
 
-_LARGEST, _LONGEST_LIST, _MOST_BUFFERS, _MOST_LAYERS = 2.0**53, 10_000, 100, 100
+_LARGEST, _LONGEST_LIST, _MOST_LAYERS = 2.0**53, 10_000, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Extent:
 def extent_of(form: Mapping[str, Any]) -> Extent:
     """What an offer that nobody has priced comes to, by its own words.
 
-    Edge cases: a plan with numbers beyond 2^53 or not finite, with lists of more than 10,000 entries, or with more than
-    100 buffers, is refused (`SpecificationRefused`), and so is one that does not say how many rounds it has, and
-    settings that ask for more than 10,000 batches or 100 hidden layers.
+    Edge cases: a plan with numbers beyond 2^53 or not finite, or with lists of more than 10,000 entries is refused
+    (`SpecificationRefused`), and so is one that does not say how many rounds it has, and settings that ask for more
+    than 10,000 batches or 100 hidden layers.
     """
     plan, size = form.get("plan"), form.get("size")
     if not isinstance(plan, Mapping):
@@ -39,13 +39,11 @@ def extent_of(form: Mapping[str, Any]) -> Extent:
             raise SpecificationRefused(f"a plan with a list of {len(value)} entries: {_LONGEST_LIST} are the most")
         if _is_beyond(value, _LARGEST):
             raise SpecificationRefused("a plan with numbers that no plan has: beyond 2^53, or not finite")
-    schedule, buffers = plan.get("schedule"), plan.get("buffers")
-    steps = schedule if isinstance(schedule, list) else [plan]
+    schedule = plan.get("schedule")
+    steps = schedule if isinstance(schedule, list) else [None]
     rounds = [step.get("rounds") if isinstance(step, Mapping) else None for step in steps]
     if not all(isinstance(each, int) for each in [size, *rounds]):
         raise SpecificationRefused("an offer that does not say how many weights and rounds it has")
-    if isinstance(buffers, int | float) and buffers > _MOST_BUFFERS:
-        raise SpecificationRefused(f"a plan with {buffers} buffers: {_MOST_BUFFERS} are the most")
     total = sum(each or 0 for each in rounds)
     return Extent(weights=size or 0, rounds=total, steps=len(steps), epochs=_epochs(form.get("settings")))
 

@@ -13,7 +13,6 @@ from incrowd.flower.wire import Place, sealed, unsealed
 from incrowd.learning.scoring import Scoring
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip
 from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 
 FORMAT = "incrowd offer 1"
@@ -35,7 +34,7 @@ class Offer:
     Edge cases: what is not whole, or of another version, is a `ConfigError`.
     """
 
-    plan: Plan | CorrelatedPlan
+    plan: Plan
     size: int
     columns: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +70,7 @@ class Offer:
     @property
     def clip(self) -> Clip | MedianClip:
         """The clip of the first round."""
-        return self.plan.config.clip if isinstance(self.plan, Plan) else self.plan.clip
+        return self.plan.config.clip
 
     @property
     def model(self) -> str:
@@ -105,7 +104,7 @@ class Offer:
         if not (isinstance(columns, list) and isinstance(parties, list) and isinstance(settings, Mapping)):
             raise ConfigError(field="offer", value=FORMAT, remedy="it is not whole: have it sent again")
         stated = forms.from_json(plan)
-        if not isinstance(stated, Plan | CorrelatedPlan):
+        if not isinstance(stated, Plan):
             raise ConfigError(field="plan", value=plan.get("format"), remedy="offer a plan for whole clients")
         return cls(
             plan=stated,

@@ -8,13 +8,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from incrowd.data import Columns
-from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.errors import SpecificationRefused
 from incrowd.flower.offer import Offer
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.work import RoundTask
 from incrowd.learning import Model
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import enrolled
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import CommonSections
@@ -55,8 +53,6 @@ def offer_of(work: ClientWork) -> Offer:
     Edge cases: a plan with the median clip is refused: nobody knows the norms of a cohort that trains elsewhere.
     """
     plan, data = work.plan, work.config.data
-    if not isinstance(plan, Plan | CorrelatedPlan):
-        raise ConfigError(field="plan", value=type(plan).__name__, remedy="give a Plan or a CorrelatedPlan")
     of_parties = isinstance(data, Parties)
     settings = settings_of(work, sections=("model", "local", *(("data", "features") if of_parties else ())))
     offer = Offer(

@@ -25,8 +25,7 @@ from incrowd.flower.wrapped import difference, question, stepped
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
 from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.promise import Carry, Promise
-from incrowd.privacy.release import PrivateRound, PrivateRun
+from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
 from incrowd.privacy.statement import Statement
 
 StockEvaluation = Literal["none", "public"]
@@ -50,7 +49,7 @@ LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
 
 def private(
     strategy: Strategy,
-    plan: Promise,
+    plan: Plan,
     ledger: Ledger,
     *,
     label: str = "run",
@@ -95,7 +94,7 @@ class PrivateStrategy(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        plan: Promise,
+        plan: Plan,
         ledger: Ledger,
         *,
         label: str = "run",
@@ -103,9 +102,9 @@ class PrivateStrategy(Strategy):
         randomness: Randomness = EARNEST,
     ) -> None:
         _check_averages(strategy)
-        if not isinstance(plan, Plan):
-            remedy = "give a Plan: noise that is correlated over rounds needs clients that keep their numbers"
-            raise ConfigError(field="plan", value=type(plan).__name__, remedy=remedy)
+        if plan.config.groups is not None:
+            remedy = "noise that is correlated over rounds needs clients that keep their numbers: use another sampling"
+            raise ConfigError(field="sampling", value=plan.config.sampling.__name__, remedy=remedy)
         if plan.noise_by == "party":
             remedy = 'stock nodes add no noise of their own: plan with noise_by="server"'
             raise ConfigError(field="noise_by", value=plan.noise_by, remedy=remedy)

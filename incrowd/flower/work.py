@@ -53,7 +53,7 @@ class RoundTask:
     @property
     def noise(self) -> GaussianNoise | None:
         """What each client adds for itself, where noise is local."""
-        return self.offer.plan.noises(self.round, self.clip).party
+        return self.offer.plan.party_noise(self.round, self.clip)
 
     @property
     def clients(self) -> int:

@@ -4,6 +4,7 @@ A `PrivateRound` holds the running sum and does not show it. What can be had fro
 the receipt for the round's event, which the ledger has put on disk.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -17,16 +18,16 @@ from incrowd._random import Floats, Integers, KeyedStream, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.home import cohort_key, forget_cohorts
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.receipt import Draws, Receipt
+from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.promise import Carry, Pending, Promise
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler
 from incrowd.privacy.statement import UNNUMBERED, Statement
 
@@ -37,6 +38,81 @@ class Trainer(Protocol):
     def cohort(self, clients: ClientNumbers, *, round: int) -> CohortContributions | Elsewhere:
         """What these clients contribute to a round: their contributions, or their sum where it is made elsewhere."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """What one round hands to the next: its clip, which is public, and the memory of correlated noise, which is not."""
+
+    clip: Clip | MedianClip
+    noise: NoiseState | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundNoise:
+    """The noise of one round in which this clip was used: on the sum or on each client's part of it, and on the bits of
+    an adaptive clip.
+    """
+
+    round: int
+    clip: Clip
+    noise: GaussianNoise | CorrelatedNoise
+    clients: int
+    local: bool = False
+    bits: GaussianNoise | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, number: int, clip: Clip) -> "RoundNoise":
+        """The noise that a plan states. A quantile's bits take their part of it."""
+        return cls(
+            round=number,
+            clip=clip,
+            noise=plan.noise(number, clip),
+            clients=plan.config.members,
+            local=plan.noise_by == "party",
+            # A bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
+            bits=GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
+            if isinstance(clip, QuantileClip)
+            else None,
+        )
+
+    @property
+    def draws(self) -> Draws:
+        """The draws that the charge of the round pays for."""
+        bits = () if self.bits is None else ((self.bits, 1),)
+        return ((self.noise, self.clients if self.local else 1), *bits)
+
+    def check(self, size: int) -> None:
+        """Refuse noise that fits no grid for sums of so many numbers, before it is paid for."""
+        if isinstance(self.noise, CorrelatedNoise):
+            self.noise.scale(size)
+        else:
+            step = self.noise.step(size, contributions_bound=1 if self.local else self.clients)
+            largest = (grid.REACH * self.noise.noise_multiplier + 1) * 1.01 * self.noise.clip_norm / step
+            if self.local and self.clients * largest >= 2.0**63:
+                remedy = "the noise of so many clients does not fit 64 bits: choose a smaller noise multiplier"
+                raise ConfigError(field="clients", value=self.clients, remedy=remedy)
+        if self.bits is not None:
+            self.bits.step(1, contributions_bound=self.clients)
+
+    def added(
+        self, total: Whole, *, receipt: Receipt, memory: NoiseState | None
+    ) -> tuple[Whole, float, NoiseState | None]:
+        """The sum that leaves the server, its noise's deviation, and what correlated noise has to remember.
+
+        Local noise is in the sum already, that of as many clients as should answer.
+        """
+        at = "noise", self.round
+        if isinstance(self.noise, CorrelatedNoise):
+            if memory is None or memory.round != self.round:
+                remedy = "hand every round the carry of the release before it"
+                raise ConfigError(field="carry", value=None if memory is None else memory.round, remedy=remedy)
+            noised, after = self.noise.add(total, state=memory, receipt=receipt, at=at)
+            return noised, self.noise.scale(memory.size)[1], after
+        std = self.noise.noise_multiplier * self.noise.clip_norm
+        if self.local:
+            return total, std * math.sqrt(self.clients), None
+        return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.clients), std, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +157,7 @@ class PrivateRun:
 
     def __init__(
         self,
-        plan: Promise,
+        plan: Plan,
         *,
         ledger: Ledger,
         randomness: Randomness,
@@ -91,11 +167,8 @@ class PrivateRun:
         places: Integers | None = None,
     ) -> None:
         _validate.count(size=size)
-        if not isinstance(plan, Plan | CorrelatedPlan):
-            remedy = "give a Plan or a CorrelatedPlan: others could state one noise and draw another"
-            raise ConfigError(field="plan", value=type(plan).__name__, remedy=remedy)
         forms.check_ours(plan)
-        if isinstance(plan, Plan) and plan.unit != "client":
+        if plan.unit != "client":
             remedy = "a silo pays for rounds over its records itself: give a RecordRun the plan"
             raise ConfigError(field="plan", value=plan.unit, remedy=remedy)
         if ledger.relation is not plan.relation:
@@ -111,7 +184,7 @@ class PrivateRun:
         self._ledger = ledger
         self._reservation = ledger.reserve(plan.runs, label=label)
         self._plan = forms.fingerprint(forms.to_json(plan))
-        self._clip = plan.start(size).clip
+        self._clip = plan.config.clip
         self.third_party = ""  # code that statements name; clips and samplers are ours in any plan
         self._known = 0  # entries of the ledger that were looked at
         self._cohorts: dict[int, NDArray[np.int64]] = {}
@@ -123,7 +196,8 @@ class PrivateRun:
 
     def start(self) -> Carry:
         """What the first round is handed."""
-        return self.plan.start(self.size)
+        correlated = self.plan.correlated
+        return Carry(clip=self._clip, noise=None if correlated is None else correlated.init(self.size))
 
     def cohort(self, number: int) -> NDArray[np.int64]:
         """The clients of a round. Private: they are told, and nobody else is.
@@ -192,16 +266,16 @@ class PrivateRun:
         if number > charged:
             remedy = f"the next round that the plan can pay for is {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
-        noises, clients = self.plan.noises(number, clip), said.sampler.clients
-        noises.check(self.size, clients=clients)
+        noise = RoundNoise.of(self.plan, number, clip)
+        noise.check(self.size)
         self._check_plan()
         receipt = self._ledger.charge(
             said.event,
-            pays_for=noises.paid(clients=clients),
+            pays_for=noise.draws,
             randomness=self.randomness,
             key=key,
             reservation=self._reservation.id,
-            people=clients if noises.party is not None else 1,
+            people=noise.clients if noise.local else 1,
             note={
                 "round": number,
                 "plan": self._plan,
@@ -235,26 +309,6 @@ class PrivateRun:
         return self.plan.statement(self._ledger, own=self.next_round, caveats=() if self.numbered else (UNNUMBERED,))
 
 
-@dataclass(frozen=True)
-class _PartyNoise:
-    """What each client does for itself in a round where noise is local."""
-
-    number: int
-    clip: Clip
-    noise: GaussianNoise
-
-    @classmethod
-    def of(cls, plan: Promise, number: int, clip: Clip) -> "_PartyNoise | None":
-        """It, where a plan's noise is local."""
-        noise = plan.noises(number, clip).party
-        return None if noise is None else cls(number, clip, noise)
-
-    def sent(self, contribution: Whole, *, receipt: Receipt, client: int) -> Whole:
-        """What a client sends: its own noise is on it."""
-        at = "noise", self.number, client
-        return self.noise.add(contribution, receipt=receipt, at=at, contributions_bound=1)
-
-
 class PrivateRound:
     """One round's sum, on its way to being released.
 
@@ -279,7 +333,7 @@ class PrivateRound:
         self._waiting: set[int] | None = None
         self._receipt: Receipt | None = None
         self._sum = ClippedSum(run.size, carry.clip, contributions_bound=self._clients)
-        self._local = None if isinstance(carry.clip, MedianClip) else _PartyNoise.of(run.plan, number, carry.clip)
+        self._local = None if isinstance(carry.clip, MedianClip) else run.plan.party_noise(number, carry.clip)
 
     @property
     def after(self) -> Carry:
@@ -290,16 +344,17 @@ class PrivateRound:
 
     def add(self, rows: NDArray[Any], *, clients: ClientNumbers | None = None) -> None:
         """Take contributions in, one vector or one a row, with their clients' numbers."""
-        rows = np.atleast_2d(rows)
+        rows, clip = np.atleast_2d(rows), self._sum.clip
         self._sum.check_fits(rows)
-        if self._local is None:
+        if self._local is None or isinstance(clip, MedianClip):
             self._admit(clients, contributions=len(rows))
             self._sum.add(rows)
             return
-        receipt = self._paid(self._local.clip)
+        receipt = self._paid(clip)
         self._admit(clients, contributions=len(rows))
         for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
-            self._sum.add_noised(self._local.clip, row, partial(self._local.sent, receipt=receipt, client=client))
+            at = "noise", self._number, client
+            self._sum.add_noised(clip, row, partial(self._local.add, receipt=receipt, at=at, contributions_bound=1))
 
     def add_cohort(self, cohort: CohortContributions | Elsewhere) -> None:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live, or from
@@ -343,16 +398,16 @@ class PrivateRound:
         self._sum.check_open()
         clip = self._sum.settle()
         receipt = self._paid(clip)
-        pending = Pending(round=number, total=self._sum.close(), clip=clip)
-        noised = run.plan.add_noise(pending, memory=self._carry.noise, receipt=receipt)
-        memory = noised.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
-        self._after = Carry(clip=self._next_clip(clip, receipt), noise=memory)
+        noise = RoundNoise.of(run.plan, number, clip)
+        total, std, memory = noise.added(self._sum.close(), receipt=receipt, memory=self._carry.noise)
+        kept = memory if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
+        self._after = Carry(clip=self._next_clip(noise, receipt), noise=kept)
         return Release(
             round=number,
-            total=noised.total,
+            total=total,
             cohort=self._expected,
             clip_norm=clip.clip_norm,
-            noise_std=noised.std,
+            noise_std=std,
             clip=self._after.clip,
             observed=self._sum.observed if run.randomness.simulated else None,
         )
@@ -388,9 +443,9 @@ class PrivateRound:
         before = self._sum.observed.contributions
         return list(range(before, before + contributions))
 
-    def _next_clip(self, clip: Clip, receipt: Receipt) -> Clip | MedianClip:
+    def _next_clip(self, noise: RoundNoise, receipt: Receipt) -> Clip | MedianClip:
         """The next round's clip; a quantile moves by the released fraction of contributions that were not clipped."""
-        bits = self._run.plan.noises(self._number, clip).bits
+        clip, bits = noise.clip, noise.bits
         if not isinstance(clip, QuantileClip) or bits is None:
             return self._carry.clip
         seen = self._sum.observed

@@ -8,8 +8,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from incrowd.learning.features.table_rows import is_bare
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.survey import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.client_work import ClientWork
@@ -78,13 +76,9 @@ def _of_noise(work: ClientWork | SiloWork) -> Iterator[str]:
 
 def _noise_of_clients(work: ClientWork) -> tuple[float, str]:
     """Noise over signal of the sums of all rounds, and what would make it less."""
-    plan = work.plan
-    if isinstance(plan, CorrelatedPlan):
-        return over_all_rounds(plan, weights=work.model.size), "Raise privacy.epsilon, find more clients"
-    if not isinstance(plan, Plan):
-        return 0.0, ""
-    ratio = over_all_rounds(plan, weights=work.model.size)
-    return ratio, "Raise privacy.epsilon or privacy.cohort, find more clients"
+    ratio = over_all_rounds(work.plan, weights=work.model.size)
+    raised = "privacy.epsilon or privacy.cohort" if work.plan.config.groups is None else "privacy.epsilon"
+    return ratio, f"Raise {raised}, find more clients"
 
 
 def _noise_of_silos(work: SiloWork) -> tuple[float, str]:

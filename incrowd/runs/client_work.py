@@ -17,10 +17,8 @@ from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.plan.promise import Promise
-from incrowd.privacy.plan.sampling import Poisson, Sampler
+from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
@@ -58,7 +56,7 @@ class ClientWork:
     data: Clients
     held: Clients | None
     engine: CohortEngine
-    plan: Promise
+    plan: Plan
     randomness: Randomness
     ledger: RunLedger | None = None
     trainers: Trainers | None = None
@@ -99,7 +97,7 @@ class ClientWork:
         """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
         plan = self.plan
         return {
-            "schedule": [asdict(step) for step in plan.config.schedule.steps] if isinstance(plan, Plan) else None,
+            "schedule": [asdict(step) for step in plan.config.schedule.steps],
             "chunk": self.engine.chunk,
             "noise_multiplier": plan.noise_multiplier,
         }
@@ -206,7 +204,7 @@ class ClientSession:
         said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan
         if charged == plan.rounds:
             return said
-        cost = ", all of which are paid for with the first" if isinstance(plan, CorrelatedPlan) else ""
+        cost = ", all of which are paid for with the first" if plan.config.groups is not None else ""
         return replace(said, sampler=f"{said.sampler}{cost}; it ended after {charged}")
 
     def facts(self, records: Sequence[Record]) -> Summary:
@@ -262,8 +260,7 @@ def assemble(
     A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are `data`, which are
     then those of this config with its features.
 
-    Edge cases: correlated noise has no schedule; this and whatever else cannot be used is a `ConfigError` that names
-    the section and the key, or a `DataError`.
+    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
     """
     with section("privacy"):
         _validate.non_negative(room=config.privacy.room)
@@ -293,7 +290,7 @@ def _constant(config: Config) -> float:
     return float(getattr(config.features, "constant", 0.0)) if linear else 0.0
 
 
-def _execution(config: Config, chunk: int | None, plan: Promise) -> Execution:
+def _execution(config: Config, chunk: int | None, plan: Plan) -> Execution:
     wanted = config.run
     with section("run"):
         return Execution(
@@ -312,27 +309,15 @@ def _usual_size(sampler: Sampler) -> float:
     return expected + 2 * math.sqrt(expected * (1 - expected / sampler.clients)) * isinstance(sampler, Poisson)
 
 
-def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:
+def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Plan:
     wanted = config.privacy
     budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     parts = sent_parts(model.parts, algorithm_of(config.local))
-    if wanted.groups is not None:
-        _validate.count(groups=wanted.groups)
-        if schedule is not None:
-            raise ConfigError(field="schedule", value=schedule, remedy="correlated noise has none: leave it out")
-        return CorrelatedPlan(
-            clients=clients,
-            rounds=wanted.rounds,
-            groups=wanted.groups,
-            budget=budget,
-            clip=clip_of(wanted.clip, parts, clients / wanted.groups),
-            buffers=wanted.buffers,
-        )
     cohort = _cohort(config, clients)
     plan = PlanConfig(
         members=clients,
         schedule=_schedule(config, cohort) if schedule is None else schedule,
-        sampling=SAMPLING[wanted.sampling],
+        sampling=SAMPLING[wanted.sampling] if wanted.groups is None else Cyclic,
         noise_by=wanted.noise_by,
         clip=clip_of(wanted.clip, parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
@@ -349,6 +334,9 @@ def _check_local(config: Config, data: Clients) -> None:
 
 def _cohort(config: Config, clients: int) -> float:
     wanted = config.privacy
+    if wanted.groups is not None:
+        _validate.count(groups=wanted.groups)
+        return clients / wanted.groups
     if wanted.cohort is not None:
         return wanted.cohort
     if wanted.sampling != "everyone":

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.promise import NoiseBy
+from incrowd.privacy.plan.plan import NoiseBy
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.stopping import Stop
@@ -198,7 +198,7 @@ class Private(Section):
 
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, by their names
     (enrolled parties by their places on the roster), and each round's noise takes back a part of the earlier rounds'.
-    The noise remembers groups - 1 rounds, or so many `buffers`.
+    The noise remembers groups - 1 rounds.
 
     `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
     them it is in the user's state folder, or, of public data, in the run's. One that this run begins has so much `room`
@@ -219,7 +219,6 @@ class Private(Section):
     clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
-    buffers: int | None = None
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
     room: float = 0.0
     ledger: str | None = None
@@ -230,7 +229,7 @@ class Private(Section):
         """Refuse what only the other kind of noise takes."""
         if self.noise == "correlated" and self.groups is None:
             raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
-        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "noise_by", "accountant")
+        correlated, sampled = ("groups",), ("cohort", "grow_from", "sampling", "noise_by", "accountant")
         for name in sampled if self.noise == "correlated" else correlated:
             if getattr(self, name) != type(self).model_fields[name].default:
                 other = "independent" if self.noise == "correlated" else "correlated"

@@ -9,7 +9,7 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.search import Select
 
@@ -36,7 +36,7 @@ class Cost:
     different deltas, the least is the search's.
     """
 
-    plans: Sequence[Promise]
+    plans: Sequence[Plan]
     select: Select
     repetitions: Repetitions | None = None
 

@@ -13,7 +13,7 @@ from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home, is_begun
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import randomness
 from incrowd.runs.folder import LEDGER
 from incrowd.runs.identity import identity_of
@@ -114,7 +114,7 @@ class SearchLedger:
             with self.open() as ledger:
                 ledger.charge(event, reservation=self._own[0].label, note={"run": 0}, randomness=source)
 
-    def of_run(self, number: int, plan: Promise, folder: Path) -> RunLedger | None:
+    def of_run(self, number: int, plan: Plan, folder: Path) -> RunLedger | None:
         """What a run is charged to; None where it has a ledger of its own, as in a rehearsal."""
         if not self._own:
             return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from incrowd.privacy.account.accountants import RenyiCurve
 from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
 from incrowd.privacy.account.gaussian import GaussianCurve
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class SpentSoFar:
     Edge cases: before the first round 0.
     """
 
-    plan: Promise
+    plan: Plan
 
     def after(self, rounds: int) -> float:
         """The epsilon of the first so many rounds."""

@@ -29,7 +29,6 @@ from incrowd.data import Clients
 from incrowd.data._once import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import featured, federated_data, randomness, untouched_test
 from incrowd.runs.client_work import assemble
@@ -104,7 +103,7 @@ class Sweep:
         return self.search.select == "private"
 
     @cached_property
-    def plans(self) -> list[Promise]:
+    def plans(self) -> list[Plan]:
         """The plan of each candidate."""
         plans = []
         for candidate in self.search.candidates:
@@ -211,9 +210,8 @@ class Sweep:
         ledger = its.of_run(task.number, self.plans[task.candidate], folder)
         return Run.create(config, folder, schedule=self._schedule(task), data=data, ledger=ledger)
 
-    def _schedule(self, task: SearchRun) -> Schedule | None:
-        plan = self.plans[task.candidate]
-        return plan.config.schedule if isinstance(plan, Plan) else None
+    def _schedule(self, task: SearchRun) -> Schedule:
+        return self.plans[task.candidate].config.schedule
 
     def _finished(self, tasks: Sequence[SearchRun]) -> SearchResult:
         """Choose, and write down what may be shown."""

@@ -10,8 +10,7 @@ from incrowd.data import Clients, Examples, Partition
 from incrowd.learning import ClientTensors, CohortEngine, Execution, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
@@ -37,7 +36,7 @@ def data() -> Clients:
 
 
 @pytest.fixture(scope="session")
-def plan() -> Promise:
+def plan() -> Plan:
     config = PlanConfig(members=CLIENTS, schedule=constant(rounds=6, cohort=CLIENTS), sampling=Everyone)
     return config.calibrate(BUDGET)
 
@@ -46,12 +45,12 @@ Maker = Callable[..., FedAvg]
 
 
 @pytest.fixture
-def make(data: Clients, plan: Promise) -> Maker:
+def make(data: Clients, plan: Plan) -> Maker:
     """A federation over the data; arguments replace what it is made of."""
 
     def made(
         *,
-        plan: Promise = plan,
+        plan: Plan = plan,
         server: ServerOptimizer | None = None,
         randomness: Randomness | None = None,
         local: Local | None = None,

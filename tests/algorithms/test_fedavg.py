@@ -15,9 +15,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import NoiseBy, Promise
+from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
 from tests.algorithms.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
@@ -99,7 +97,7 @@ def test_it_learns(make: Maker, data: Clients) -> None:
     assert after.loss < before.loss
 
 
-PROMISES: dict[str, Callable[[], Promise]] = {
+PROMISES: dict[str, Callable[[], Plan]] = {
     "everyone": plan_with,
     "poisson": lambda: plan_with(sampling=Poisson, cohort=6),
     "local": lambda: plan_with(noise_by="party"),
@@ -107,13 +105,12 @@ PROMISES: dict[str, Callable[[], Promise]] = {
     "per layer": lambda: plan_with(clip=PerLayerClip(clip_norms=(1.0, 0.5), parts=(FEATURES * CLASSES, CLASSES))),
     "element-wise": lambda: plan_with(clip=ElementwiseClip(limit=0.1, size=SIZE)),
     "median": lambda: plan_with(clip=MedianClip()),
-    "correlated": lambda: CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET),
-    "blt": lambda: CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET, buffers=2),
+    "correlated": lambda: PlanConfig.in_turns(clients=CLIENTS, rounds=5, groups=3).calibrate(BUDGET),
 }
 
 
 @cache
-def promised(name: str) -> Promise:
+def promised(name: str) -> Plan:
     return PROMISES[name]()
 
 
@@ -129,7 +126,7 @@ def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, na
         stopped = run(make(plan=plan, server=server, ledger=ledger), rounds=stop)
         arrays = {key: array.copy() for key, array in stopped.to_arrays().items()}
         secret = stopped.secret_arrays()
-        assert (secret is not None) is (name in ("correlated", "blt") and stop < plan.rounds)
+        assert (secret is not None) is (name == "correlated" and stop < plan.rounds)
         resumed = make(plan=plan, server=server, ledger=ledger)
         again = resumed.init().restored(arrays, secret)
         assert again.round == stop

@@ -19,8 +19,7 @@ from incrowd.learning import CROSS_ENTROPY, LOGISTIC, Answer, ClientTensors, Coh
 from incrowd.learning.label_shares import ClassPrior, label_query
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
-from incrowd.privacy.plan.promise import NoiseBy
+from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, PrivacyWarning, Sampling
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant, preceded
 from incrowd.privacy.release import PrivateRun

@@ -16,8 +16,10 @@ from incrowd.flower.given import LEDGER, MEMORY, given
 from incrowd.flower.offer import Offer
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, _statement
+from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import PerLayerClip
 from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.plan import PlanConfig
 from tests.flower.parties import MODEL, ROOMY, SERVER, Made, asked, offer_for, past, plan_of, request
 from tests.flower.test_party import charged
 
@@ -48,18 +50,16 @@ def steps(count: int, rounds: int = 1) -> list[Form]:
 
 
 def correlated(**rest: Any) -> Form:
-    clip = forms.to_json(plan_of())["clip"]
-    budget = {"epsilon": 8.0, "delta": 1e-5}
-    form = {"format": forms.CORRELATED, "clients": 3, "rounds": 10, "groups": 3, "buffers": None}
-    return offer_for(plan_of()).to_json() | {"plan": form | {"budget": budget, "clip": clip} | rest}
+    """An offer whose clients take turns, whose noise is correlated over the rounds."""
+    form = forms.to_json(PlanConfig.in_turns(clients=3, rounds=10, groups=3).calibrate(Budget(epsilon=8.0, delta=1e-5)))
+    return offer_for(plan_of()).to_json() | {"plan": form | rest}
 
 
 EXPENSIVE: dict[str, tuple[Callable[[], Form], str]] = {
     "60,000 kinds of rounds": (lambda: poisson(schedule=steps(60_000)), "list of 60000"),
     "33 kinds of rounds": (lambda: poisson(schedule=steps(33)), "33 kinds of rounds are more"),
     "a million rounds": (lambda: poisson(schedule=steps(1, rounds=10**6)), "1000000 rounds are more"),
-    "a million correlated rounds": (lambda: correlated(rounds=10**6), "1000000 rounds are more"),
-    "a thousand buffers": (lambda: correlated(buffers=1000), "1000 buffers"),
+    "a million correlated rounds": (lambda: correlated(schedule=steps(1, rounds=10**6)), "1000000 rounds are more"),
     "many layers": (
         lambda: poisson(clip={"kind": "PerLayerClip", "clip_norms": [1.0] * 10**5, "parts": [1]}),
         "list of 100000",

@@ -28,10 +28,9 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Noises
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.release import PrivateRun, RoundNoise
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.run import Run
@@ -315,7 +314,7 @@ def test_noise_of_clients_that_fits_no_grid_is_refused_before_it_is_paid_for(
     config = PlanConfig(members=data.clients, schedule=steps, sampling=Everyone, **how)
     its = config.plan(Budget(epsilon=8.0, delta=1e-3))
     if not checked:  # the control: a round that pays first
-        monkeypatch.setattr(Noises, "check", lambda *_args, **_sizes: None)
+        monkeypatch.setattr(RoundNoise, "check", lambda *_args, **_sizes: None)
     ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
     private = PrivateRun(its, ledger=ledger, randomness=SystemRandomness(), size=MODEL.size)
     engine = CohortEngine(MODEL, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=4))

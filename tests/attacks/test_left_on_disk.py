@@ -26,7 +26,7 @@ from incrowd.cli import main
 from incrowd.errors import DataError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.contents import OF_A_RUN, OF_A_SEARCH, content_of
 from incrowd.runs.folder import PRIVATE
@@ -98,7 +98,7 @@ def test_control_the_noise_is_found_where_checkpoints_hold_it(folder: Path, monk
 def test_what_a_release_shows_does_not_give_the_sum_away() -> None:
     """All that is public of the rounds, and their repr, leaves the noise unknown; its memory tells the sum exactly."""
     size, contribution = 3, np.array([0.6, 0.64, 0.48])
-    plan = CorrelatedPlan(clients=6, rounds=ROUNDS, groups=2, budget=Budget(epsilon=8.0, delta=1e-3))
+    plan = PlanConfig.in_turns(clients=6, rounds=ROUNDS, groups=2).calibrate(Budget(epsilon=8.0, delta=1e-3))
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     run = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(3), size=size)
     carry = run.start()

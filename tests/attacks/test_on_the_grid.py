@@ -6,6 +6,7 @@ left after dividing by the step tells which of two values a client holds.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -30,12 +31,10 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Noises, Promise
+from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.release import PrivateRun, Release
+from incrowd.privacy.release import PrivateRun, Release, RoundNoise
 from tests.algorithms.silos import MODEL, paying
 from tests.algorithms.silos import plan as silo_plan
 from tests.privacy.receipts import paid, roomy
@@ -59,9 +58,11 @@ CLIPS: list[Clip | MedianClip] = [
 
 
 @cache
-def plans() -> list[Promise]:
+def plans() -> list[Plan]:
     """One of every kind: sampler, place of the noise, clip."""
-    found: list[Promise] = [CorrelatedPlan(clients=CLIENTS, rounds=2, groups=1, budget=Budget(epsilon=9.0, delta=1e-6))]
+    found: list[Plan] = [
+        PlanConfig.in_turns(clients=CLIENTS, rounds=2, groups=1).calibrate(Budget(epsilon=9.0, delta=1e-6))
+    ]
     for sampling, cohort in ((Everyone, CLIENTS), (Poisson, 3), (FixedSize, 3)):
         for clip in CLIPS:
             step = Step(rounds=2, cohort=cohort, noise_multiplier=1.3)
@@ -74,7 +75,7 @@ def plans() -> list[Promise]:
     return found
 
 
-def released(plan: Promise, rows: Floats, randomness: Randomness) -> Release:
+def released(plan: Plan, rows: Floats, randomness: Randomness) -> Release:
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     asked = PrivateRun(plan, ledger=ledger, randomness=randomness, size=rows.shape[1]).round(0)
     cohort = set(PrivateRun.cohort(asked._run, 0).tolist())
@@ -89,7 +90,7 @@ def left_over(numbers: Floats, step: float) -> Floats:
     return np.array([math.remainder(number, step) for number in numbers])
 
 
-def local_plan() -> Promise:
+def local_plan() -> Plan:
     step = Step(rounds=1, cohort=CLIENTS, noise_multiplier=1.3)
     clip = FixedClip(clip_norm=0.7)
     config = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, noise_by="party", clip=clip)
@@ -140,7 +141,7 @@ def test_control_a_sum_that_stays_a_float_tells_them_apart() -> None:
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.deferred(lambda: st.sampled_from(plans())), SOURCES, st.integers(0, 2**32))
-def test_every_release_of_every_plan_is_whole_steps(plan: Promise, source: Randomness, seed: int) -> None:
+def test_every_release_of_every_plan_is_whole_steps(plan: Plan, source: Randomness, seed: int) -> None:
     rows = np.random.Generator(np.random.PCG64(seed)).normal(size=(CLIENTS, SIZE))
     found = released(plan, rows, source)
     assert found.total.steps.dtype == np.int64
@@ -177,9 +178,10 @@ def test_what_leaves_a_silo_s_steps_and_a_device_is_whole_steps() -> None:
 def test_noise_of_so_many_clients_that_their_sum_would_wrap_is_refused_before_it_is_paid_for() -> None:
     """Whole numbers of 64 bits wrap in silence: what came out would be neither the sum nor anything like it."""
     noise = GaussianNoise(noise_multiplier=1e6, clip_norm=1.0)
-    Noises(party=noise).check(1000, clients=1000)
+    local = RoundNoise(round=0, clip=FixedClip(clip_norm=1.0), noise=noise, clients=1000, local=True)
+    local.check(1000)
     with pytest.raises(ConfigError, match="does not fit 64 bits"):
-        Noises(party=noise).check(1000, clients=2**25)
+        replace(local, clients=2**25).check(1000)
 
 
 @given(st.integers(1, 2**26), st.floats(1e-12, 1e12))

@@ -25,17 +25,15 @@ from incrowd.privacy.ledger import home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import check_paid
 from incrowd.privacy.ledger.registry import state_folder
-from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, NormalisedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.promise import Carry, NoisedSum, Pending, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, constant
 from incrowd.privacy.records import RecordRun
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.release import Carry, PrivateRun
 from tests.privacy.receipts import roomy
 
 pytestmark = pytest.mark.watched
@@ -49,7 +47,7 @@ def planned(**changes: Any) -> Plan:
     return replace(config, **changes).calibrate(BUDGET)
 
 
-def run_of(plan: Promise, ledger: Ledger | None = None) -> PrivateRun:
+def run_of(plan: Plan, ledger: Ledger | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
     return PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=SIZE)
 
@@ -85,15 +83,18 @@ class TestAClipThatDoesNotBound:
             run_of(planned()).round(0, carry=Carry(clip=Alike()))
 
 
+class Claimed(GaussianNoise):
+    """It states the cost of a thousand times the noise that it draws."""
+
+    def event(self) -> GaussianDpEvent:
+        return GaussianDpEvent(self.noise_multiplier * 1000)
+
+
 class Quiet(Plan):
     """It states the noise of its parent, and draws a thousandth of it."""
 
-    def add_noise(self, pending: Pending, **rest: Any) -> NoisedSum:
-        noise = GaussianNoise(noise_multiplier=self.noise_multiplier / 1000, clip_norm=pending.clip.clip_norm)
-        stream = SystemRandomness().stream("noise")
-        total = pending.total
-        drawn = np.rint(stream.normals(SIZE) * noise.noise_multiplier / total.step).astype(np.int64)
-        return NoisedSum(total=replace(total, steps=total.steps + drawn), std=self.noise_multiplier)
+    def noise(self, number: int, clip: Clip) -> GaussianNoise:
+        return Claimed(noise_multiplier=self.noise_multiplier / 1000, clip_norm=clip.clip_norm)
 
 
 class MyConfig(PlanConfig):
@@ -112,10 +113,6 @@ class MyClip(FixedClip):
     pass
 
 
-class MyCorrelatedPlan(CorrelatedPlan):
-    pass
-
-
 class MyMechanism(Mechanism):
     pass
 
@@ -131,7 +128,7 @@ class TestAPlanThatDrawsLess:
     def released(self, plan: Plan) -> float:
         asked = run_of(plan).round(0)
         found = asked.release()
-        return float(found.total.values.std() / found.noise_std)
+        return float(found.total.values.std() / plan.noise_multiplier)
 
     def test_it_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="plan = 'Quiet': give a Plan"):
@@ -145,11 +142,9 @@ class TestAPlanThatDrawsLess:
     def test_so_are_other_plans_and_mechanisms(self) -> None:
         base = planned().config
         mine = MyConfig(members=CLIENTS, schedule=base.schedule, sampling=Everyone)
-        own = MyCorrelatedPlan(clients=CLIENTS, rounds=2, groups=2, budget=BUDGET)
         scheduled = replace(planned().config, schedule=MySchedule(planned().config.schedule.steps))
         for plan in (
             mine.calibrate(BUDGET),
-            own,
             planned(clip=MyClip(clip_norm=1.0)),
             scheduled.plan(BUDGET),
             replace(planned(), budget=MyBudget(epsilon=1.0, delta=1e-5)),
@@ -178,7 +173,7 @@ NOISE = GaussianNoise(noise_multiplier=2.0, clip_norm=1.0)
 OTHER = GaussianNoise(noise_multiplier=3.0, clip_norm=1.0)
 DEVICE = Mechanism(size=20, clip=0.5, epsilon=2.0, privacy="model")
 DIRECTION = replace(DEVICE, bound="norm", noise="direction")
-CORRELATED = CorrelatedPlan(clients=CLIENTS, rounds=4, groups=2, budget=BUDGET).noise
+CORRELATED = PlanConfig.in_turns(clients=CLIENTS, rounds=4, groups=2).calibrate(BUDGET).noise(0, NormalisedClip())
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
 PAIRS: dict[str, tuple[DpEvent, list[tuple[Any, int]], Relation]] = {

@@ -13,12 +13,10 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, QuantileClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Carry, NoiseBy, Promise
+from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.release import Carry, PrivateRun
 from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, OTHER_TRUST, OTHER_UNIT, UNNUMBERED
 
 pytestmark = pytest.mark.watched
@@ -42,13 +40,13 @@ def a_plan(
     return config.calibrate(BUDGET)
 
 
-def a_ledger(plan: Promise, *, epsilon: float = 1.0) -> Ledger:
+def a_ledger(plan: Plan, *, epsilon: float = 1.0) -> Ledger:
     budget = Budget(epsilon=epsilon, delta=BUDGET.delta)
     return Ledger.in_memory(budget=budget, relation=plan.relation, data_identity="patients")
 
 
 def a_run(
-    plan: Promise,
+    plan: Plan,
     *,
     ledger: Ledger | None = None,
     label: str = "run",
@@ -89,8 +87,8 @@ class TestAnothersClip:
         asked.add(np.full((1, 3), 1e6), clients=[0])
         return float(np.linalg.norm(asked.release().total.values))
 
-    def correlated(self) -> CorrelatedPlan:
-        return CorrelatedPlan(clients=5000, rounds=2, groups=2, budget=BUDGET, clip=ONE)
+    def correlated(self) -> Plan:
+        return PlanConfig.in_turns(clients=5000, rounds=2, groups=2, clip=ONE).calibrate(BUDGET)
 
     def test_nothing_is_released_without_noise(self) -> None:
         with pytest.raises(ConfigError, match="carry = MedianClip"):
@@ -162,7 +160,7 @@ class TestAnothersPlan:
         rounds, told = 12, 0.0
         ledger, first = None, None
         for number in range(rounds):
-            plan = CorrelatedPlan(clients=rounds, rounds=rounds, groups=max(number, 1), budget=BUDGET, clip=ONE)
+            plan = PlanConfig.in_turns(clients=rounds, rounds=rounds, groups=max(number, 1), clip=ONE).calibrate(BUDGET)
             ledger = a_ledger(plan) if ledger is None else ledger
             run = a_run(plan, ledger=ledger, kind=kind)
             assert 0 in run.cohort(number)
@@ -192,7 +190,7 @@ class TestAnothersPlan:
         class Own:
             relation = a_plan().relation
 
-        with pytest.raises(ConfigError, match="plan = 'Own': give a Plan or a CorrelatedPlan"):
+        with pytest.raises(ConfigError, match="plan = 'Own': give a Plan of ours"):
             a_run(Own(), ledger=a_ledger(a_plan()))  # type: ignore[arg-type]  # on purpose
 
 

@@ -12,12 +12,10 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, QuantileClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.release import PrivateRound, PrivateRun
+from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
 from incrowd.privacy.statement import UNNUMBERED
 from tests.reference.stacks import Stack, StackCohort
 
@@ -186,10 +184,10 @@ class TestAfterAFailure:
         assert MedianClip().fit(np.empty(0)).clip_norm == 1e-12
 
     def test_after_the_noise_is_drawn_the_round_is_closed_whatever_happens(self) -> None:
-        plan = CorrelatedPlan(clients=CLIENTS, rounds=3, groups=2, budget=Budget(epsilon=5.0, delta=1e-6))
+        plan = PlanConfig.in_turns(clients=CLIENTS, rounds=3, groups=2).calibrate(Budget(epsilon=5.0, delta=1e-6))
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=1)
-        asked = run.round(0, carry=Carry(clip=plan.clip))
+        asked = run.round(0, carry=Carry(clip=plan.config.clip))
         with pytest.raises(ConfigError, match="hand every round the carry"):
             asked.release()
         assert ledger.charges() == (1, 0)
@@ -205,7 +203,7 @@ class TestWhatIsCarried:
             run.round(1)
 
     def test_neither_does_the_memory_of_correlated_noise(self) -> None:
-        plan = CorrelatedPlan(clients=CLIENTS, rounds=3, groups=2, budget=Budget(epsilon=5.0, delta=1e-6))
+        plan = PlanConfig.in_turns(clients=CLIENTS, rounds=3, groups=2).calibrate(Budget(epsilon=5.0, delta=1e-6))
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         run = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=1)
         run.round(0).release()

@@ -25,7 +25,8 @@ from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise
+from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, named_places
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import assemble
@@ -107,13 +108,16 @@ def moved(with_all: dict[str, list[int]], without: dict[str, list[int]]) -> floa
     for sign, rounds_of in ((1.0, with_all), (-1.0, without)):
         for name, rounds in rounds_of.items():
             sums[rounds, PEOPLE.index(name)] += sign
-    column = plan().noise.strategy.column(ROUNDS)
+    column = correlated().strategy.column(ROUNDS)
     strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(ROUNDS)] for t in range(ROUNDS)])
     return float(np.linalg.norm(strategy @ sums))
 
 
-def plan() -> CorrelatedPlan:
-    return CorrelatedPlan(clients=DECLARED, rounds=ROUNDS, groups=GROUPS, budget=Budget(epsilon=1.0, delta=1e-3))
+def correlated() -> CorrelatedNoise:
+    config = PlanConfig.in_turns(clients=DECLARED, rounds=ROUNDS, groups=GROUPS)
+    found = config.calibrate(Budget(epsilon=1.0, delta=1e-3)).correlated
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("absent", [0, 7, 19])
@@ -121,13 +125,13 @@ def test_an_absent_person_moves_nobody_s_turn_and_the_sums_by_what_is_priced(abs
     others = PEOPLE[:absent] + PEOPLE[absent + 1 :]
     with_all, without = turns(tmp_path / "all", PEOPLE), turns(tmp_path / "others", others)
     assert {name: with_all[name] for name in others} == without
-    assert moved(with_all, without) <= plan().noise.sensitivity * (1 + 1e-9)
+    assert moved(with_all, without) <= correlated().sensitivity * (1 + 1e-9)
 
 
 def test_control_by_position_an_absent_person_moved_all_who_come_after(tmp_path: Path) -> None:
     with_all = turns(tmp_path / "all", PEOPLE, places=False)
     without = turns(tmp_path / "others", PEOPLE[1:], places=False)
-    assert moved(with_all, without) > 4 * plan().noise.sensitivity
+    assert moved(with_all, without) > 4 * correlated().sensitivity
 
 
 @given(people=st.sets(st.text(), min_size=1), groups=st.integers(1, 9), rounds=st.integers(1, 30))
@@ -150,7 +154,7 @@ def test_declared_clients_without_places_take_no_turns() -> None:
     data = Clients.from_arrays(
         np.eye(9, dtype=np.float32), np.zeros(9, np.int64), owner=np.arange(9), classes=2, name="nine", clients=10
     )
-    its = CorrelatedPlan(clients=10, rounds=4, groups=2, budget=Budget(epsilon=1.0, delta=1e-3))
+    its = PlanConfig.in_turns(clients=10, rounds=4, groups=2).calibrate(Budget(epsilon=1.0, delta=1e-3))
     engine = CohortEngine(linear(9, 2), ClientTensors.of(data), Local())
 
     def made(places: NDArray[np.int64] | None) -> FedAvg:

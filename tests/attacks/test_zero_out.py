@@ -11,7 +11,6 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import LedgerMismatch
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
@@ -61,7 +60,7 @@ def everyone() -> Plan:
 
 @pytest.mark.filterwarnings("ignore:delta")
 def test_who_counts_clients_promises_no_more_than_an_empty_place() -> None:
-    correlated = CorrelatedPlan(clients=CLIENTS, rounds=4, groups=GROUPS, budget=BUDGET)
+    correlated = PlanConfig.in_turns(clients=CLIENTS, rounds=4, groups=GROUPS).calibrate(BUDGET)
     for plan in (everyone(), correlated):
         assert plan.relation is plan.round(0).sampler.relation is Relation.REPLACE_SPECIAL
         run = PrivateRun(
@@ -80,7 +79,6 @@ def test_who_counts_clients_promises_no_more_than_an_empty_place() -> None:
                 randomness=SeededRandomness(0),
                 size=2,
             )
-    assert correlated.noise.relation is Relation.REPLACE_SPECIAL
     assert Poisson(clients=CLIENTS, cohort=3).relation is Relation.ADD_OR_REMOVE_ONE  # coins are nobody else's
 
 

@@ -28,9 +28,8 @@ from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan import plan as plans
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.promise import Noises
 from incrowd.privacy.plan.sampling import FixedSize, Poisson
-from incrowd.privacy.release import PrivateRound, PrivateRun, Release
+from incrowd.privacy.release import PrivateRound, PrivateRun, Release, RoundNoise
 
 LAYERS = (60, 20)
 """The layers of the plans that have some."""
@@ -226,20 +225,20 @@ def sum_off_the_grid() -> Any:
 
 def first_noise_for_all_rounds() -> Any:
     """Later rounds of a schedule have the first round's noise."""
-    return changed(Plan, "_gaussian", lambda real: lambda self, number, clip: real(self, 0, clip))
+    return changed(Plan, "noise", lambda real: lambda self, number, clip: real(self, 0, clip))
 
 
 def bits_without_noise() -> Any:
     """The share that moves an adaptive bound is hardly noised."""
 
-    def make(real: Callable[..., Noises]) -> Callable[..., Noises]:
-        def noises(self: Plan, number: int, clip: Clip) -> Noises:
-            given = real(self, number, clip)
+    def make(real: Any) -> Any:
+        def of(cls: type[RoundNoise], plan: Plan, number: int, clip: Clip) -> RoundNoise:
+            given: RoundNoise = real.__func__(cls, plan, number, clip)
             return replace(given, bits=GaussianNoise(noise_multiplier=0.01, clip_norm=0.5)) if given.bits else given
 
-        return noises
+        return classmethod(of)
 
-    return changed(Plan, "noises", make)
+    return changed(RoundNoise, "of", make)
 
 
 def bits_unpaid() -> Any:

@@ -7,9 +7,7 @@ from incrowd.audit.audit import Effort, audit_plan
 from incrowd.audit.plays import CanaryGame
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import ElementwiseClip, FixedClip, PerLayerClip, QuantileClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, constant, growing
 from tests.audit.broken import BROKEN, LAYERS, ledger_believes
@@ -18,10 +16,10 @@ BUDGET = Budget(epsilon=2.0, delta=1e-3)
 EFFORT = Effort(repeats=12, seed=1)
 
 
-def a_plan(kind: str) -> Promise:
+def a_plan(kind: str) -> Plan:
     """Small plans of every kind, made anew each time: a broken one may calibrate otherwise."""
     if kind == "correlated":
-        return CorrelatedPlan(clients=60, rounds=8, groups=4, budget=BUDGET)
+        return PlanConfig.in_turns(clients=60, rounds=8, groups=4).calibrate(BUDGET)
     schedule: Schedule = constant(
         rounds=6, cohort=60 if kind in ("everyone", "local", "fixed clip", "layers", "elementwise") else 20
     )

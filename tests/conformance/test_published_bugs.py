@@ -40,10 +40,9 @@ from incrowd.privacy.mechanism.clipping import (
     clip_rows,
 )
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.release import PrivateRun, Release
+from incrowd.privacy.release import Carry, PrivateRun, Release
 from incrowd.privacy.statement import MEDIAN
 from incrowd.runs.client_work import assemble
 from incrowd.runs.run import Run

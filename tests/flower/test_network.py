@@ -94,7 +94,7 @@ def test_an_answer_that_fails_counts_as_zero_and_the_denominator_stays(tmp_path:
     work = clients_of(run)
     with Ledger.in_memory(budget=work.plan.budget, relation=work.plan.relation) as ledger:
         start = work.algorithm(ledger, label="x").init().weights
-    clip = work.plan.start(work.model.size).clip
+    clip = work.plan.config.clip
     found = network.part(start, range(12), round=0, clip=clip)  # type: ignore[arg-type]  # it is no median
     other = in_two_blocks(run)[0].part(start, range(6, 12), round=0, clip=clip)  # type: ignore[arg-type]  # it is no median
     assert np.array_equal(found.total.steps, other.total.steps)

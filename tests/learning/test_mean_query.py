@@ -17,7 +17,6 @@ from incrowd.learning.store import ClientTensors
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
@@ -27,6 +26,7 @@ CLIENTS, EACH = 40, 5
 BUDGET = Budget(epsilon=8.0, delta=1e-3)
 
 
+TURNS = PlanConfig.in_turns(clients=CLIENTS, rounds=4, groups=2).calibrate(BUDGET)
 QUERY = MeanQuery(name="columns", size=2, bound=4.0, vector=lambda own: own.features.mean(0))
 
 
@@ -41,7 +41,7 @@ def planned(clip: Clip | MedianClip | None = None, *, clients: int = CLIENTS, **
     return replace(config, clip=clip or config.clip).calibrate(BUDGET)
 
 
-def run_of(plan: Plan | CorrelatedPlan, *, seed: int = 0, size: int = QUERY.width) -> PrivateRun:
+def run_of(plan: Plan, *, seed: int = 0, size: int = QUERY.width) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(seed), size=size)
 
@@ -108,7 +108,7 @@ def remembers(own: ClientExamples) -> list[float]:
 REFUSED: dict[str, Callable[[], object]] = {
     "clip": lambda: QUERY.ask(people(), run_of(planned(QuantileClip(clip_norm=1.0, bit_noise=6.0)))),
     "clip ": lambda: QUERY.ask(people(), run_of(planned(FixedClip(clip_norm=2.0**21)))),
-    "noise": lambda: QUERY.ask(people(), run_of(CorrelatedPlan(clients=CLIENTS, rounds=4, groups=2, budget=BUDGET))),
+    "noise": lambda: QUERY.ask(people(), run_of(TURNS)),
     "size": lambda: QUERY.ask(people(), run_of(planned(), size=2)),
     "vector": lambda: replace(QUERY, size=1).ask(people(), run_of(planned())),
     "vector ": lambda: replace(QUERY, vector=remembers).ask(people(), run_of(planned())),

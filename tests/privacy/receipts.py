@@ -9,7 +9,7 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import SEAL, Receipt
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.plan import Plan
 
 SEEDED = SeededRandomness(0)
 
@@ -38,7 +38,7 @@ def noised(
     return noise.add(total, receipt=receipt, at=at or ("noise",), contributions_bound=contributions_bound).values
 
 
-def spent_on(plan: Promise, *, randomness: Randomness = SEEDED, ledger: Ledger | None = None) -> Ledger:
+def spent_on(plan: Plan, *, randomness: Randomness = SEEDED, ledger: Ledger | None = None) -> Ledger:
     """A ledger on which all rounds of a plan are charged."""
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation) if ledger is None else ledger
     reserved = ledger.reserve(plan.runs, label="run").id

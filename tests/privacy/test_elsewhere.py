@@ -13,8 +13,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import NoiseBy
+from incrowd.privacy.plan.plan import NoiseBy, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun

@@ -11,7 +11,6 @@ from torch import nn
 
 import incrowd
 from incrowd.algorithms.metrics import metrics
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
@@ -200,11 +199,11 @@ def test_correlated_noise_is_said_as_what_is_left_of_it_after_all_rounds() -> No
     found = work(privacy=private)
     (said,) = advice(found)
     plan, size = found.plan, found.model.size
-    assert isinstance(plan, CorrelatedPlan)
-    column = plan.noise.strategy.column(8)
+    assert plan.correlated is not None
+    column = plan.correlated.strategy.column(8)
     mixing = np.array([[column[row - at] if row >= at else 0.0 for at in range(8)] for row in range(8)])
     last = np.linalg.inv(mixing).sum(axis=0)  # of the sum over all rounds, in the fresh noise of each
-    noise = plan.noise_multiplier * plan.noise.sensitivity * np.linalg.norm(last)
+    noise = plan.noise_multiplier * plan.correlated.sensitivity * np.linalg.norm(last)
     assert said.startswith(f"noise is {np.sqrt(size) * noise / 25 / 8:.3g} times what 8 rounds of {size:,} weights")
 
 

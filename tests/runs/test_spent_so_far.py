@@ -4,7 +4,6 @@ import pytest
 
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, constant, growing
 from incrowd.runs.spent_so_far import SpentSoFar
@@ -58,7 +57,7 @@ def test_where_everyone_takes_part_it_is_exact() -> None:
 
 
 def test_a_correlated_run_is_paid_in_its_first_round() -> None:
-    one = CorrelatedPlan(clients=100, rounds=6, groups=4, budget=BUDGET)
+    one = PlanConfig.in_turns(clients=100, rounds=6, groups=4).calibrate(BUDGET)
     spending = SpentSoFar(one)
     assert [spending.after(rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6
     assert spending.communications(6) == 150

@@ -5,7 +5,7 @@ import torch
 from incrowd._random import Floats
 from incrowd.algorithms.fedavg import State
 from incrowd.privacy.mechanism.clipping import NormalisedClip
-from incrowd.privacy.plan.promise import Carry
+from incrowd.privacy.release import Carry
 from incrowd.settings.server import ServerOptimizer
 
 

@@ -12,17 +12,17 @@ from incrowd.privacy.mechanism.clipping import (
     QuantileClip,
 )
 from incrowd.privacy.mechanism.correlated import (
+    Banded,
     CorrelatedNoise,
     Participation,
-    StrategyMatrix,
     optimal_banded,
-    optimal_blt,
 )
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
 from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection
 
 __all__ = [
+    "Banded",
     "ChosenDirection",
     "Clip",
     "ClippedSum",
@@ -39,7 +39,5 @@ __all__ = [
     "PerLayerClip",
     "QuantileClip",
     "RecordTraining",
-    "StrategyMatrix",
     "optimal_banded",
-    "optimal_blt",
 ]

@@ -3,9 +3,8 @@
 The server publishes running sums A x of the rounds' sums x. With a lower triangular Toeplitz matrix C (its first
 column c_0 = 1, c_1, c_2, ... determines it) it releases x + C^-1 z for independent noise z, a function of C x + z. The
 promise is that of noise z under the sensitivity of C x, and the error of a running sum is that of A C^-1 z. A good C
-lets each round's noise take back a part of the earlier ones. Two families stream over rounds in little memory: few
-bands (Choquette-Choo et al. 2023) and a sum of few decaying exponentials, BLT (Dvijotham et al. 2024; McMahan et al.
-2024). The whole run is one Gaussian event.
+lets each round's noise take back a part of the earlier ones. C has few bands (Choquette-Choo et al. 2023), so that the
+noise of few rounds is remembered. The whole run is one Gaussian event.
 
 The promise holds on floating point. Call s the sum of a round in whole grid steps, z its fresh noise (whole steps, from
 `grid.sample_noise`) and n the correlated noise. A round releases s + n with n = z - r(earlier n). The echo r of the
@@ -21,10 +20,8 @@ rounds have as well.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from dp_accounting import GaussianDpEvent
@@ -61,25 +58,6 @@ class Participation:
         return math.ceil(self.rounds / self.min_separation)
 
 
-class StrategyMatrix(Protocol):
-    """A lower triangular Toeplitz matrix C with ones on its diagonal, and the division by it, round by round."""
-
-    def column(self, rounds: int) -> Floats:
-        """The first column of C: 1, then numbers from 0 to 1 that never rise."""
-
-    def start(self, size: int) -> NoiseMemory:
-        """The memory before the first round."""
-
-    def echo(self, memory: NoiseMemory, size: int) -> Floats:
-        """The earlier noise's share in this round of C n: the sum of c_j times the noise j rounds ago."""
-
-    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
-        """The memory after this round's noise."""
-
-    def rounding(self, rounds: int) -> float:
-        """A bound on the rounding error of an echo, relative to the largest noise value."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Banded:
     """C of a few bands; coefficients are c_0 = 1, c_1, ... and 0 after them. Remembers the noise of the last rounds.
@@ -98,78 +76,28 @@ class Banded:
             raise ConfigError(field="coefficients", value=self.coefficients, remedy=remedy)
 
     def column(self, rounds: int) -> Floats:
-        """See `StrategyMatrix.column`."""
+        """The first column of C, for so many rounds."""
         column = np.zeros(rounds)
         column[: len(self.coefficients)] = self.coefficients[:rounds]
         return column
 
-    def start(self, size: int) -> NoiseMemory:
-        """See `StrategyMatrix.start`: nothing."""
-        return ()
-
     def echo(self, memory: NoiseMemory, size: int) -> Floats:
-        """See `StrategyMatrix.echo`; the memory holds the latest noise first."""
-        return _combination(self.coefficients[1:], memory, size)
+        """The earlier noise's share in this round of C n; the memory holds the latest noise first."""
+        total = np.zeros(size)
+        for factor, vector in zip(self.coefficients[1:], memory, strict=False):
+            total += factor * vector
+        return total
 
     def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
-        """See `StrategyMatrix.remember`."""
+        """The memory after this round's noise."""
         return (noise, *memory)[: len(self.coefficients) - 1]
 
-    def rounding(self, rounds: int) -> float:
-        """See `StrategyMatrix.rounding`: a sum of products (Higham 2002, section 3.1), with room to spare."""
+    @property
+    def rounding(self) -> float:
+        """A bound on the rounding error of an echo, relative to the largest noise value: that of a sum of products
+        (Higham 2002, section 3.1), with room to spare.
+        """
         return 2.0**-52 * len(self.coefficients) * sum(self.coefficients[1:])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blt:
-    """C with c_t = sum of weights[i] * decays[i]^(t - 1): a buffered linear Toeplitz matrix.
-
-    It remembers a vector for each decay. Edge cases: weights below 0 or above 1 in all, and decays outside of [0, 1),
-    are refused, because the worst pattern of participation would be unknown.
-    """
-
-    weights: tuple[float, ...]
-    decays: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        _validate.non_negative(**{f"weights[{i}]": value for i, value in enumerate(self.weights)})
-        _validate.non_negative(**{f"decays[{i}]": value for i, value in enumerate(self.decays)})
-        if len(self.weights) != len(self.decays):
-            raise ConfigError(field="decays", value=self.decays, remedy=f"give one for each of {self.weights}")
-        if sum(self.weights) > 1:
-            raise ConfigError(field="weights", value=self.weights, remedy="let them add up to at most 1")
-        if max(self.decays, default=0) >= 1:
-            raise ConfigError(field="decays", value=self.decays, remedy="give numbers below 1")
-
-    def column(self, rounds: int) -> Floats:
-        """See `StrategyMatrix.column`."""
-        powers = np.arange(rounds - 1)[:, None]
-        return np.concatenate([[1.0], np.asarray(self.decays) ** powers @ np.asarray(self.weights)])
-
-    def start(self, size: int) -> NoiseMemory:
-        """See `StrategyMatrix.start`: a zero vector for each decay."""
-        return tuple(np.zeros(size) for _ in self.decays)
-
-    def echo(self, memory: NoiseMemory, size: int) -> Floats:
-        """See `StrategyMatrix.echo`; the memory holds the decayed sum of all earlier noise for each decay."""
-        return _combination(self.weights, memory, size)
-
-    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
-        """See `StrategyMatrix.remember`."""
-        return tuple(decay * held + noise for decay, held in zip(self.decays, memory, strict=True))
-
-    def rounding(self, rounds: int) -> float:
-        """See `StrategyMatrix.rounding`: a buffer holds up to `length` noise values and rounding errors of its size."""
-        lengths = [min(rounds, 1 / (1 - decay)) for decay in self.decays]
-        buffers = zip(self.weights, lengths, strict=True)
-        return 2.0**-52 * sum(weight * length * (length + len(lengths) + 1) for weight, length in buffers)
-
-
-def _combination(factors: tuple[float, ...], vectors: NoiseMemory, size: int) -> Floats:
-    total = np.zeros(size)
-    for factor, vector in zip(factors, vectors, strict=False):
-        total += factor * vector
-    return total
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -207,7 +135,7 @@ class CorrelatedNoise:
     clip_norm: float
     contributions_bound: int
     participation: Participation
-    strategy: StrategyMatrix
+    strategy: Banded
     relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
     whole_run: bool = field(default=True, init=False)
 
@@ -243,7 +171,7 @@ class CorrelatedNoise:
     def init(self, size: int) -> NoiseState:
         """The state before the first round, for sums of so many numbers."""
         _validate.count(size=size)
-        return NoiseState(round=0, size=size, memory=self.strategy.start(size))
+        return NoiseState(round=0, size=size, memory=())
 
     def add(self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose) -> Noised:
         """One round's noised sum, and the state for the next round."""
@@ -266,7 +194,7 @@ class CorrelatedNoise:
         numbers = math.sqrt(self.participation.rounds * size)
         exact = self.sensitivity * bound
         largest = 1.1 * grid.REACH * self.noise_multiplier * exact * self._spread + 2 * bound
-        error = 2 * largest * self.strategy.rounding(self.participation.rounds)
+        error = 2 * largest * self.strategy.rounding
         step = grid.step(
             share=grid.SHARE * self.clip_norm / numbers,
             scale=self.noise_multiplier * exact,
@@ -338,72 +266,27 @@ def optimal_banded(participation: Participation, *, bands: int) -> Banded:
     Guarantee: never worse than `square_root` cut off after its bands. The search repeats itself on one machine, but
     not to the last bit on all: keep the coefficients, not the recipe.
     """
+    from scipy.optimize import minimize
+
     _validate.count(bands=bands)
     bands = min(bands, participation.rounds)
 
-    def from_ratios(ratios: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
-        coefficients = np.concatenate([[1.0], np.cumprod(ratios)])
+    def column_of(ratios: Floats) -> Floats:
+        return np.concatenate([[1.0], np.cumprod(ratios), np.zeros(participation.rounds - bands)])
 
-        def pull(slope: Floats) -> Floats:  # a ratio scales all coefficients after it
-            return np.cumsum((slope[:bands] * coefficients)[:0:-1])[::-1] / ratios
-
-        return np.concatenate([coefficients, np.zeros(participation.rounds - bands)]), pull
+    def target(ratios: Floats) -> tuple[float, Floats]:
+        column = column_of(ratios)
+        value, slope = _log_error(column, participation)
+        # a ratio scales all coefficients after it
+        return value, np.cumsum((slope[:bands] * column[:bands])[:0:-1])[::-1] / ratios
 
     start = square_root(bands)
-    ratios = _minimise(from_ratios, start[1:] / start[:-1], participation, bounds=(1e-6, 1.0))
-    return Banded(coefficients=tuple(np.concatenate([[1.0], np.cumprod(ratios)]).tolist()))
-
-
-def optimal_blt(participation: Participation, *, buffers: int) -> Blt:
-    """The buffers with (nearly) the least mean squared error, searched from decays spread evenly over the time scales.
-
-    Guarantee: as `optimal_banded`, never worse than its start.
-    """
-    _validate.count(buffers=buffers)
-    powers = np.arange(participation.rounds - 1)[:, None]
-
-    def unpack(logits: Floats) -> tuple[Floats, Floats]:
-        shares = np.exp(logits[:buffers])
-        return shares / (1 + shares.sum()), 1 / (1 + np.exp(-logits[buffers:]))
-
-    def from_logits(logits: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
-        weights, decays = unpack(logits)
-        decayed = decays**powers
-
-        def pull(slope: Floats) -> Floats:
-            by_weight = slope[1:] @ decayed
-            by_decay = slope[1:] @ (powers * decayed) / decays * weights
-            return np.concatenate([weights * (by_weight - weights @ by_weight), by_decay * decays * (1 - decays)])
-
-        return np.concatenate([[1.0], decayed @ weights]), pull
-
-    spans = np.geomspace(2, max(3, participation.rounds), buffers + 1)[:-1]
-    weights = 0.5 * spans**-0.5 / (spans**-0.5).sum()
-    start = np.concatenate([np.log(weights / 0.5), np.log(spans - 1)])
-    best, decays = unpack(_minimise(from_logits, start, participation, bounds=(-30.0, 30.0)))
-    return Blt(weights=tuple(best.tolist()), decays=tuple(decays.tolist()))
-
-
-Parametrised = Callable[[Floats], tuple[Floats, Callable[[Floats], Floats]]]
-"""From parameters to a column, and from the slope by the column to the slope by the parameters."""
-
-
-def _minimise(
-    column_of: Parametrised, start: Floats, participation: Participation, *, bounds: tuple[float, float]
-) -> Floats:
-    from scipy.optimize import minimize
-
-    if start.size == 0:
-        return start
-
-    def target(parameters: Floats) -> tuple[float, Floats]:
-        column, pull = column_of(parameters)
-        value, slope = _log_error(column, participation)
-        return value, pull(slope)
-
-    options = {"maxiter": 1000}
-    minimum = minimize(target, start, jac=True, method="L-BFGS-B", bounds=[bounds] * start.size, options=options)
-    return min(start, np.asarray(minimum.x), key=lambda x: mean_squared_error(column_of(x)[0], participation))
+    ratios = start[1:] / start[:-1]
+    if bands > 1:
+        options, bounds = {"maxiter": 1000}, [(1e-6, 1.0)] * ratios.size
+        found = minimize(target, ratios, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        ratios = min(ratios, np.asarray(found), key=lambda x: mean_squared_error(column_of(x), participation))
+    return Banded(coefficients=tuple(column_of(ratios)[:bands].tolist()))
 
 
 def _log_error(column: Floats, participation: Participation) -> tuple[float, Floats]:

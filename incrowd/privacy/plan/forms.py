@@ -5,7 +5,7 @@ any machine.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Number
 from typing import Any
@@ -13,68 +13,80 @@ from typing import Any
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.ledger.chain import canonical
-from incrowd.privacy.mechanism.clipping import (
-    Clip,
-    ElementwiseClip,
-    FixedClip,
-    L1Clip,
-    MedianClip,
-    NormalisedClip,
-    PerLayerClip,
-    QuantileClip,
-)
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.mechanism import clipping
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, PerLayerClip
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, Step
 
 PlanForm = Mapping[str, Any]
 
-PLAN, CORRELATED, ROUND = "incrowd plan 2", "incrowd correlated plan 1", "incrowd round 1"
+PLAN, ROUND = "incrowd plan 2", "incrowd round 1"
 
 CLIPS: dict[str, type[Any]] = {
     each.__name__: each
-    for each in (ElementwiseClip, FixedClip, L1Clip, MedianClip, NormalisedClip, PerLayerClip, QuantileClip)
+    for each in (
+        clipping.ElementwiseClip,
+        clipping.FixedClip,
+        clipping.L1Clip,
+        clipping.MedianClip,
+        clipping.NormalisedClip,
+        clipping.PerLayerClip,
+        clipping.QuantileClip,
+    )
 }
+"""The clips that a plan may have, by the names that forms use; `SAMPLING` has the samplers."""
+
+_OURS = {Plan, PlanConfig, Schedule, Step, Budget, *CLIPS.values()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundForm:
-    """What whoever trains is told of a round: whose plan it is of, its number, and how contributions are clipped."""
+    """What a trainer is told of a round: the plan, the number, and how contributions are clipped."""
 
     plan: str
     round: int
     clip: Clip | MedianClip
 
 
-def to_json(stated: Plan | CorrelatedPlan | RoundForm) -> dict[str, Any]:
+def to_json(stated: Plan | RoundForm) -> dict[str, Any]:
     """A plan or a round as plain JSON data.
 
     Guarantee: `from_json` gives back an equal one; nothing in it is private.
     """
-    if isinstance(stated, Plan):
-        return _plan_to_json(stated)
     if isinstance(stated, RoundForm):
         return {"format": ROUND, "plan": stated.plan, "round": stated.round, "clip": _clip_to_json(stated.clip)}
-    own = {name: getattr(stated, name) for name in ("clients", "rounds", "groups", "buffers")}
-    clip = _clip_to_json(stated.clip)
-    return {"format": CORRELATED, **own, "budget": asdict(stated.budget), "clip": clip}
+    config = stated.config
+    return {
+        "format": PLAN,
+        "unit": config.unit,
+        "members": config.members,
+        "sampling": next(name for name, sampler in SAMPLING.items() if sampler is config.sampling),
+        "noise_by": config.noise_by,
+        "schedule": [asdict(step) for step in config.schedule.steps],
+        "clip": _clip_to_json(config.clip),
+        "steps": config.steps,
+        "report_std": config.report_std,
+        "accountants": list(config.accountants),
+        "budget": asdict(stated.budget),
+    }
 
 
-def from_json(form: PlanForm) -> Plan | CorrelatedPlan | RoundForm:
+def from_json(form: PlanForm) -> Plan | RoundForm:
     """What `to_json` wrote.
 
     Edge cases: another format, a name too many or too few, or values that make no plan: `ConfigError`; a plan that was
     given less noise than its budget needs is refused as any other.
     """
-    reader = _READERS.get(str(form.get("format")))
-    if reader is None:
-        remedy = f"this incrowd reads {', '.join(map(repr, _READERS))}"
-        raise ConfigError(field="format", value=form.get("format"), remedy=remedy)
+    rest = {name: value for name, value in form.items() if name != "format"}
     try:
-        return reader({name: value for name, value in form.items() if name != "format"})
+        if form.get("format") == ROUND:
+            return RoundForm(**{**rest, "clip": _read_clip(rest["clip"])})
+        if form.get("format") == PLAN:
+            return _read_plan(rest)
     except (KeyError, TypeError, AttributeError) as error:
         remedy = f"it is not whole ({error!r}): have it sent again"
         raise ConfigError(field="form", value=form.get("format"), remedy=remedy) from error
+    raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {PLAN!r}, {ROUND!r}")
 
 
 def check_ours(stated: object) -> None:
@@ -89,8 +101,8 @@ def check_ours(stated: object) -> None:
     if isinstance(stated, Number | str | Price | Relation | None) or stated in SAMPLING.values():
         return
     if type(stated) not in _OURS:
-        remedy = "give a Plan or a CorrelatedPlan of ours, with our clips: others could state one noise "
-        raise ConfigError(field="plan", value=type(stated).__name__, remedy=f"{remedy}and draw another")
+        remedy = "give a Plan of ours, with our clips: others could state one noise and draw another"
+        raise ConfigError(field="plan", value=type(stated).__name__, remedy=remedy)
     for each in fields(stated):  # type: ignore[arg-type]  # all of them are dataclasses
         check_ours(getattr(stated, each.name))
 
@@ -100,53 +112,17 @@ def fingerprint(form: PlanForm) -> str:
     return hashlib.sha256(canonical(form).encode()).hexdigest()
 
 
-_OURS = {Plan, PlanConfig, CorrelatedPlan, Schedule, Step, Budget, *CLIPS.values()}
-
-
-def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    config = plan.config
-    return {
-        "format": PLAN,
-        "unit": config.unit,
-        "members": config.members,
-        "sampling": next(name for name, sampler in SAMPLING.items() if sampler is config.sampling),
-        "noise_by": config.noise_by,
-        "schedule": [asdict(step) for step in config.schedule.steps],
-        "clip": _clip_to_json(config.clip),
-        "steps": config.steps,
-        "report_std": config.report_std,
-        "accountants": list(config.accountants),
-        "budget": asdict(plan.budget),
-    }
-
-
 def _read_plan(form: PlanForm) -> Plan:
-    sampling = form["sampling"]
-    if sampling not in SAMPLING:
-        raise ConfigError(field="sampling", value=sampling, remedy=f"give one of {', '.join(SAMPLING)}")
+    if form["sampling"] not in SAMPLING:
+        raise ConfigError(field="sampling", value=form["sampling"], remedy=f"give one of {', '.join(SAMPLING)}")
     given = dict(form) | {
-        "sampling": SAMPLING[sampling],
+        "sampling": SAMPLING[form["sampling"]],
         "schedule": Schedule(tuple(Step(**step) for step in form["schedule"])),
         "clip": _read_clip(form["clip"]),
         "accountants": tuple(form["accountants"]),
     }
     budget = Budget(**given.pop("budget"))
     return PlanConfig(**given).plan(budget)
-
-
-def _read_correlated(form: PlanForm) -> CorrelatedPlan:
-    return CorrelatedPlan(**{**form, "budget": Budget(**form["budget"]), "clip": _read_clip(form["clip"])})
-
-
-def _read_round(form: PlanForm) -> RoundForm:
-    return RoundForm(**{**form, "clip": _read_clip(form["clip"])})
-
-
-_READERS: dict[str, Callable[[PlanForm], Plan | CorrelatedPlan | RoundForm]] = {
-    PLAN: _read_plan,
-    CORRELATED: _read_correlated,
-    ROUND: _read_round,
-}
 
 
 def _clip_to_json(clip: Clip | MedianClip) -> dict[str, Any]:

@@ -4,13 +4,13 @@ The plan is the one place that states the sampling probability, the clip bound, 
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
 """
 
-import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import get_args
+from typing import Literal, get_args
 
 from dp_accounting import DpEvent, GaussianDpEvent
+from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd import _validate
 from incrowd._html import html_table
@@ -19,13 +19,11 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relat
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
-from incrowd.privacy.mechanism.correlated import NoiseState
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, optimal_banded
 from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
 from incrowd.privacy.plan.declared import check_declared
-from incrowd.privacy.plan.promise import Carry, NoiseBy, NoisedSum, Noises, Pending, RoundPlan, Unit
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Sampler
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
@@ -38,15 +36,16 @@ from incrowd.privacy.statement import (
     stated,
 )
 
-Sampling = type[Poisson] | type[FixedSize] | type[Everyone]
+Unit = Literal["client", "record"]
+"""Who is protected: a client with all its examples, or one record of a silo."""
 
-SAMPLING: dict[str, Sampling] = {
-    "poisson": Poisson,
-    "fixed": FixedSize,
-    "everyone": Everyone,
-}
-"""The samplers by the names that configuration files and the command line use."""
+NoiseBy = Literal["server", "party"]
+"""Who adds noise: the server, to the sum; or each party, to what it sends."""
 
+Sampling = type[Poisson] | type[FixedSize] | type[Everyone] | type[Cyclic]
+
+SAMPLING: dict[str, Sampling] = {"poisson": Poisson, "fixed": FixedSize, "everyone": Everyone, "cyclic": Cyclic}
+"""The samplers by the names that forms, configuration files and the command line use."""
 
 _TRUST = {
     ("client", "server"): CENTRAL_TRUST,
@@ -64,19 +63,32 @@ class PrivacyWarning(UserWarning):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundPlan:
+    """The plan of one round."""
+
+    sampler: Sampler
+    noise_multiplier: float
+    event: DpEvent
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanConfig:
     """Who takes part, how often, and how contributions are bounded; the noise is still relative.
 
     There are so many `members`: clients, or the records of one silo, as the `unit` says. With `noise_by` "party" each
-    client, or silo, adds noise to what it sends, and nobody else does.
+    client, or silo, adds noise to what it sends, and the server adds none.
+
+    Under `Cyclic` sampling clients take turns in groups of the schedule's cohort. Then the noise is correlated over the
+    rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event.
 
     Records take part in `steps` noised sums a round, each of an expected batch that is the schedule's cohort. With
     `report_std` a silo also releases one table of counts at the end, each number with noise of this deviation.
 
-    Edge cases: a cohort larger than the number of members, a fractional cohort under fixed-size sampling and a cohort
-    other than all members under `Everyone` are refused; so are a sampling that is not one of the classes in `SAMPLING`,
-    its name included, and a sample and a clip that needs the cohort's norms where clients add the noise. Records are
-    sampled by `Poisson`, clipped by `FixedClip`, and noised by their silo.
+    Edge cases: a cohort larger than the number of members, a fractional cohort under fixed-size sampling, a cohort
+    other than all members under `Everyone` and one that does not divide the members into groups under `Cyclic` are
+    refused; so are a sampling that is not one of the classes in `SAMPLING`, its name included, and a sample and a clip
+    that needs the cohort's norms where clients add the noise. Records are sampled by `Poisson`, clipped by `FixedClip`,
+    and noised by their silo. Correlated noise belongs to one bound: clips that change from round to round are refused.
     """
 
     members: int
@@ -107,6 +119,8 @@ class PlanConfig:
             self._check_records()
         elif self.noise_by == "party":
             self._check_local()
+        elif self.sampling is Cyclic:
+            self._check_correlated()
         if self.unit == "client" and (self.steps, self.report_std) != (1, None):
             remedy = "only records take part in several steps a round, or in a report: leave it out"
             raise ConfigError(field="steps", value=self.steps, remedy=remedy)
@@ -138,6 +152,13 @@ class PlanConfig:
             report_std=report_std,
         )
 
+    @classmethod
+    def in_turns(cls, *, clients: int, rounds: int, groups: int, clip: Clip | MedianClip | None = None) -> "PlanConfig":
+        """Rounds with correlated noise, over clients that take turns in so many groups."""
+        _validate.count(clients=clients, groups=groups)
+        schedule = Schedule((Step(rounds=rounds, cohort=clients / groups),))
+        return cls(members=clients, schedule=schedule, sampling=Cyclic, clip=NormalisedClip() if clip is None else clip)
+
     @property
     def relation(self) -> Relation:
         """The neighbouring relation of every round: of a client's own values, where its noise is its own."""
@@ -155,10 +176,25 @@ class PlanConfig:
             if step.cohort != int(step.cohort):
                 raise ConfigError(field="cohort", value=step.cohort, remedy="a fixed-size cohort is a whole number")
             return FixedSize(clients=self.members, cohort=int(step.cohort))
+        if self.sampling is Cyclic:
+            groups = max(1, round(self.members / max(1.0, step.cohort)))
+            if step.cohort != self.members / groups:
+                remedy = f"clients take turns in whole groups: give {self.members} divided by a whole number"
+                raise ConfigError(field="cohort", value=step.cohort, remedy=remedy)
+            return Cyclic(clients=self.members, groups=groups)
         return Poisson(clients=self.members, cohort=step.cohort)
 
+    @property
+    def groups(self) -> int | None:
+        """The number of groups in which clients take turns, where noise is correlated; otherwise None."""
+        turns = self.sampler(self.schedule.steps[0])
+        return turns.groups if isinstance(turns, Cyclic) else None
+
     def event(self, step: Step) -> DpEvent:
-        """What one round of a step costs; where clients add the noise, what it costs each for itself."""
+        """The cost of one round of a step, to a client itself where clients add the noise.
+
+        Edge cases: rounds with correlated noise have one event together (`runs`).
+        """
         if self.unit == "record":
             return compose([(self.sampler(step).event(step.noise_multiplier), self.steps)])
         if self.noise_by == "party":
@@ -167,17 +203,24 @@ class PlanConfig:
 
     @property
     def report_noise(self) -> GaussianNoise | None:
-        """What hides a record in the table of the report: it is in one number of it."""
+        """The noise that hides a record in the table of the report: it is in one number of it."""
         return None if self.report_std is None else GaussianNoise(noise_multiplier=self.report_std, clip_norm=1.0)
 
     @property
     def report_runs(self) -> list[RepeatedEvent]:
-        """What the report costs: reserved before the first round, so that the rounds leave room for it."""
+        """The cost of the report: reserved before the first round, so that the rounds leave room for it."""
         noise = self.report_noise
         return [] if noise is None else [(noise.event(), 1)]
 
     def runs(self) -> list[RepeatedEvent]:
-        """The accounting events of all rounds, in order, equal neighbours counted."""
+        """The accounting events of all rounds, in order, equal neighbours counted.
+
+        The first round pays for all rounds with correlated noise; the ledger counts the others at no cost.
+        """
+        if self.sampling is Cyclic:
+            rounds, multiplier = self.schedule.rounds, self.schedule.at(0).noise_multiplier
+            later: list[RepeatedEvent] = [(NoOpDpEvent(), rounds - 1)] if rounds > 1 else []
+            return [(GaussianDpEvent(multiplier), 1), *later]
         return [(self.event(step), step.rounds) for step in self.schedule.steps]
 
     @property
@@ -228,13 +271,21 @@ class PlanConfig:
             remedy = "a client alone cannot know the cohort's norms: use a fixed or normalised clip"
             raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
 
+    def _check_correlated(self) -> None:
+        if isinstance(self.clip, MedianClip | QuantileClip):
+            remedy = "correlated noise belongs to one bound: use a fixed or normalised clip"
+            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
+        if len(self.schedule.steps) != 1:
+            remedy = "correlated noise has one strength, and groups have one size: use constant(...)"
+            raise ConfigError(field="schedule", value=len(self.schedule.steps), remedy=remedy)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A frozen promise: every round's sampler, noise and event, and what they cost together.
 
     Guarantee: `price.epsilon` is an upper bound that does not exceed `budget.epsilon`; `round(t).event` is the event of
-    exactly the sampler and noise multiplier of `round(t)`.
+    exactly the sampler and noise multiplier of `round(t)`, or the first round's event is that of all correlated noise.
 
     Edge cases: a plan that does not fit its budget cannot be made; a delta of 1/clients or more gives a
     `PrivacyWarning`.
@@ -258,7 +309,7 @@ class Plan:
 
     @property
     def noise_by(self) -> NoiseBy:
-        """See `Promise.noise_by`."""
+        """Who adds the noise."""
         return self.config.noise_by
 
     @property
@@ -278,8 +329,26 @@ class Plan:
 
     @property
     def noise_multiplier(self) -> float:
-        """The smallest noise multiplier of any round (they are all the same in a constant schedule)."""
+        """The smallest noise multiplier of any round (they are all the same in a constant schedule).
+
+        That of correlated noise is relative to the sensitivity of the whole run.
+        """
         return min(step.noise_multiplier for step in self.config.schedule.steps)
+
+    @cached_property
+    def correlated(self) -> CorrelatedNoise | None:
+        """The noise of all rounds, where it is correlated over them: as many bands as there are groups."""
+        config, groups = self.config, self.config.groups
+        if groups is None or isinstance(config.clip, MedianClip):
+            return None
+        participation = Participation(rounds=self.rounds, min_separation=groups)
+        return CorrelatedNoise(
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=config.clip.clip_norm,
+            contributions_bound=config.members,
+            participation=participation,
+            strategy=optimal_banded(participation, bands=min(groups, self.rounds)),
+        )
 
     @cached_property
     def runs(self) -> list[RepeatedEvent]:
@@ -292,49 +361,43 @@ class Plan:
         return compose(self.runs)
 
     def round(self, number: int) -> RoundPlan:
-        """What the plan says about one round, counted from 0."""
+        """The plan of one round, counted from 0."""
         config, step = self.config, self.config.schedule.at(number)
-        return RoundPlan(sampler=config.sampler(step), noise_multiplier=step.noise_multiplier, event=config.event(step))
+        event = self.runs[min(number, 1)][0] if config.sampling is Cyclic else config.event(step)
+        return RoundPlan(sampler=config.sampler(step), noise_multiplier=step.noise_multiplier, event=event)
 
-    def start(self, size: int) -> Carry:
-        """See `Promise.start`."""
-        return Carry(clip=self.config.clip)
+    def noise(self, number: int, clip: Clip) -> GaussianNoise | CorrelatedNoise:
+        """The noise on the released sum of a round in which this clip was used, whoever adds it."""
+        if self.correlated is not None:
+            return self.correlated
+        multiplier = self.round(number).noise_multiplier
+        if isinstance(clip, QuantileClip):
+            multiplier = clip.update_multiplier(multiplier)
+        return GaussianNoise(noise_multiplier=multiplier, clip_norm=clip.clip_norm)
+
+    def party_noise(self, number: int, clip: Clip) -> GaussianNoise | None:
+        """The noise that each client adds to what it sends; None where the server adds it."""
+        noise = self.noise(number, clip)
+        return noise if self.noise_by == "party" and isinstance(noise, GaussianNoise) else None
 
     def _repr_html_(self) -> str:
         """A notebook's view: the promise and its price, all of it public."""
+        correlated = self.config.groups is not None
+        paid = ", all of it in the first round" * correlated
         shown = {
             f"{self.unit}s": self.config.members,
             "rounds": self.rounds,
             "sampling": self._sampling(),
-            "noise": f"added by the {_NOISED_BY[self.unit, self.noise_by]}",
+            "noise": f"{'correlated, ' * correlated}added by the {_NOISED_BY[self.unit, self.noise_by]}",
             "noise multiplier": f"{self.noise_multiplier:.6g}",
-            "epsilon": f"{self.price.epsilon:.6g}, of {self.budget.epsilon:g}",
+            "epsilon": f"{self.price.epsilon:.6g}, of {self.budget.epsilon:g}{paid}",
             "delta": f"{self.budget.delta:g}",
             "accountant": self.price.accountant,
         }
         return html_table(shown)
 
-    def noises(self, number: int, clip: Clip) -> Noises:
-        """See `Promise.noises`. A quantile's bits take their part of the round's noise."""
-        gaussian, bits = self._gaussian(number, clip), None
-        if isinstance(clip, QuantileClip):
-            # A bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
-            bits = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
-        return Noises(party=gaussian) if self.noise_by == "party" else Noises(server=gaussian, bits=bits)
-
-    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
-        """See `Promise.add_noise`. Where noise is local it is in the sum already, that of as many as should answer."""
-        gaussian, clients = self._gaussian(pending.round, pending.clip), self.config.members
-        std = gaussian.noise_multiplier * gaussian.clip_norm
-        if self.noise_by == "party":
-            return NoisedSum(total=pending.total, std=std * math.sqrt(clients))
-        at = "noise", pending.round
-        return NoisedSum(
-            total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std
-        )
-
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
-        """See `Promise.statement`."""
+        """The promise of all that was charged to a ledger; so many of the charges are for rounds of this plan."""
         cautions = None if self.config.clip.private else MEDIAN, self._caution()
         return stated(
             ledger,
@@ -346,19 +409,14 @@ class Plan:
             caveats=(*caveats, *(caution for caution in cautions if caution is not None)),
         )
 
-    def _gaussian(self, number: int, clip: Clip) -> GaussianNoise:
-        """The noise on what is released of the contributions, whoever adds it."""
-        multiplier = self.round(number).noise_multiplier
-        if isinstance(clip, QuantileClip):
-            multiplier = clip.update_multiplier(multiplier)
-        return GaussianNoise(noise_multiplier=multiplier, clip_norm=clip.clip_norm)
-
     def _caution(self) -> str | None:
         caution = self.budget.warn_for(self.config.members)
         return caution if caution is None or self.unit == "client" else caution.replace("client", "record")
 
     def _sampling(self) -> str:
         config = self.config
+        if config.groups is not None:
+            return f"none: {config.members} clients take turns in {config.groups} groups over {self.rounds} rounds"
         cohorts = sorted({config.sampler(step).expected_cohort for step in config.schedule.steps})
         sizes = f"{cohorts[0]:g}" if len(cohorts) == 1 else f"{cohorts[0]:g} to {cohorts[-1]:g}"
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"

@@ -10,8 +10,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, pr
 from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
-from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import NoiseBy
+from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 

@@ -211,7 +211,7 @@ class Cyclic:
         raise ConfigError(
             field="sampling",
             value=type(self).__name__,
-            remedy="use Everyone or Poisson for independent noise, or a CorrelatedPlan, which prices the whole run",
+            remedy="use Everyone or Poisson for independent noise, or give Plan.event, the price of the whole run",
         )
 
     def has_turn(self, place: int, *, round: int) -> bool:

@@ -8,10 +8,8 @@ from itertools import product
 from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, NoiseBy, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
-from incrowd.privacy.plan.promise import NoiseBy
 from incrowd.privacy.plan.schedule import Step, growing
 from incrowd.privacy.statement import guess
 
@@ -169,12 +167,11 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
     }
 
 
-def over_all_rounds(plan: Plan | CorrelatedPlan, *, weights: int) -> float:
+def over_all_rounds(plan: Plan, *, weights: int) -> float:
     """The L2 norm of the noise of all rounds together over the farthest that their means can go together."""
-    if isinstance(plan, CorrelatedPlan):
-        cohort = plan.clients / plan.groups
-        return math.sqrt(weights) * plan.noise.over_all_rounds / cohort / plan.rounds
     config = plan.config
+    if plan.correlated is not None:
+        return math.sqrt(weights) * plan.correlated.over_all_rounds / config.schedule.at(0).cohort / plan.rounds
     parts = ((step, config.sampler(step).expected_cohort) for step in config.schedule.steps)
     variance = sum(step.rounds * (step.noise_multiplier / cohort) ** 2 for step, cohort in parts)
     return math.sqrt(weights * variance) / plan.rounds

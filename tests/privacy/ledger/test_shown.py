@@ -8,7 +8,6 @@ from incrowd._random import SeededRandomness
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import PlanConfig
 
 BUDGET, RELATION = Budget(epsilon=2.0, delta=1e-5), Relation.ADD_OR_REMOVE_ONE
@@ -44,7 +43,7 @@ def test_a_simulation_and_public_data_are_said() -> None:
 
 
 def test_every_kind_of_plan_shows_itself() -> None:
-    correlated = CorrelatedPlan(clients=60, rounds=6, groups=3, budget=BUDGET)
+    correlated = PlanConfig.in_turns(clients=60, rounds=6, groups=3).calibrate(BUDGET)
     assert f"<td>{correlated.price.epsilon:.6g}, of 2, all of it in the first round</td>" in correlated._repr_html_()
     config = PlanConfig.of_records(records=500, rounds=3, batch_size=50, clip_norm=1.0, report_std=4.0)
     shown = config.calibrate(BUDGET)._repr_html_()

@@ -18,16 +18,13 @@ from incrowd.privacy.mechanism import correlated as correlated_noise
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.correlated import (
     Banded,
-    Blt,
     CorrelatedNoise,
     NoiseState,
     Participation,
-    StrategyMatrix,
     improvement,
     inverse,
     mean_squared_error,
     optimal_banded,
-    optimal_blt,
     sensitivity,
     square_root,
 )
@@ -42,13 +39,12 @@ STRATEGIES = pytest.mark.parametrize(
     [
         Banded(coefficients=(1.0,)),
         Banded(coefficients=(1.0, 0.6, 0.3)),
-        Blt(weights=(0.3, 0.2), decays=(0.9, 0.4)),
     ],
-    ids=["one band", "three bands", "blt"],
+    ids=["one band", "three bands"],
 )
 
 
-def correlated(strategy: StrategyMatrix, *, multiplier: float = 2.0, clip_norm: float = 0.5) -> CorrelatedNoise:
+def correlated(strategy: Banded, *, multiplier: float = 2.0, clip_norm: float = 0.5) -> CorrelatedNoise:
     return CorrelatedNoise(
         noise_multiplier=multiplier,
         clip_norm=clip_norm,
@@ -74,7 +70,7 @@ def divide(noise: CorrelatedNoise) -> Floats:
 
 
 @STRATEGIES
-def test_the_streamed_noise_is_the_dense_product(strategy: StrategyMatrix) -> None:
+def test_the_streamed_noise_is_the_dense_product(strategy: Banded) -> None:
     noise, source = correlated(strategy), SeededRandomness(1)
     step, scale = noise.scale(40)
     streams = [source.stream("noise", round) for round in range(ROUNDS)]
@@ -88,7 +84,7 @@ def test_the_streamed_noise_is_the_dense_product(strategy: StrategyMatrix) -> No
 
 @SOURCES
 @STRATEGIES
-def test_the_covariance_over_rounds_is_that_of_the_inverse(strategy: StrategyMatrix, source: Randomness) -> None:
+def test_the_covariance_over_rounds_is_that_of_the_inverse(strategy: Banded, source: Randomness) -> None:
     noise, size = correlated(strategy), 40_000
     rows = run(noise, np.zeros((ROUNDS, size)), source) / (noise.noise_multiplier * noise.sensitivity * noise.clip_norm)
     expected = divide(noise) @ divide(noise).T
@@ -125,7 +121,7 @@ def test_running_sums_are_better_than_with_independent_noise_by_the_stated_facto
 @STRATEGIES
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_learnt_about_one_client_is_within_the_sensitivity_that_the_noise_hides(
-    strategy: StrategyMatrix, seed: int
+    strategy: Banded, seed: int
 ) -> None:
     """From the releases, suppose the sums with and without one client: how far apart is the fresh noise they imply?"""
     noise, size = correlated(strategy), 30
@@ -143,7 +139,8 @@ def test_what_is_learnt_about_one_client_is_within_the_sensitivity_that_the_nois
 
 def implied_fresh_noise(noise: CorrelatedNoise, released: Floats, totals: Floats) -> Floats:
     step = noise.scale(totals.shape[1])[0]
-    memory, fresh = noise.strategy.start(totals.shape[1]), []
+    memory: tuple[Floats, ...] = ()
+    fresh = []
     for row in np.rint(released / step) - np.rint(totals / step):
         fresh.append(row + np.rint(noise.strategy.echo(memory, row.size)))
         memory = noise.strategy.remember(memory, row)
@@ -152,7 +149,7 @@ def implied_fresh_noise(noise: CorrelatedNoise, released: Floats, totals: Floats
 
 @STRATEGIES
 @pytest.mark.parametrize("size", [1, 1000, 532_000])
-def test_the_price_of_floating_point_is_paid_and_small(strategy: StrategyMatrix, size: int) -> None:
+def test_the_price_of_floating_point_is_paid_and_small(strategy: Banded, size: int) -> None:
     noise = correlated(strategy)
     needed = noise.sensitivity * padded(noise.clip_norm, contributions_bound=50)
     step, scale = noise.scale(size)
@@ -162,7 +159,7 @@ def test_the_price_of_floating_point_is_paid_and_small(strategy: StrategyMatrix,
 
 @STRATEGIES
 @pytest.mark.parametrize("stop", [0, 1, ROUNDS - 1])
-def test_a_resumed_run_equals_the_uninterrupted_one(strategy: StrategyMatrix, stop: int) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(strategy: Banded, stop: int) -> None:
     noise, source = correlated(strategy), SeededRandomness(9)
     totals = np.random.Generator(np.random.PCG64(4)).uniform(-0.1, 0.1, size=(ROUNDS, 20))
     whole = run(noise, totals, source)
@@ -186,7 +183,7 @@ def written_and_read(state: NoiseState) -> NoiseState:
 
 
 @STRATEGIES
-def test_using_a_state_leaves_it_and_the_sum_as_they_are(strategy: StrategyMatrix) -> None:
+def test_using_a_state_leaves_it_and_the_sum_as_they_are(strategy: Banded) -> None:
     noise, total = correlated(strategy), np.full(5, 0.1)
     state = noise.init(5)
     for round in range(3):
@@ -256,7 +253,7 @@ def test_noise_whose_rounding_errors_would_show_is_refused() -> None:
         clip_norm=1.0,
         contributions_bound=10,
         participation=Participation(rounds=1000, min_separation=1000),
-        strategy=Blt(weights=(1.0,), decays=(1 - 1e-9,)),
+        strategy=Banded(coefficients=(1.0,) * 1000),
     )
     with pytest.raises(ConfigError, match="rounding errors of so much noise would show"):
         noise.scale(1)
@@ -266,13 +263,10 @@ def test_noise_whose_rounding_errors_would_show_is_refused() -> None:
 
 # The strategies
 
-MATRICES: list[StrategyMatrix] = [
+MATRICES: list[Banded] = [
     Banded(coefficients=(1.0,)),
     Banded(coefficients=(1.0, 0.7, 0.3, 0.1)),
     Banded(coefficients=(1.0, 1.0)),
-    Blt(weights=(0.3, 0.2), decays=(0.9, 0.25)),
-    Blt(weights=(1.0,), decays=(0.0,)),
-    Blt(weights=(), decays=()),
 ]
 EACH_MATRIX = pytest.mark.parametrize("strategy", MATRICES, ids=repr)
 falling_columns = st.lists(st.floats(0, 1), min_size=7, max_size=7).map(lambda rest: np.array([1, *sorted(rest)[::-1]]))
@@ -308,7 +302,7 @@ def test_a_column_that_rises_has_another_worst_pattern_which_is_why_it_is_refuse
 
 
 @EACH_MATRIX
-def test_strategies_have_falling_columns_and_true_inverses(strategy: StrategyMatrix) -> None:
+def test_strategies_have_falling_columns_and_true_inverses(strategy: Banded) -> None:
     column = strategy.column(9)
     assert column[0] == 1
     assert np.all(np.diff(column) <= 0)
@@ -320,36 +314,25 @@ def test_strategies_have_falling_columns_and_true_inverses(strategy: StrategyMat
 
 @EACH_MATRIX
 @given(st.integers(0, 2**32), st.integers(1, 40))
-def test_an_echo_errs_by_no_more_than_its_bound(strategy: StrategyMatrix, seed: int, rounds: int) -> None:
+def test_an_echo_errs_by_no_more_than_its_bound(strategy: Banded, seed: int, rounds: int) -> None:
     noises = np.random.Generator(np.random.PCG64(seed)).integers(-(2**50), 2**50, rounds).astype(np.float64)
-    memory = strategy.start(1)
+    memory: tuple[Floats, ...] = ()
     for noise in noises:
         memory = strategy.remember(memory, np.array([noise]))
     exact = sum(
         (
             coefficient * Fraction(noise)
-            for coefficient, noise in zip(exact_tail(strategy, rounds), noises[::-1], strict=True)
+            for coefficient, noise in zip(map(Fraction, strategy.coefficients[1:]), noises[::-1], strict=False)
         ),
         Fraction(0),
     )
     error = abs(Fraction(strategy.echo(memory, 1)[0]) - exact)
-    assert error <= Fraction(strategy.rounding(rounds)) * Fraction(np.abs(noises).max())
-
-
-def exact_tail(strategy: StrategyMatrix, rounds: int) -> list[Fraction]:
-    """c_1, c_2, ... without any rounding."""
-    if isinstance(strategy, Banded):
-        return [Fraction(c) for c in (*strategy.coefficients[1:], *[0.0] * rounds)][:rounds]
-    assert isinstance(strategy, Blt)
-    pairs = [
-        (Fraction(weight), Fraction(decay)) for weight, decay in zip(strategy.weights, strategy.decays, strict=True)
-    ]
-    return [sum((weight * decay**t for weight, decay in pairs), Fraction(0)) for t in range(rounds)]
+    assert error <= Fraction(strategy.rounding) * Fraction(np.abs(noises).max())
 
 
 @EACH_MATRIX
 @pytest.mark.parametrize("apart", [1, 4, 9])
-def test_the_error_is_that_of_the_dense_product(strategy: StrategyMatrix, apart: int) -> None:
+def test_the_error_is_that_of_the_dense_product(strategy: Banded, apart: int) -> None:
     participation = Participation(rounds=9, min_separation=apart)
     summing = dense(np.ones(9))
     column = strategy.column(9)
@@ -369,11 +352,6 @@ def test_optimal_strategies_are_never_worse_than_their_start(rounds: int, apart:
         assert np.count_nonzero(best) <= bands
         error = mean_squared_error(best, participation)
         assert error <= mean_squared_error(cut, participation) * (1 + 1e-12)
-    errors = [
-        mean_squared_error(optimal_blt(participation, buffers=buffers).column(rounds), participation)
-        for buffers in (1, 3)
-    ]
-    assert errors[1] <= errors[0] * 1.01
 
 
 def test_the_slope_is_that_of_the_error() -> None:
@@ -385,13 +363,10 @@ def test_the_slope_is_that_of_the_error() -> None:
         assert slope[t] == pytest.approx((ends[1] - ends[0]) / (2 * width), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "apart", "banded", "blt"), [(100, 100, 3.06, 3.06), (1000, 100, 6.11, 5.80), (2000, 200, 8.15, 7.75)]
-)
-def test_figures_that_the_documentation_states(rounds: int, apart: int, banded: float, blt: float) -> None:
+@pytest.mark.parametrize(("rounds", "apart", "banded"), [(100, 100, 3.06), (1000, 100, 6.11), (2000, 200, 8.15)])
+def test_figures_that_the_documentation_states(rounds: int, apart: int, banded: float) -> None:
     participation = Participation(rounds=rounds, min_separation=apart)
     assert improvement(optimal_banded(participation, bands=apart).column(rounds), participation) > banded
-    assert improvement(optimal_blt(participation, buffers=4).column(rounds), participation) > blt
 
 
 @pytest.mark.parametrize(
@@ -402,24 +377,6 @@ def test_bands_that_do_not_fall_from_one_are_refused(coefficients: tuple[float, 
         Banded(coefficients=coefficients)
 
 
-@pytest.mark.parametrize(
-    ("weights", "decays", "field"),
-    [
-        ((0.7, 0.4), (0.5, 0.5), "weights"),
-        ((-0.1,), (0.5,), "weights"),
-        ((0.5,), (1.0,), "decays"),
-        ((0.5,), (-0.5,), "decays"),
-        ((0.5,), (math.nan,), "decays"),
-        ((0.5,), (), "decays"),
-    ],
-)
-def test_buffers_that_do_not_fall_are_refused(
-    weights: tuple[float, ...], decays: tuple[float, ...], field: str
-) -> None:
-    with pytest.raises(ConfigError, match=field):
-        Blt(weights=weights, decays=decays)
-
-
 def test_other_bad_numbers_are_refused() -> None:
     participation = Participation(rounds=4, min_separation=2)
     with pytest.raises(ConfigError, match="rounds"):
@@ -428,8 +385,6 @@ def test_other_bad_numbers_are_refused() -> None:
         Participation(rounds=1, min_separation=0)
     with pytest.raises(ConfigError, match="bands"):
         optimal_banded(participation, bands=0)
-    with pytest.raises(ConfigError, match="buffers"):
-        optimal_blt(participation, buffers=0)
     with pytest.raises(ConfigError, match="contributions_bound"):
         replace(correlated(Banded(coefficients=(1.0,))), contributions_bound=0)
     with pytest.raises(ConfigError, match="size"):

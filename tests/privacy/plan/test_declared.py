@@ -1,17 +1,19 @@
 """Declared numbers; what happens where they are used is in tests/attacks/test_counted.py and test_plans_taken.py."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.declared import check_declared, check_planned, fewest
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Noises
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.release import RoundNoise
 from tests.algorithms.silos import plan
 
 
@@ -35,20 +37,24 @@ EXTREME = GaussianNoise(noise_multiplier=1e12, clip_norm=1.0)
 FINE = GaussianNoise(noise_multiplier=1.0, clip_norm=1.0)
 
 
-@pytest.mark.parametrize("noises", [Noises(server=EXTREME), Noises(party=EXTREME), Noises(server=FINE, bits=EXTREME)])
-def test_noise_that_fits_no_grid_is_seen_before_it_is_paid_for(noises: Noises) -> None:
+ROUND = RoundNoise(round=0, clip=NormalisedClip(), noise=FINE, clients=100)
+
+
+@pytest.mark.parametrize("changes", [{"noise": EXTREME}, {"noise": EXTREME, "local": True}, {"bits": EXTREME}])
+def test_noise_that_fits_no_grid_is_seen_before_it_is_paid_for(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="noise scale"):
-        noises.check(1000, clients=100)
+        replace(ROUND, **changes).check(1000)
 
 
 def test_noises_of_plans_pass() -> None:
     budget = Budget(epsilon=2.0, delta=1e-5)
     config = PlanConfig(members=100, schedule=constant(rounds=2, cohort=100), sampling=Everyone)
     its = config.calibrate(budget)
-    its.noises(0, NormalisedClip()).check(1000, clients=100)
-    its.noises(0, QuantileClip(clip_norm=1.0, bit_noise=50.0)).check(1000, clients=100)
-    CorrelatedPlan(clients=100, rounds=4, groups=2, budget=budget).noises(0, NormalisedClip()).check(1000, clients=100)
-    Noises(party=FINE).check(1000, clients=100)
+    RoundNoise.of(its, 0, NormalisedClip()).check(1000)
+    RoundNoise.of(its, 0, QuantileClip(clip_norm=1.0, bit_noise=50.0)).check(1000)
+    turns = PlanConfig.in_turns(clients=100, rounds=4, groups=2).calibrate(budget)
+    RoundNoise.of(turns, 0, NormalisedClip()).check(1000)
+    replace(ROUND, local=True).check(1000)
 
 
 def test_noise_of_a_silo_that_fits_no_grid_is_seen_before_it_is_paid_for() -> None:

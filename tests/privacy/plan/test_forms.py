@@ -19,7 +19,6 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.forms import CLIPS, RoundForm, fingerprint, from_json, to_json
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
@@ -42,9 +41,8 @@ PLANS: dict[str, Callable[[], Any]] = {
     "fixed": lambda: PlanConfig(members=20, schedule=STEPS, sampling=FixedSize, accountants=("RDP",)).plan(BUDGET),
     "everyone": lambda: PlanConfig(members=20, schedule=ALIKE, sampling=Everyone).plan(BUDGET),
     "local": lambda: PlanConfig(members=20, schedule=ALIKE, sampling=Everyone, noise_by="party").plan(BUDGET),
-    "correlated": lambda: CorrelatedPlan(clients=20, rounds=6, groups=3, budget=Budget(epsilon=2.0, delta=1e-5)),
-    "buffers": lambda: CorrelatedPlan(
-        clients=20, rounds=6, groups=3, buffers=2, budget=Budget(epsilon=2.0, delta=1e-5)
+    "correlated": lambda: PlanConfig.in_turns(clients=20, rounds=6, groups=3).calibrate(
+        Budget(epsilon=2.0, delta=1e-5)
     ),
     "records": lambda: PlanConfig.of_records(
         records=50, rounds=3, batch_size=10, clip_norm=2.0, noise_multiplier=2.5, report_std=4.0
@@ -101,6 +99,7 @@ def test_no_digit_of_a_plan_is_lost(noise: float, rounds: int) -> None:
         ({"schedule": 3}, "form"),
         ({"budget": {"epsilon": 0.001, "delta": 1e-5}}, "epsilon"),
         ({"members": 2}, "cohort"),
+        ({"sampling": "cyclic"}, "cohort"),
     ],
 )
 def test_what_makes_no_plan_is_refused(changes: dict[str, Any], field: str) -> None:

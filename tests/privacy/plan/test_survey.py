@@ -7,7 +7,7 @@ import pytest
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.survey import Wish, over_all_rounds, ranked, row, what_if
 
 # Asking one accountant is faster, and which one does not matter here.
@@ -129,8 +129,10 @@ def test_plans_are_ranked_by_the_noise_of_all_rounds_and_then_by_what_is_sent() 
 
 def test_noise_that_is_taken_back_counts_as_what_is_left_of_it() -> None:
     """Round by round the noise is C^-1 z; together that is the row of column sums of C^-1, times z."""
-    plan = CorrelatedPlan(clients=60, rounds=12, groups=6, budget=Budget(epsilon=2.0, delta=1e-5))
-    column = plan.noise._column
+    plan = PlanConfig.in_turns(clients=60, rounds=12, groups=6).calibrate(Budget(epsilon=2.0, delta=1e-5))
+    noise = plan.correlated
+    assert noise is not None
+    column = noise._column
     matrix = np.array([[column[row - at] if row >= at else 0.0 for at in range(12)] for row in range(12)])
-    left = np.linalg.norm(np.linalg.inv(matrix).sum(axis=0)) * plan.noise_multiplier * plan.noise.sensitivity
+    left = np.linalg.norm(np.linalg.inv(matrix).sum(axis=0)) * plan.noise_multiplier * noise.sensitivity
     assert over_all_rounds(plan, weights=9) == pytest.approx(3 * left / 10 / 12)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,22 +10,20 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, NormalisedClip, QuantileClip
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import PlanConfig, PrivacyWarning
-from incrowd.privacy.plan.promise import Carry
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning
+from incrowd.privacy.plan.sampling import Cyclic, Everyone
+from incrowd.privacy.plan.schedule import constant, listed
+from incrowd.privacy.release import Carry, PrivateRun
 from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
 
-def a_plan(**changes: object) -> CorrelatedPlan:
-    return CorrelatedPlan(**{"clients": 60, "rounds": 12, "groups": 6, "budget": BUDGET} | changes)  # type: ignore[arg-type]  # numbers by name
+def a_plan(budget: Budget = BUDGET, **changes: Any) -> Plan:
+    return PlanConfig.in_turns(**{"clients": 60, "rounds": 12, "groups": 6} | changes).calibrate(budget)
 
 
-def a_run(plan: CorrelatedPlan, *, size: int, ledger: Ledger | None = None) -> PrivateRun:
+def a_run(plan: Plan, *, size: int, ledger: Ledger | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
     return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size, numbered=False)
 
@@ -41,7 +40,7 @@ def released_means(run: PrivateRun) -> np.ndarray:
 def test_the_whole_run_is_one_event_and_costs_the_budget() -> None:
     plan = a_plan()
     assert 2.0 * (1 - 1e-3) < plan.price.epsilon <= 2.0
-    assert plan.round(0).event == GaussianDpEvent(plan.noise.noise_multiplier)
+    assert plan.round(0).event == GaussianDpEvent(plan.noise_multiplier)
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     run = a_run(plan, size=2, ledger=ledger)
     spent = []
@@ -55,17 +54,17 @@ def test_the_whole_run_is_one_event_and_costs_the_budget() -> None:
     assert spent[0] == pytest.approx(plan.price.epsilon)
 
 
-@pytest.mark.parametrize("buffers", [None, 2])
-def test_running_sums_are_better_than_with_independent_noise(buffers: int | None) -> None:
+def test_running_sums_are_better_than_with_independent_noise() -> None:
     """The same clients, rounds and budget; in each round only a sixth of the clients takes part, nothing is sampled."""
     size, rounds, groups = 4000, 24, 6
-    plan = a_plan(rounds=rounds, groups=groups, buffers=buffers)
+    plan = a_plan(rounds=rounds, groups=groups)
     error = math.sqrt(np.mean(np.cumsum(released_means(a_run(plan, size=size)) * 10, axis=0) ** 2))
     participations = rounds // groups
     independent = PlanConfig(members=60, schedule=constant(rounds=participations, cohort=60), sampling=Everyone)
     sigma = independent.calibrate(BUDGET).noise_multiplier  # what covers a client's four participations
     alone = sigma * math.sqrt((rounds + 1) / 2)  # the typical error of running sums of independent noise
-    assert alone / error == pytest.approx(plan.noise.improvement, rel=0.1)
+    assert plan.correlated is not None
+    assert alone / error == pytest.approx(plan.correlated.improvement, rel=0.1)
     assert alone / error > 1.4
 
 
@@ -116,12 +115,17 @@ def test_impossible_plans_are_refused() -> None:
     for clip in (MedianClip(), QuantileClip(clip_norm=1.0, bit_noise=9.0)):
         with pytest.raises(ConfigError, match="correlated noise belongs to one bound"):
             a_plan(clip=clip)
-    for field in ("rounds", "clients", "groups"):
-        with pytest.raises(ConfigError, match=field):
-            a_plan(**{field: 0})
+    for changes in ({"rounds": 0}, {"clients": 0}, {"groups": 0}):
+        with pytest.raises(ConfigError, match=next(iter(changes))):
+            a_plan(BUDGET, **changes)
     for outside in (-1, 12):
         with pytest.raises(ConfigError, match="give a round from 0 to 11"):
             a_plan().round(outside)
+    with pytest.raises(ConfigError, match="groups have one size"):
+        PlanConfig(members=60, schedule=listed(cohorts=[10, 20]), sampling=Cyclic)
+    for cohort in (7, 59, 0.5, 61, 1e-300):
+        with pytest.raises(ConfigError, match="clients take turns in whole groups: give 60 divided by"):
+            PlanConfig(members=60, schedule=constant(rounds=4, cohort=cohort), sampling=Cyclic)
     with pytest.warns(PrivacyWarning, match="at least 1/60"):
         a_plan(budget=Budget(epsilon=2.0, delta=0.05))
 
