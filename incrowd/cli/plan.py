@@ -1,6 +1,6 @@
 """`incrowd plan`: what a budget buys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -73,15 +73,12 @@ def plan(
 
     What if: incrowd plan --clients 100,1000 --epsilon 1,2,4,8 --delta 1e-5 --plot plans.png
     """
-    from incrowd.privacy.plan.survey import Wish, what_if
+    from incrowd.privacy.plan.planner import Comparison
 
-    numbers_of_clients = _some("clients", whole_numbers, clients)
-    epsilons: Sequence[float | None] = _some("epsilon", numbers, epsilon) if epsilon else (None,)
-    deltas = _some("delta", numbers, delta)
-    wish = Wish(
-        clients=numbers_of_clients[0],
-        epsilon=epsilons[0],
-        delta=deltas[0],
+    wanted = Comparison(
+        clients=_some("clients", whole_numbers, clients),
+        epsilons=_some("epsilon", numbers, epsilon) if epsilon else (None,),
+        deltas=_some("delta", numbers, delta),
         rounds=whole_numbers("rounds", rounds),
         cohorts=numbers("cohort", ",".join(word for word in words(cohort) if not word.endswith("%"))),
         shares=tuple(
@@ -93,25 +90,24 @@ def plan(
         accountant=accountant.value,
         grow_from=grow_from,
     )
-    plans = list(what_if(wish, clients=numbers_of_clients, epsilons=epsilons, deltas=deltas))
+    plans = list(wanted.plans())
     if plot is not None:
         from incrowd.runs.plots import plot_plans
 
         plot_plans(plot, plans, weights=weights)
-    several = len(numbers_of_clients) * len(epsilons) * len(deltas) > 1
-    rows = _rows(plans, several=several, weights=weights)
+    rows = _rows(plans, several=wanted.several, weights=weights)
     if as_json:
         print_json({"plans": rows, "plot": None if plot is None else str(plot)})
     else:
         rows.sort(key=lambda one: one.get("rank", 0))
         hidden = {"schedule", "by_accountant", "over_all_rounds", "sensitivity_in_clips"}
-        hidden |= {"sampling", "noise_by"} if several else set()
+        hidden |= {"sampling", "noise_by"} if wanted.several else set()
         print_table(rows, leave_out=hidden)
 
 
 def _rows(plans: "list[Plan]", *, several: bool, weights: int) -> list[dict[str, Any]]:
     """A row for each plan; those that answer the same question are ranked."""
-    from incrowd.privacy.plan.survey import ranked, row
+    from incrowd.privacy.plan.planner import ranked, row
 
     rows = [(_what_if(plan) if several else {}) | row(plan, weights=weights) for plan in plans]
     if len(rows) > 1 and not several:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from incrowd.learning.features.table_rows import is_bare
-from incrowd.privacy.plan.survey import over_all_rounds
+from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.database import Record

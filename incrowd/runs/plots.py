@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from incrowd import _files
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.survey import row
+from incrowd.privacy.plan.planner import row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

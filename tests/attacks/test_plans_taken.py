@@ -15,10 +15,9 @@ from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.plan.planner import Question
+from incrowd.privacy.plan.planner import Comparison, Question
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
-from incrowd.privacy.plan.survey import Wish
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.conftest import CLASSES, FEATURES
 
@@ -115,15 +114,15 @@ def test_a_name_would_have_become_poisson() -> None:
     assert twin.sampler(step).relation is not FixedSize(clients=10, cohort=5).relation
 
 
-GIVEN: dict[str, Any] = {"clients": 100, "delta": 1e-3, "accountant": "gdp", "sampling": "everyone"}
+GIVEN: dict[str, Any] = {"clients": (100,), "deltas": (1e-3,), "accountant": "gdp", "sampling": "everyone"}
 
 
 @pytest.mark.parametrize("cohorts", [{}, {"cohorts": (100,)}, {"shares": (1.0,)}])
 def test_one_number_too_many_is_refused(cohorts: dict[str, Any]) -> None:
     settled = GIVEN | cohorts | {"rounds": (30,), "noise_multiplier": 9.0}
     with pytest.raises(ConfigError, match=r"epsilon = 1\.0: noise, rounds and cohort are given and decide it"):
-        Wish(**settled, epsilon=1.0)
-    (plan,) = Wish(**settled, epsilon=None).plans()
+        Comparison(**settled, epsilons=(1.0,))
+    (plan,) = Comparison(**settled, epsilons=(None,)).plans()
     assert plan.price.epsilon > 1.0  # the control: what was ignored is not what it costs
     assert plan.budget.epsilon == plan.price.epsilon
 
@@ -133,8 +132,8 @@ def test_one_number_too_few_is_refused(left_out: str) -> None:
     settled = GIVEN | {"rounds": (30,), "noise_multiplier": 9.0}
     del settled[left_out]
     with pytest.raises(ConfigError, match="epsilon = None: state it"):
-        Wish(**settled, epsilon=None)
-    assert next(iter(Wish(**settled, epsilon=1.0).plans())).price.epsilon <= 1.0
+        Comparison(**settled, epsilons=(None,))
+    assert next(iter(Comparison(**settled, epsilons=(1.0,)).plans())).price.epsilon <= 1.0
 
 
 def test_all_five_numbers_are_one_too_many_for_a_question() -> None:

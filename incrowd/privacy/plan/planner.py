@@ -1,8 +1,12 @@
-"""What a budget buys: solve a plan of equal rounds for its one unknown."""
+"""What a budget buys: solve a plan of equal rounds for its one unknown, and compare plans for a table or a picture."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TypeVar
+
+from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
@@ -10,14 +14,17 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, pr
 from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
-from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
+from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, NoiseBy, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.schedule import Schedule, Step, growing
+from incrowd.privacy.statement import guess
 
 T = TypeVar("T")
 
 SMALLEST_DELTA = 1e-30
-"""The answer to what delta is needed, where hardly any is."""
+"""The delta that is stated where hardly any is needed."""
+
+_UNKNOWNS = ("noise_multiplier", "rounds", "cohort", "epsilon", "delta")
 
 
 def signal(clients: int, budget: Budget) -> float:
@@ -58,10 +65,20 @@ class Question:
 
     def answer(self) -> Plan:
         """The plan, with the unknown solved for."""
-        unknowns = [name for name in _SOLVERS if getattr(self, name) is None]
+        unknowns = [name for name in _UNKNOWNS if getattr(self, name) is None]
         if len(unknowns) != 1:
-            raise ConfigError(field="unknowns", value=unknowns, remedy=f"leave out exactly one of {list(_SOLVERS)}")
-        return _SOLVERS[unknowns[0]](self)
+            raise ConfigError(field="unknowns", value=unknowns, remedy=f"leave out exactly one of {list(_UNKNOWNS)}")
+        if unknowns == ["noise_multiplier"]:
+            return self.config().calibrate(self._budget)
+        if unknowns in (["rounds"], ["cohort"]):
+            return self._largest(unknowns[0]).plan(self._budget)
+        config = self.config()
+        whole, asked = compose(config.runs()), {"relation": config.relation, "accountants": self.accountants}
+        if self.epsilon is None:
+            delta = _known(self.delta)
+            return config.plan(Budget(epsilon=price(whole, delta=delta, **asked).epsilon, delta=delta))
+        delta = delta_at(whole, epsilon=self.epsilon, **asked) * (1 + 1e-6)
+        return config.plan(Budget(epsilon=self.epsilon, delta=max(delta, SMALLEST_DELTA)))
 
     def config(self) -> PlanConfig:
         """The question as a config; relative noise 1 stands for an unknown multiplier."""
@@ -76,57 +93,177 @@ class Question:
             accountants=self.accountants,
         )
 
-    def budget(self) -> Budget:
-        """The budget, when both of its numbers are known."""
+    @property
+    def _budget(self) -> Budget:
         return Budget(epsilon=_known(self.epsilon), delta=_known(self.delta))
 
+    def _largest(self, unknown: str) -> PlanConfig:
+        """The config with the most rounds, or the largest cohort, that the budget allows."""
 
-def _solve_noise(question: Question) -> Plan:
-    return question.config().calibrate(question.budget())
+        def made(value: int) -> PlanConfig:
+            found = replace(self, rounds=value) if unknown == "rounds" else replace(self, cohort=value)
+            return found.config()
 
+        def event(value: int) -> DpEvent:
+            return compose(made(value).runs())
 
-def _solve_rounds(question: Question) -> Plan:
-    rounds = most_rounds(
-        lambda rounds: compose(replace(question, rounds=rounds).config().runs()),
-        budget=question.budget(),
-        relation=replace(question, rounds=1).config().relation,
-        accountants=question.accountants,
-    )
-    return replace(question, rounds=rounds).config().plan(question.budget())
-
-
-def _solve_cohort(question: Question) -> Plan:
-    cohort = largest_cohort(
-        lambda cohort: compose(replace(question, cohort=cohort).config().runs()),
-        budget=question.budget(),
-        relation=replace(question, cohort=1).config().relation,
-        accountants=question.accountants,
-        clients=question.clients,
-    )
-    return replace(question, cohort=cohort).config().plan(question.budget())
+        budget, relation, asked = self._budget, made(1).relation, self.accountants
+        if unknown == "rounds":
+            return made(most_rounds(event, budget=budget, relation=relation, accountants=asked))
+        return made(largest_cohort(event, clients=self.clients, budget=budget, relation=relation, accountants=asked))
 
 
-def _solve_epsilon(question: Question) -> Plan:
-    config, delta = question.config(), _known(question.delta)
-    cost = price(compose(config.runs()), delta=delta, relation=config.relation, accountants=question.accountants)
-    return config.plan(Budget(epsilon=cost.epsilon, delta=delta))
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Plans for every combination of these numbers of clients, budgets, rounds and cohorts.
+
+    `shares` are cohorts, too, in parts of the clients. An epsilon of None is found.
+
+    Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
+    grid, or a tenth of the clients a round where several numbers of clients or budgets are compared. Where noise,
+    rounds and cohort are all given, epsilon is found, and one that is given, too, is refused. A cohort that grows
+    starts from `grow_from`; a share of less than one client is one client.
+    """
+
+    clients: tuple[int, ...]
+    epsilons: tuple[float | None, ...]
+    deltas: tuple[float, ...]
+    rounds: tuple[int, ...] = ()
+    cohorts: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
+    noise_multiplier: float | None = None
+    sampling: str = "poisson"
+    noise_by: NoiseBy = "server"
+    accountant: str = "tightest"
+    grow_from: float | None = None
+
+    def __post_init__(self) -> None:
+        for clients in self.clients:
+            _validate.count(clients=clients)
+        for delta in self.deltas:
+            _validate.fraction(delta=delta)
+        for share in self.shares:
+            _validate.probability(cohort=share)
+        for epsilon in self.epsilons:
+            self._check_epsilon(epsilon)
+        if self.grow_from is not None and self.noise_multiplier is not None:
+            raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
+        if self.grow_from is not None and not (self.rounds and (self.cohorts or self.shares)):
+            remedy = "say how many rounds there are, and the cohort to grow to"
+            raise ConfigError(field="grow_from", value=self.grow_from, remedy=remedy)
+
+    @property
+    def several(self) -> bool:
+        """Whether more than rounds and cohorts differ."""
+        return len(self.clients) * len(self.epsilons) * len(self.deltas) > 1
+
+    def plans(self) -> Iterator[Plan]:
+        """The plans, one after the other: each can take a second."""
+        for clients, epsilon, delta in product(self.clients, self.epsilons, self.deltas):
+            asked = Question(
+                clients=clients,
+                noise_multiplier=self.noise_multiplier,
+                epsilon=epsilon,
+                delta=delta,
+                sampling=SAMPLING[self.sampling],
+                noise_by=self.noise_by,
+                accountants=ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),),
+            )
+            for rounds, cohort in product(self._rounds(), self._cohorts(clients)):
+                yield self._plan(replace(asked, rounds=rounds, cohort=cohort))
+
+    def _plan(self, asked: Question) -> Plan:
+        if self.grow_from is None or asked.epsilon is None:
+            return asked.answer()
+        rounds, cohort = _known(asked.rounds), _known(asked.cohort)
+        schedule = growing(rounds=rounds, first_cohort=self.grow_from, last_cohort=cohort)
+        budget = Budget(epsilon=asked.epsilon, delta=_known(asked.delta))
+        return replace(asked.config(), schedule=schedule).calibrate(budget)
+
+    def _check_epsilon(self, epsilon: float | None) -> None:
+        """Exactly one of noise, rounds, cohort and epsilon is open."""
+        if epsilon is not None:
+            _validate.positive(epsilon=epsilon)
+        cohort = self.cohorts or self.shares or self.sampling == "everyone"
+        settled = self.noise_multiplier is not None and self.rounds and cohort
+        if settled and epsilon is not None:
+            remedy = "noise, rounds and cohort are given and decide it: leave it out, or one of them"
+            raise ConfigError(field="epsilon", value=epsilon, remedy=remedy)
+        if not settled and epsilon is None:
+            remedy = "state it: it is found only where noise, rounds and cohort are all given"
+            raise ConfigError(field="epsilon", value=None, remedy=remedy)
+
+    def _rounds(self) -> Sequence[int | None]:
+        return self.rounds or ((10, 30, 100, 300) if self.noise_multiplier is None else (None,))
+
+    def _cohorts(self, clients: int) -> Sequence[float | None]:
+        found = [*self.cohorts, *(max(1.0, float(int(share * clients))) for share in self.shares)]
+        if found:
+            return found
+        if self.sampling == "everyone":
+            return (float(clients),)
+        if self.noise_multiplier is not None and self.rounds:
+            return (None,)
+        percents = (10,) if self.several else (2, 10, 50, 100)
+        return sorted({max(1.0, float(clients * percent // 100)) for percent in percents})
 
 
-def _solve_delta(question: Question) -> Plan:
-    config, epsilon = question.config(), _known(question.epsilon)
-    delta = delta_at(
-        compose(config.runs()), epsilon=epsilon, relation=config.relation, accountants=question.accountants
-    )
-    return config.plan(Budget(epsilon=epsilon, delta=max(delta * (1 + 1e-6), SMALLEST_DELTA)))
+def row(plan: Plan, *, weights: int) -> dict[str, object]:
+    """A plan as one line of a table.
+
+    `noise_to_signal` is the L2 norm of the noise on the last round's mean over the largest norm that the mean can have,
+    for a model of so many weights; `over_all_rounds` is the same for the sum of all rounds, whose noise adds up more
+    slowly than what they learn. `odds` is how often an attacker is right at most (`incrowd.privacy.statement.guess`).
+    """
+    _validate.count(weights=weights)
+    config, steps = plan.config, plan.config.schedule.steps
+    last, noise = config.sampler(steps[-1]), steps[-1].noise_multiplier
+    return {
+        "rounds": plan.rounds,
+        "cohort": last.expected_cohort,
+        "sampling_prob": last.expected_cohort / config.members,
+        "sampling": config.sampling.__name__,
+        "noise_by": plan.noise_by,
+        "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.noise_by == "party" else last.sensitivity_in_clips,
+        "noise_multiplier": noise,
+        "epsilon": plan.price.epsilon,
+        "delta": plan.budget.delta,
+        "odds": guess(plan.price.epsilon, plan.budget.delta),
+        "accountant": plan.price.accountant,
+        "by_accountant": dict(plan.price.by_accountant),
+        "communications": config.schedule.communications,
+        "noise_to_signal": noise * math.sqrt(weights) / last.expected_cohort,
+        "over_all_rounds": over_all_rounds(plan, weights=weights),
+        "schedule": [
+            {
+                "rounds": step.rounds,
+                "cohort": step.cohort,
+                "sampling_prob": config.sampler(step).expected_cohort / config.members,
+                "noise_multiplier": step.noise_multiplier,
+            }
+            for step in steps
+        ],
+    }
 
 
-_SOLVERS: dict[str, Callable[[Question], Plan]] = {
-    "noise_multiplier": _solve_noise,
-    "rounds": _solve_rounds,
-    "cohort": _solve_cohort,
-    "epsilon": _solve_epsilon,
-    "delta": _solve_delta,
-}
+def over_all_rounds(plan: Plan, *, weights: int) -> float:
+    """The L2 norm of the noise of all rounds together over the farthest that their means can go together."""
+    schedule = plan.config.schedule
+    if plan.correlated is not None:
+        deviation = plan.correlated.over_all_rounds / schedule.at(0).cohort
+    else:
+        deviation = math.sqrt(sum(step.rounds * (step.noise_multiplier / step.cohort) ** 2 for step in schedule.steps))
+    return math.sqrt(weights) * deviation / plan.rounds
+
+
+def ranked(plans: Sequence[Plan]) -> list[int]:
+    """The rank of each plan among these, 1 where the noise of all rounds together is least beside what they can learn.
+
+    Plans of one rank are told apart by the number of communications: fewer come first.
+    """
+    keys = [(over_all_rounds(plan, weights=1), plan.config.schedule.communications) for plan in plans]
+    order = sorted(range(len(plans)), key=keys.__getitem__)
+    return [order.index(place) + 1 for place in range(len(plans))]
 
 
 def _known(value: T | None) -> T:
