@@ -4,6 +4,7 @@ A `PrivateRound` holds the running sum and does not show it. What can be had fro
 the receipt for the round's event, which the ledger has put on disk.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats, Integers, KeyedStream, Randomness
+from incrowd._random import Floats, Integers, KeyedStream, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.home import cohort_key, forget_cohorts
 from incrowd.privacy.ledger.ledger import Ledger
@@ -24,7 +25,7 @@ from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, Coh
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.noise import GaussianNoise, check_sum
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.plan import Plan
@@ -168,7 +169,7 @@ class PrivateRun:
     ) -> None:
         _validate.count(size=size)
         forms.check_ours(plan)
-        if plan.unit != "client":
+        if (plan.unit, plan.noise_by) == ("record", "party"):
             remedy = "a silo pays for rounds over its records itself: give a RecordRun the plan"
             raise ConfigError(field="plan", value=plan.unit, remedy=remedy)
         if ledger.relation is not plan.relation:
@@ -218,6 +219,16 @@ class PrivateRun:
             return sampler.sample(self.randomness.stream("sampling", number), round=number)
         key = cohort_key(self._ledger, self._reservation.id, number)
         return sampler.sample(KeyedStream(key), round=number)
+
+    def batches(self, number: int, silo: int) -> Stream:
+        """The random bits by which a silo draws its batch of records for a round. Private.
+
+        Guarantee: until the round is charged, a silo that is asked again draws the same batch; see `cohort`.
+        """
+        if self.randomness.simulated:
+            return self.randomness.stream("batches", number, silo)
+        key = cohort_key(self._ledger, self._reservation.id, number)
+        return KeyedStream(hashlib.sha256(key + silo.to_bytes(8)).digest())
 
     def check_clients(self, *, clients: int, declared: bool) -> None:
         """Refuse a plan for another public number of clients, and turns by the numbers of clients of whom some may be
@@ -279,7 +290,7 @@ class PrivateRun:
             note={
                 "round": number,
                 "plan": self._plan,
-                "unit": "client",
+                "unit": self.plan.unit,
                 "noise_by": self.plan.noise_by,
                 "numbered": self.numbered,
                 "private": clip.private and self._clip.private,
@@ -318,7 +329,8 @@ class PrivateRound:
     After a release the sum is gone. After a failed charge the round is as it was, and may be released again.
 
     Edge cases: no contributions at all give noise (and nothing where noise is local); a second release, or a
-    contribution after the release, is refused. After the last round nothing is remembered of its noise.
+    contribution after the release, is refused; so are contributions of clients where records are protected, and sums of
+    records where clients are. After the last round nothing is remembered of its noise.
     """
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
@@ -331,6 +343,7 @@ class PrivateRound:
         self._clients = said.sampler.clients
         self._expected = said.sampler.expected_cohort
         self._waiting: set[int] | None = None
+        self._silos: dict[int, int] = {}  # the declared records of those whose sums are in
         self._receipt: Receipt | None = None
         self._sum = ClippedSum(run.size, carry.clip, contributions_bound=self._clients)
         self._local = None if isinstance(carry.clip, MedianClip) else run.plan.party_noise(number, carry.clip)
@@ -377,6 +390,28 @@ class PrivateRound:
         for chunk in cohort.chunks():
             self.add(chunk.rows(), clients=chunk.clients)
 
+    def batches(self, silo: int) -> Stream:
+        """See `PrivateRun.batches`."""
+        return self._run.batches(self._number, silo)
+
+    def add_records(self, part: Whole, *, silo: int, records: int) -> None:
+        """Add the clipped sum of one silo's batch (`RecordTraining.whole`); it declared so many records.
+
+        Guarantee: a silo adds one sum, which is no longer than its records can make it; all silos together have at most
+        the plan's records.
+
+        Edge cases: any other sum is a `DataError`, and the round is as it was; a plan for clients is a `ConfigError`.
+        """
+        training = self._run.plan.training(self._run.size)
+        self._sum.check_open()
+        size = check_sum(part, bound=training.sensitivity, contributions_bound=records)
+        if (size, part.step) != (self._run.size, training.grid_step(self._run.size)):
+            raise DataError(f"a sum of {size} numbers in steps of {part.step:g} does not fit the plan's grid")
+        if silo in self._silos or sum(self._silos.values()) + records > self._clients:
+            raise DataError("a silo's second sum, or more records than the plan has: each silo adds one sum a round")
+        self._sum.add_whole(part)
+        self._silos[silo] = records
+
     def _add_elsewhere(self, cohort: Elsewhere, clip: Clip | MedianClip) -> None:
         if isinstance(clip, MedianClip):
             remedy = "the norms of a cohort are not known where it is added up elsewhere: use another clip"
@@ -419,6 +454,8 @@ class PrivateRound:
 
     def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:
         """Each contribution is of a client of the cohort, and its first; where numbers are given, or have to be."""
+        if self._run.plan.unit == "record":
+            raise ConfigError(field="unit", value="record", remedy="give sums over records: add_records")
         if clients is None:
             if self._run.numbered:
                 remedy = "give the number of each contribution's client, or say PrivateRun(..., numbered=False)"

@@ -37,6 +37,11 @@ SILO_TRUST = (
     "silo is noised already"
 )
 
+SUMS_TRUST = (
+    "each silo is trusted with its own records, to draw its batches and to clip; the server is trusted to add the "
+    "noise and to keep the sums of single silos to itself"
+)
+
 UNCHANGED = "the code that ran is this code, unchanged"
 
 FINITE = "the finite precision of the noise adds at most 2^-42 to epsilon and 2^-61 to delta for each number released"
@@ -251,7 +256,7 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
     if parts := sorted({note["third_party"] for note in notes if "third_party" in note}):
         marks.append(THIRD_PARTY.format(parts=", ".join(parts)))
     noised_by = {note.get("noise_by", note.get("place")) for note in notes}  # "place" is in older ledgers
-    if trust != CENTRAL_TRUST and noised_by & {"server", "central"}:
+    if trust not in (CENTRAL_TRUST, SUMS_TRUST) and noised_by & {"server", "central"}:
         marks.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
     return marks
 

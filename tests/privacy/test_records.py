@@ -158,7 +158,7 @@ def test_a_report_that_is_not_planned_is_not_released() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"noise_by": "server"}, "noise_by"),
+        ({"noise_by": "server"}, "steps"),
         ({"clip": None}, "clip"),
         ({"sampling": None}, "sampling"),
         ({"schedule": None}, "schedule"),

@@ -164,6 +164,11 @@ class ClippedSum:
             self._add(part.total.steps.astype(np.float64), step=part.total.step)
         self._count(seen.contributions, seen.dropped, seen.unclipped)
 
+    def add_whole(self, part: Whole) -> None:
+        """Add a sum of contributions that were clipped elsewhere, in whole steps; sums add up exactly."""
+        self._check_filling()
+        self._add_whole(part)
+
     def settle(self) -> Clip:
         """The clip of the round, the same at every call; a median is known only now, when all norms are."""
         if self._settled is None:

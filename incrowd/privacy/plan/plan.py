@@ -32,6 +32,7 @@ from incrowd.privacy.statement import (
     MEDIAN,
     RECORDS_ASSUMED,
     SILO_TRUST,
+    SUMS_TRUST,
     Statement,
     stated,
 )
@@ -51,8 +52,14 @@ _TRUST = {
     ("client", "server"): CENTRAL_TRUST,
     ("client", "party"): LOCAL_TRUST,
     ("record", "party"): SILO_TRUST,
+    ("record", "server"): SUMS_TRUST,
 }
-_NOISED_BY = {("client", "server"): "server", ("client", "party"): "clients", ("record", "party"): "silo"}
+_NOISED_BY = {
+    ("client", "server"): "server",
+    ("client", "party"): "clients",
+    ("record", "party"): "silo",
+    ("record", "server"): "server",
+}
 
 LOCAL_SENSITIVITY = 2
 """By how many clip bounds two values of one client differ at most."""
@@ -75,8 +82,9 @@ class RoundPlan:
 class PlanConfig:
     """Who takes part, how often, and how contributions are bounded; the noise is still relative.
 
-    There are so many `members`: clients, or the records of one silo, as the `unit` says. With `noise_by` "party" each
-    client, or silo, adds noise to what it sends, and the server adds none.
+    There are so many `members`: clients, or records, as the `unit` says. With `noise_by` "party" each client, or silo,
+    adds noise to what it sends, and the server adds none; the records are then those of one silo. With "server" they
+    are the records of all silos, and a round is one step: the server noises the sum of the silos' sums.
 
     Under `Cyclic` sampling clients take turns in groups of the schedule's cohort. Then the noise is correlated over the
     rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event.
@@ -87,8 +95,8 @@ class PlanConfig:
     Edge cases: a cohort larger than the number of members, a fractional cohort under fixed-size sampling, a cohort
     other than all members under `Everyone` and one that does not divide the members into groups under `Cyclic` are
     refused; so are a sampling that is not one of the classes in `SAMPLING`, its name included, and a sample and a clip
-    that needs the cohort's norms where clients add the noise. Records are sampled by `Poisson`, clipped by `FixedClip`,
-    and noised by their silo. Correlated noise belongs to one bound: clips that change from round to round are refused.
+    that needs the cohort's norms where clients add the noise. Records are sampled by `Poisson` and clipped by
+    `FixedClip`. Correlated noise belongs to one bound: clips that change from round to round are refused.
     """
 
     members: int
@@ -256,9 +264,9 @@ class PlanConfig:
         if not isinstance(self.clip, FixedClip):
             remedy = "a record's gradient has a stated bound: use FixedClip"
             raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
-        if self.noise_by != "party":
-            remedy = 'a silo adds noise to the sums of its records: give "party"'
-            raise ConfigError(field="noise_by", value=self.noise_by, remedy=remedy)
+        if self.noise_by == "server" and (self.steps, self.report_std) != (1, None):
+            remedy = 'a round is one step, and there is no report, where noise_by is "server": leave it out'
+            raise ConfigError(field="steps", value=self.steps, remedy=remedy)
         if len(self.schedule.steps) != 1:
             remedy = "a silo may miss rounds, so all have the same batch and noise: use constant(...)"
             raise ConfigError(field="schedule", value=len(self.schedule.steps), remedy=remedy)
@@ -370,6 +378,8 @@ class Plan:
         """The noise on the released sum of a round in which this clip was used, whoever adds it."""
         if self.correlated is not None:
             return self.correlated
+        if self.unit == "record":
+            return self.training().noise
         multiplier = self.round(number).noise_multiplier
         if isinstance(clip, QuantileClip):
             multiplier = clip.update_multiplier(multiplier)
@@ -423,6 +433,8 @@ class Plan:
         if self.unit == "client":
             return f"{config.sampling.__name__}, {sizes} of {config.members} clients a round, {rounds}"
         share = "all" if cohorts[0] == config.members else sizes
+        if self.noise_by == "server":
+            return f"Poisson, {share} of {config.members} records of all silos a round, {rounds}"
         found = f"Poisson, {share} of {config.members} records a step, {config.steps} steps a round, at most {rounds}"
         return found if config.report_std is None else f"{found}, and one table of counts at the end"
 
