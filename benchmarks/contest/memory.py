@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contest.works import CLIP_NORM, RANDOMNESS, Task, Work
 from incrowd import Budget, FixedClip, Ledger, PlanConfig, PrivateRun, ServerOptimizer, constant
-from incrowd.algorithms import FedAvg
+from incrowd.algorithms import ClientCohort, FedAvg
 from incrowd.learning import ClientTensors, CohortEngine
 
 LARGE = Work(name="large", widths=(784, 600, 100, 10), cohort=10_000)
@@ -30,7 +30,7 @@ def _round(task: Task, cohort: int) -> dict[str, float]:
     plan = config.plan(Budget(epsilon=1e3, delta=1e-6))
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
         private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=engine.model.size)
-        algorithm = FedAvg(engine=engine, private=private, server=ServerOptimizer())
+        algorithm = FedAvg(ClientCohort(engine=engine, private=private), server=ServerOptimizer())
         begin = time.perf_counter()
         algorithm.apply(algorithm.init())
         seconds = time.perf_counter() - begin

@@ -25,7 +25,7 @@ from incrowd import (
     SystemRandomness,
     constant,
 )
-from incrowd.algorithms import FedAvg, State
+from incrowd.algorithms import ClientCohort, FedAvg, State
 from incrowd.learning import ClientTensors, CohortEngine, EngineCohort, Execution
 from incrowd.privacy.ledger import DataIdentity
 from incrowd.privacy.mechanism import ClippedSum
@@ -70,7 +70,7 @@ class Ours:
             data_identity=PUBLIC,
         )
         private = PrivateRun(plan, ledger=self._ledger, randomness=_RealNoise(), size=self.engine.model.size)
-        self.algorithm = FedAvg(engine=self.engine, private=private, server=ServerOptimizer())
+        self.algorithm = FedAvg(ClientCohort(engine=self.engine, private=private), server=ServerOptimizer())
         self._state = self.algorithm.init()
 
     def update(self, *, round: int = 0) -> Floats:

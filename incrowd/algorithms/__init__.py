@@ -1,22 +1,22 @@
-"""Rounds: what a server and its clients do together, and what it reports."""
+"""Federated algorithms: pairs of functions over a state of plain arrays, and evaluation."""
 
+from incrowd.algorithms.clients import ClientCohort
 from incrowd.algorithms.diagnostics import Diagnostics, Watch
 from incrowd.algorithms.evaluate import Score, evaluate, score
-from incrowd.algorithms.fedavg import FedAvg, RoundReport, State
-from incrowd.algorithms.silo import Answer, Silo
-from incrowd.algorithms.silo_fedavg import SiloFedAvg, SiloReport, Standing
+from incrowd.algorithms.fedavg import FedAvg, RoundReport, Standing, State
+from incrowd.algorithms.silos import Answer, Silo, SiloCohort
 from incrowd.privacy.records import RecordRun
 
 __all__ = [
     "Answer",
+    "ClientCohort",
     "Diagnostics",
     "FedAvg",
     "RecordRun",
     "RoundReport",
     "Score",
     "Silo",
-    "SiloFedAvg",
-    "SiloReport",
+    "SiloCohort",
     "Standing",
     "State",
     "Watch",

@@ -1,4 +1,4 @@
-"""How good published weights are, measured on examples that no client holds."""
+"""Evaluation of published weights on examples of the server, which no client holds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ _MOST = 2**25
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """The mean loss, and the share of right labels where labels are classes."""
+    """The mean loss, and the accuracy if labels are classes."""
 
     loss: float
     accuracy: float | None
 
 
 def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY) -> Score:
-    """Score weights on examples that the server holds and that are public (see `Clients.test`)."""
+    """Score weights on the server's public examples (see `Clients.test`)."""
     total, right = 0.0, 0.0
     for outputs, labels in _outputs(model.with_weights(weights), examples):
         total += float(loss.value(outputs, labels)) * len(labels)
@@ -46,9 +46,9 @@ def evaluate(
     *,
     loss: Loss = CROSS_ENTROPY,
 ) -> Metrics | None:
-    """What people report of weights, on the same examples: see `incrowd.algorithms.metrics`.
+    """The metrics of weights on public examples: see `incrowd.algorithms.metrics`.
 
-    Edge cases: of more than 2^25 outputs, as of long texts over a large vocabulary, nothing is reported.
+    Edge cases: None for more than 2^25 outputs, as for long texts over a large vocabulary.
     """
     if examples.labels.size * (examples.classes or 1) > _MOST:
         return None
@@ -57,12 +57,12 @@ def evaluate(
 
 
 def outputs_of(module: nn.Module, examples: Examples) -> NDArray[Any]:
-    """What a module gives for examples, one after the other."""
+    """The outputs of a module for examples, in order."""
     return np.concatenate([outputs.numpy() for outputs, _ in _outputs(module, examples)])
 
 
 def _outputs(module: nn.Module, examples: Examples) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The same batch by batch, and their labels."""
+    """Outputs and labels, batch by batch."""
     ask = calling(module, examples.features)
     with torch.no_grad():
         for start in range(0, len(examples), _BATCH):
@@ -71,7 +71,7 @@ def _outputs(module: nn.Module, examples: Examples) -> Iterator[tuple[torch.Tens
 
 
 def _right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """How many examples are right; of a sequence the share of the places that count."""
+    """The number of right predictions; a sequence counts as the share of its positions that are not ignored."""
     if labels.ndim == 1:
         return (_predicted(outputs) == labels).sum()
     counted = labels != IGNORED

@@ -1,69 +1,72 @@
-"""Client-level private federated averaging (Geyer, Klein, Nabi 2017, algorithm 1) as a pair of functions.
+"""Federated averaging as a pair of functions: `init` gives the first state, `apply` takes a state through one round.
 
-`init` gives the state before the first round, `apply` takes a state through one round. The state is plain arrays, so a
-run can stop anywhere and go on bit for bit.
+A cohort trains and combines the answers: clients whose sum the server noises (Geyer, Klein, Nabi 2017, algorithm 1), or
+silos that noise their own records. The state is plain arrays, so a run can stop after any round and resume bit for bit.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats
-from incrowd.algorithms.diagnostics import Diagnostics, Watch, noise_to_signal
+from incrowd._random import Floats, Randomness
+from incrowd.algorithms.diagnostics import Diagnostics
+from incrowd.algorithms.server import optimizer_of, stepped
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine
-from incrowd.learning.engine import EngineTrainer
-from incrowd.learning.label_shares import ClassPrior
-from incrowd.learning.mean_query import MeanQuery
+from incrowd.learning import Model
 from incrowd.privacy.mechanism.clipped_sum import Observed
-from incrowd.privacy.mechanism.clipping import QuantileClip
+from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
-from incrowd.privacy.release import Carry, PrivateRun, Release, Trainer
+from incrowd.privacy.release import Carry, PrivateRun, Release
 from incrowd.settings.server import ServerOptimizer
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+NO_CLIP = Carry(clip=NormalisedClip())
+"""The carry of a federation whose server clips nothing: its clip is never used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A silo after a round: its spent epsilon, and the reason if it sent nothing (see `Answer`)."""
+
+    silo: str
+    epsilon: float
+    absence: str | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LabelQuery:
-    """The query of the first round, and how its answer adjusts the weights that are published."""
+class Answers:
+    """The combined answers to one round.
 
-    query: MeanQuery
-    prior: ClassPrior
+    The server moves along `mean`; None leaves the weights as they are. A label query has an `adjustment` instead. The
+    next round gets `carry`. A `release` exists if the server clipped, charged and noised the round.
+    """
 
-    @classmethod
-    def of(cls, engine: CohortEngine, private: PrivateRun) -> "LabelQuery | None":
-        """That of an engine's settings. Edge cases: plans and models that it does not fit are refused."""
-        query = engine.label_query
-        if query is None:
-            return None
-        query.check(engine.data, private)
-        if private.plan.rounds < 2:
-            remedy = "plan at least 2: the first is for local.label_distribution"
-            raise ConfigError(field="rounds", value=private.plan.rounds, remedy=remedy)
-        prior = ClassPrior.of(engine.model, engine.data, engine.local, query)
-        return cls(query=query, prior=prior)
-
-    def adjustment(self, release: Release) -> Floats:
-        """What is added to the flat weights when they are published."""
-        return self.prior.shift(self.query.answer(release))
+    mean: Floats | None
+    carry: Carry
+    release: Release | None = None
+    adjustment: Floats | None = None
+    silos: tuple[Standing, ...] = ()
+    diagnostics: Diagnostics | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class State:
-    """Where a federation stands: the next round, the weights, and what the server and the plan remember.
+    """A federation between two rounds: the next round's number, the weights, the server optimizer's memory.
 
-    Clients start a round with `weights` and the numbers that their algorithm has `shared`: zeros, to which each round
-    adds the released mean. With a `query` the first round asks for the label distribution: the server's rates and
-    averages count from the next, and `adjustment` is added to the weights that are published.
+    Clients start a round from `weights` and the numbers that their algorithm has `shared`: zeros, to which each round
+    adds the released mean. After a label query, `adjustment` is added to the published weights; the server's learning
+    rates and averages then count from the second round.
 
-    All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
-    the server alone and only until the last round is over.
+    Everything is public except `secret`, the memory of correlated noise, which the server keeps until the last round.
 
-    Guarantee: `to_arrays` holds nothing secret, and neither does the repr.
+    Guarantee: neither `to_arrays` nor the repr holds anything secret.
     """
 
     round: int
@@ -73,75 +76,67 @@ class State:
     tail_rounds: int
     carry: Carry
     shared: Floats = field(default_factory=lambda: np.zeros(0))
-    query: LabelQuery | None = None
     adjustment: Floats | None = None
 
     @property
     def secret(self) -> NoiseState | None:
-        """What nobody else may know: with the releases it gives the sums away."""
+        """The memory of correlated noise: with the releases it reveals the sums."""
         return self.carry.noise
 
     @property
     def start(self) -> Floats:
-        """Every client of the next round starts from these numbers."""
+        """The numbers from which every client starts the next round."""
         return np.concatenate([self.weights, self.shared])
 
     @property
     def published(self) -> Floats:
-        """The weights to publish: the tail's mean where one is kept, otherwise the latest."""
+        """The weights to publish: the tail's mean if the server keeps one, otherwise the latest."""
         found = self.tail / self.tail_rounds if self.tail_rounds else self.weights.copy()
         return found if self.adjustment is None else found + self.adjustment
 
     @classmethod
     def first(
-        cls,
-        weights: Floats,
-        *,
-        server: ServerOptimizer,
-        carry: Carry,
-        shares: int = 0,
-        query: "LabelQuery | None" = None,
+        cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, shares: int = 0, queries: bool = False
     ) -> "State":
-        """The state before the first round, from these weights."""
+        """The state before the first round."""
         return cls(
             round=0,
             weights=weights,
-            memory=server.start(weights.size),
+            memory=optimizer_of(server).init(weights.size),
             tail=np.zeros_like(weights),
             tail_rounds=0,
             carry=carry,
             shared=np.zeros(shares),
-            query=query,
-            adjustment=None if query is None else np.zeros_like(weights),
+            adjustment=np.zeros_like(weights) if queries else None,
         )
 
-    def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
-        """The state after its round, out of so many, that released this."""
-        if self.query is None or self.round > 0:
-            return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
-        return replace(self, round=self.round + 1, adjustment=self.query.adjustment(release), carry=carry)
+    def step_number(self, rounds: int) -> tuple[int, int]:
+        """The number of the server's next step and of all its steps; a label query is step -1."""
+        queries = self.adjustment is not None
+        return self.round - queries, rounds - queries
 
-    def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
-        """The state after its round, out of so many, whose released mean this is."""
-        number, of = server_round(self.round, rounds, asks=self.query is not None)
-        direction, memory = server.direction(mean[: self.weights.size], self.memory)
-        weights = self.weights + server.rate(number, of) * direction
-        counts = server.counts(number, of)
+    def after(self, answers: Answers, *, server: ServerOptimizer, rounds: int) -> "State":
+        """The state after the round, out of `rounds`, that had these answers."""
+        state = replace(self, round=self.round + 1, carry=answers.carry)
+        if answers.mean is None:
+            return state if answers.adjustment is None else replace(state, adjustment=answers.adjustment)
+        number, steps = self.step_number(rounds)
+        direction, memory = stepped(server, answers.mean[: self.weights.size], self.memory)
+        weights = self.weights + server.rate(number, steps) * direction
+        counts = server.counts(number, steps)
         return replace(
-            self,
-            round=self.round + 1,
+            state,
             weights=weights,
             memory=memory,
             tail=self.tail + weights if counts else self.tail,
             tail_rounds=self.tail_rounds + counts,
-            carry=carry,
-            shared=self.shared + mean[self.weights.size :],
+            shared=self.shared + answers.mean[self.weights.size :],
         )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """The public part of the state as named arrays, for a file.
 
-        Guarantee: `restored` gives back the very same numbers.
+        Guarantee: `restored` gives the same numbers back.
         """
         arrays: dict[str, NDArray[np.generic]] = {
             "round": np.array([self.round]),
@@ -159,19 +154,16 @@ class State:
         return arrays
 
     def secret_arrays(self) -> dict[str, NDArray[np.generic]] | None:
-        """The private part, for a file that nobody else may read; None where there is none."""
+        """The secret part, for a private file; None without correlated noise."""
         if self.secret is None:
             return None
         memory = {f"noise.{index}": array for index, array in enumerate(self.secret.memory)}
         return {"round": np.array([self.secret.round]), **memory}
 
-    def restored(
-        self, arrays: Mapping[str, NDArray[np.generic]], secret: Mapping[str, NDArray[np.generic]] | None = None
-    ) -> "State":
-        """The state that `to_arrays` and `secret_arrays` wrote; this one, from `FedAvg.init`, says what belongs to it.
+    def restored(self, arrays: Arrays, secret: Arrays | None = None) -> "State":
+        """The state that `to_arrays` and `secret_arrays` wrote; `self` is the first state of the same run.
 
-        Edge cases: arrays of another kind of run, or other sizes, are refused, and so are two parts that are not of the
-        same round.
+        Edge cases: arrays of another kind of run, of other sizes, or of two different rounds are refused.
         """
         clip = self.carry.clip
         _check_forms(arrays, {name: _form(array) for name, array in self.to_arrays().items()})
@@ -191,147 +183,121 @@ class State:
             carry=Carry(clip=clip, noise=noise),
         )
 
-    def _remembered(self, arrays: Mapping[str, NDArray[np.generic]], number: int) -> NoiseState:
-        """What the noise remembers after so many rounds; how many arrays that are may grow over the rounds."""
+    def _remembered(self, arrays: Arrays, number: int) -> NoiseState:
+        """The noise's memory after `number` rounds; its number of arrays may grow over the rounds."""
         names = [f"noise.{index}" for index in range(len(arrays) - 1)] if self.secret is not None else []
         _check_forms(arrays, {"round": _form(np.array([0])), **{name: _form(self.start) for name in names}})
-        round_number = int(arrays["round"][0])
-        if self.secret is None or round_number != number:
-            raise ConfigError(
-                field="secret", value=round_number, remedy=f"give what belongs to the state after {number} rounds"
-            )
-        return NoiseState(
-            round=round_number, size=self.secret.size, memory=tuple(_floats(arrays, name) for name in names)
-        )
+        found = int(arrays["round"][0])
+        if self.secret is None or found != number:
+            remedy = f"give what belongs to the state after {number} rounds"
+            raise ConfigError(field="secret", value=found, remedy=remedy)
+        return NoiseState(round=found, size=self.secret.size, memory=tuple(_floats(arrays, name) for name in names))
+
+
+class Cohort(Protocol):
+    """The participants of a federation: `ClientCohort` or `SiloCohort`.
+
+    An answer has `size` numbers: the weights, then those that the local algorithm shares. With `queries` the first
+    round is a label query.
+    """
+
+    model: Model
+    rounds: int
+    randomness: Randomness
+    size: int
+    queries: bool
+
+    @property
+    def private(self) -> PrivateRun | None:
+        """The run that clips, charges and noises the answers on the server, if one does."""
+        ...
+
+    def answers(self, state: State) -> Answers:
+        """Ask the participants for the round that starts from this state."""
+        ...
+
+
+AnyCohort = TypeVar("AnyCohort", bound=Cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """What happened in one round. All of it is public but what only a simulation sees, and is None otherwise:
-    `observed`, `diagnostics`, and the seconds, for how long a round takes depends on who took part.
+    """One round. All of it is public; `observed`, `diagnostics` and seconds depend on the participants, so only
+    simulations have them.
+
+    Clip and noise are the server's, `silos` have a standing each.
     """
 
     round: int
-    clip_norm: float
-    noise_std: float
     learning_rate: float
     seconds: float | None
     seconds_of_training: float | None
-    observed: Observed | None
-    diagnostics: Diagnostics | None
+    clip_norm: float | None = None
+    noise_std: float | None = None
+    observed: Observed | None = None
+    diagnostics: Diagnostics | None = None
+    silos: tuple[Standing, ...] = ()
+
+    @property
+    def epsilon(self) -> float:
+        """The largest epsilon that any silo has spent."""
+        return max(standing.epsilon for standing in self.silos)
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """The silos whose budget did not allow this round."""
+        return tuple(standing.silo for standing in self.silos if standing.absence == "budget spent")
 
 
-Trainers = Callable[[Floats], Trainer]
-"""Who trains the cohort of a round that begins with these weights."""
+class FedAvg(Generic[AnyCohort]):
+    """Federated averaging: a cohort answers, and the server moves along the mean of the answers.
 
+    The first weights are the model's, or fresh ones times `init_scale`.
 
-class FedAvg:
-    """The algorithm: cohort, local training, clip, sum, charge, noise, server step.
-
-    Who trains is the engine, or whom `trainers` gives, who knows the same clients elsewhere. The first weights are the
-    model's own, or fresh ones times `init_scale`. With `unavailable` that share of every cohort, at random, never
-    answers; denominator and noise are the plan's all the same. With `diagnose` each round reports `Diagnostics`, which
-    only a simulation (seeded randomness) may.
-
-    Guarantee: `apply` of equal states gives equal results under seeded randomness.
-
-    Edge cases: see `PrivateRun.check_clients` for what is refused. Where the number of clients is declared, those
-    who are drawn and not there contribute nothing, and everything else stays as it was planned.
+    Guarantee: under seeded randomness equal states give equal results.
     """
 
-    def __init__(
-        self,
-        *,
-        engine: CohortEngine,
-        private: PrivateRun,
-        server: ServerOptimizer,
-        init_scale: float = 1.0,
-        unavailable: float = 0.0,
-        diagnose: bool = False,
-        trainers: Trainers | None = None,
-    ) -> None:
-        _validate.non_negative(init_scale=init_scale, unavailable=unavailable)
-        if unavailable >= 1:
-            raise ConfigError(field="unavailable", value=unavailable, remedy="give a share of at least 0 and below 1")
-        if diagnose and not private.randomness.simulated:
-            raise ConfigError(
-                field="diagnose",
-                value=True,
-                remedy="it shows single contributions, which only a simulation may: use seeded randomness",
+    def __init__(self, cohort: AnyCohort, *, server: ServerOptimizer, init_scale: float = 1.0) -> None:
+        _validate.non_negative(init_scale=init_scale)
+        if cohort.private is not None and not server.built_in:
+            cohort.private.third_party = ", ".join(
+                part for part in (cohort.private.third_party, f"server optimizer {server.kind}") if part
             )
-        if diagnose and trainers is not None:
-            remedy = "single contributions are not seen where clients train elsewhere: leave it out"
-            raise ConfigError(field="diagnose", value=True, remedy=remedy)
-        if private.size != engine.size:
-            raise ConfigError(field="size", value=private.size, remedy=f"a client sends {engine.size} numbers")
-        self._query = LabelQuery.of(engine, private)
-        private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
-        private.third_party = engine.third_party
-        self.engine = engine
-        self.private = private
+        self.cohort = cohort
         self.server = server
         self.init_scale = init_scale
-        self.unavailable = unavailable
-        self.diagnose = diagnose
-        self.trainers = trainers
 
     def init(self) -> State:
-        """The state before the first round, from the model's `initial` weights."""
-        first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
+        """The state before the first round."""
+        cohort = self.cohort
+        first = cohort.model.initial(cohort.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        start, shares = self.private.start(), self.engine.size - weights.size
-        return State.first(weights, server=self.server, carry=start, shares=shares, query=self._query)
+        carry = NO_CLIP if cohort.private is None else cohort.private.start()
+        shares = cohort.size - weights.size
+        return State.first(weights, server=self.server, carry=carry, shares=shares, queries=cohort.queries)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
-        """Take the state through its round."""
-        begin = time.perf_counter()
-        watch = Watch(self.private.size) if self.diagnose else None
-        open_round = self.private.round(state.round, carry=state.carry)
-        open_round.ask(self._trainer(state.start, watch), present=partial(self._present, number=state.round))
-        trained = time.perf_counter()
-        release = open_round.release()
-        rounds = self.private.plan.rounds
-        after = state.after(release, server=self.server, rounds=rounds, carry=open_round.after)
-        number, of = server_round(state.round, rounds, asks=state.query is not None)
-        simulated = self.private.randomness.simulated
+        """Take a state through its round."""
+        begin, rounds = time.perf_counter(), self.cohort.rounds
+        answers = self.cohort.answers(state)
+        after = state.after(answers, server=self.server, rounds=rounds)
+        release, (number, steps) = answers.release, state.step_number(rounds)
+        simulated = self.cohort.randomness.simulated
         report = RoundReport(
             round=state.round,
-            clip_norm=release.clip_norm,
-            noise_std=release.noise_std,
-            learning_rate=self.server.rate(number, of) if number >= 0 else 0.0,
+            learning_rate=self.server.rate(number, steps) if number >= 0 else 0.0,
             seconds=time.perf_counter() - begin if simulated else None,
-            seconds_of_training=trained - begin if simulated else None,
-            observed=release.observed,
-            diagnostics=None if watch is None else self._seen(watch, release),
+            seconds_of_training=answers.seconds if simulated else None,
+            clip_norm=None if release is None else release.clip_norm,
+            noise_std=None if release is None else release.noise_std,
+            observed=None if release is None else release.observed,
+            diagnostics=answers.diagnostics,
+            silos=answers.silos,
         )
         return after, report
 
-    def _trainer(self, weights: Floats, watch: Watch | None) -> Trainer:
-        if self.trainers is not None:
-            return self.trainers(weights)
-        see = None if watch is None else watch.see
-        return EngineTrainer(self.engine, weights, randomness=self.private.randomness, see=see)
 
-    def _seen(self, watch: Watch, release: Release) -> Diagnostics:
-        cohort = self.private.plan.round(release.round).sampler.expected_cohort
-        return watch.diagnostics(
-            fraction_clipped=release.observed.fraction_clipped if release.observed is not None else 0.0,
-            noise_to_signal=noise_to_signal(release.mean, release.noise_std / cohort),
-        )
-
-    def _present(self, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
-        """The clients of a round's cohort that are there and answer."""
-        coins = self.private.randomness.stream("unavailable", number).bits(cohort.size)
-        stays = coins >= np.uint64(self.unavailable * 2**64)
-        return self.engine.present(cohort[stays])
-
-
-def server_round(round: int, rounds: int, *, asks: bool) -> tuple[int, int]:
-    """A round and how many there are as the server counts them: a round that asks a query first is number -1."""
-    return round - asks, rounds - asks
-
-
-def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:
+def _check_forms(arrays: Arrays, expected: Mapping[str, object]) -> None:
     forms = {name: _form(array) for name, array in arrays.items()}
     if expected != forms:
         raise ConfigError(field="state", value=forms, remedy=f"give the arrays of a run like this one: {expected}")
@@ -341,5 +307,5 @@ def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:
     return array.shape, array.dtype.name
 
 
-def _floats(arrays: Mapping[str, NDArray[np.generic]], name: str) -> Floats:
+def _floats(arrays: Arrays, name: str) -> Floats:
     return np.asarray(arrays[name], dtype=np.float64)

@@ -1,13 +1,13 @@
-"""What people report of a model, measured on examples that the server holds.
+"""Metrics of a model on examples of the server.
 
-| labels          | measured                                                                                        |
+| labels          | metrics                                                                                         |
 | --------------- | ----------------------------------------------------------------------------------------------- |
 | classes         | accuracy, balanced accuracy, macro F1, AUC, Brier score, calibration error, figures class by class |
 | several yes/no  | micro and macro F1, mean AUC, the share of right answers                                        |
 | numbers         | mean squared error, its root, mean absolute error, R²                                           |
 
-Beside each is a baseline: what is always said is the most frequent label, or the mean, of the same examples. A figure
-that has no meaning (an AUC where all labels are the same, anything of outputs that are not finite) is None.
+Each has a baseline that always predicts the most frequent label, or the mean, of the same examples. An undefined figure
+(an AUC over equal labels, any figure of outputs that are not finite) is None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from incrowd.data.examples import IGNORED
 Metrics = dict[str, Any]
 
 BINS = 15
-"""How many bins of equal width the calibration error has."""
+"""The number of equal bins of the calibration error."""
 
 
 def metrics(
@@ -33,10 +33,10 @@ def metrics(
     classes: int | None,
     loss: str = "",
 ) -> Metrics:
-    """The metrics of outputs [N, C], [N, 1] or [N], as a model gives them, and labels [N], or [N, L] of yes and no.
+    """The metrics of a model's outputs [N, C], [N, 1] or [N] for labels [N], or binary labels [N, L].
 
-    Outputs are logits where labels are classes or several yes/no; elsewhere numbers, or, where the loss is "poisson",
-    their logarithms. Of sequences, labels [N, T] and outputs [N, T, C], every place that counts is one.
+    Outputs are logits for classes and binary labels; otherwise numbers, or their logarithms for the loss "poisson". In
+    sequences, labels [N, T] and outputs [N, T, C], every position that is not ignored counts as an example.
     """
     raw = np.asarray(outputs, np.float64)
     if classes is None:
@@ -51,16 +51,16 @@ def _of_numbers_or_answers(raw: Floats, labels: NDArray[Any], *, loss: str) -> M
     several = loss == "logistic" or (labels.ndim > 1 and loss not in ("squared", "poisson", "absolute", "huber"))
     if several and np.isin(labels, (0, 1)).all():
         return of_several(_logistic(raw).reshape(len(labels), -1), labels.astype(np.int64).reshape(len(labels), -1))
-    with np.errstate(over="ignore"):  # a rate beyond every number is an infinity, which `of_numbers` knows
+    with np.errstate(over="ignore"):  # `of_numbers` handles infinite rates
         return of_numbers(np.exp(raw) if loss == "poisson" else raw, labels.astype(np.float64))
 
 
 def probabilities(logits: Floats) -> Floats:
-    """The probability of each class, of logits [N, C] (or [N, T, C]), or of the logit of class 1, [N, 1] or [N]."""
+    """Class probabilities from logits [N, C] or [N, T, C], or from the logit of class 1, [N, 1] or [N]."""
     if logits.ndim == 1 or logits.shape[1] == 1:
         one = _logistic(logits.reshape(len(logits)))
         return np.stack([1 - one, one], axis=1)
-    with np.errstate(invalid="ignore"):  # what is not finite becomes NaN
+    with np.errstate(invalid="ignore"):  # infinities become NaN
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True), np.float64)
 
@@ -68,10 +68,9 @@ def probabilities(logits: Floats) -> Floats:
 def of_classes(chances: Floats, labels: NDArray[np.int64], *, classes: int) -> Metrics:
     """The metrics of probabilities [N, C] for labels in 0 .. C - 1.
 
-    AUC is that of class 1 where there are two classes; of more, the mean over each class against the rest. The Brier
-    score is the mean squared distance of the probability of class 1 from 0 or 1 where there are two; of more, it is
-    summed over the classes. The calibration error is the mean distance, in `BINS` bins of the probability of what is
-    predicted, between that probability and how often it was right.
+    AUC is that of class 1 for two classes, and the mean over each class against the rest for more. The Brier score is
+    the mean squared distance of the probability of class 1 from 0 or 1 for two classes, and its sum over the classes
+    for more. The calibration error is the mean distance between confidence and accuracy in `BINS` bins of confidence.
     """
     classes = max(classes, chances.shape[1])
     chances = np.pad(chances, ((0, 0), (0, classes - chances.shape[1])))
@@ -99,7 +98,7 @@ def of_classes(chances: Floats, labels: NDArray[np.int64], *, classes: int) -> M
 
 
 def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
-    """The metrics of probabilities [N, L] for L answers that are each yes (1) or no (0)."""
+    """The metrics of probabilities [N, L] for L binary labels."""
     usual = (labels.mean(axis=0) > 0.5).astype(np.int64)
     baseline = {"accuracy": float((labels == usual).mean())}
     if not np.isfinite(chances).all():
@@ -120,7 +119,7 @@ def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
 def of_numbers(predicted: Floats, labels: Floats) -> Metrics:
     """The metrics of predictions [N], or [N, L], for numbers of the same shape; R² of several is their mean.
 
-    R² is None where all labels are the same.
+    R² is None for a constant label.
     """
     return {
         **_errors(predicted, labels),
@@ -130,7 +129,7 @@ def of_numbers(predicted: Floats, labels: Floats) -> Metrics:
 
 
 def calibration_error(chances: Floats, labels: NDArray[np.int64], *, bins: int = BINS) -> float:
-    """How far what is predicted is from how often it is right: see `of_classes`."""
+    """The mean distance between confidence and accuracy: see `of_classes`."""
     sure, right = chances.max(axis=1), chances.argmax(axis=1) == labels
     place = np.minimum((sure * bins).astype(np.int64), bins - 1)
     gaps = np.bincount(place, sure, minlength=bins) - np.bincount(place, right, minlength=bins)
@@ -138,7 +137,7 @@ def calibration_error(chances: Floats, labels: NDArray[np.int64], *, bins: int =
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The single figures of some metrics, the baseline's beside them."""
+    """All scalar metrics, with those of the baseline."""
     single = {name: value for name, value in metrics.items() if name not in ("per_class", "baseline")}
     return single | {f"baseline_{name}": value for name, value in metrics["baseline"].items()}
 
@@ -162,7 +161,7 @@ def _by_class(
 
 
 def _share(part: int, whole: int) -> float:
-    """Of nothing it is 0."""
+    """A ratio; 0 for a denominator of 0."""
     return float(part / whole) if whole else 0.0
 
 
@@ -195,7 +194,7 @@ def _r2(predicted: Floats, labels: Floats) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of those that have a meaning."""
+    """The mean of the defined values."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

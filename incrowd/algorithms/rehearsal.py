@@ -1,4 +1,4 @@
-"""Before a silo pays: the whole way that its records would go, gone by made-up ones."""
+"""A dry run on synthetic records: a silo's whole path, before it pays."""
 
 from dataclasses import dataclass, replace
 
@@ -6,25 +6,25 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.counts import Counter
 from incrowd.errors import RehearsalFailed
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
 from incrowd.privacy.mechanism.noise import RecordTraining
 
 STEPS = 2
-"""The second step is not like the first: a velocity is there, and memory is used again."""
+"""The second step differs from the first: it has a velocity, and reuses memory."""
 
 
 def rehearse(
     silo: str, training: RecordTraining, engine: RecordEngine, counter: Counter | None, weights: Floats
 ) -> None:
-    """Train and count on no record, on one, and on a full physical batch and one more, all of them made up.
+    """Train and count on no record, on one, and on a full physical batch plus one, all synthetic.
 
-    Guarantee: nothing of the silo's records is read, no ledger is asked, and no stream of a run is drawn from, so what
-    fails here says nothing about anybody and costs nothing. torch's global generator is left as it was.
+    Guarantee: it reads no record of the silo, asks no ledger and draws from no stream of a run, so a failure reveals
+    nothing and costs nothing. torch's global generator keeps its state.
 
-    Edge cases: whatever fails is a `RehearsalFailed` that says what, with the error itself as its cause.
+    Edge cases: every failure is a `RehearsalFailed`, with the error as its cause.
     """
     batch = min(training.most_records, training.physical_batch + 1)
     for records in sorted({0, 1, batch}):
@@ -35,7 +35,7 @@ def rehearse(
 
 @dataclass(frozen=True)
 class _Trying:
-    """Says what was tried when it fails, whatever a module of somebody's own may raise."""
+    """Turns every error of a third-party module into one that names the attempt."""
 
     name: str
     records: int
@@ -45,19 +45,18 @@ class _Trying:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception):
-            what = {0: "a step without records", 1: "one made-up record"}.get(
-                self.records, f"{self.records} made-up records"
-            )
+            what = {0: "a step without records", 1: "one made-up record"}
             raise RehearsalFailed(
-                f"{self.name} tried {what}, and failed with {type(error).__name__}: {error}. Nothing was spent and no "
-                "record was touched: repair the model, or what goes with it, and begin again"
+                f"{self.name} tried {what.get(self.records, f'{self.records} made-up records')}, and failed with "
+                f"{type(error).__name__}: {error}. Nothing was spent and no record was touched: repair the model, or "
+                "what goes with it, and begin again"
             ) from error
 
 
 def _go(planned: RecordTraining, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
-    """The way of a round: count, train, and what would be sent."""
+    """Count, train, and compute the update."""
     if counter is not None:
-        counter.table(weights, classes=1)  # the labels that are made up are zeros
+        counter.table(weights, classes=1)  # synthetic labels are zeros
     training = replace(planned, steps=STEPS, sampling_prob=1.0, noise_multiplier=1.0)
     stand_in = _StandIn(training)
     start = weights.astype(np.float32)
@@ -72,7 +71,7 @@ def _go(planned: RecordTraining, engine: RecordEngine, counter: Counter | None, 
 
 
 class _StandIn:
-    """What hides a sum of made-up gradients: numbers that everybody can repeat, of about the size of noise."""
+    """Public noise for sums of synthetic gradients, of about the size of the real noise."""
 
     def __init__(self, training: RecordTraining) -> None:
         self.stream: Stream = SeededRandomness(seed=0).stream("rehearsal")
@@ -80,13 +79,13 @@ class _StandIn:
         self._std = training.noise_multiplier * training.sensitivity
 
     def noised(self, total: Floats) -> Floats:
-        """The sum with numbers on it."""
+        """Add the noise to a sum."""
         self.steps += 1
         noised: Floats = total + self._std * self.stream.normals(total.size)
         return noised
 
 
 def difference(trained: torch.Tensor, start: np.typing.NDArray[np.float32]) -> Floats:
-    """What is sent: by how much the weights have moved."""
+    """The update: trained weights minus the weights at the start."""
     moved: Floats = trained.numpy().astype(np.float64) - start
     return moved

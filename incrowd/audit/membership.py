@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.algorithms.clients import ClientCohort
 from incrowd.algorithms.evaluate import outputs_of
 from incrowd.algorithms.fedavg import FedAvg, State
 from incrowd.algorithms.metrics import probabilities
@@ -165,7 +166,7 @@ class ClientPopulation:
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         size, places = work.engine.size, work.data.places
         run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
-        algorithm = FedAvg(engine=work.engine, private=run, server=work.config.server)
+        algorithm = FedAvg(ClientCohort(engine=work.engine, private=run), server=work.config.server)
         state: State = algorithm.init()
 
         def present(cohort: Integers) -> Integers:
@@ -175,8 +176,8 @@ class ClientPopulation:
         for number in range(plan.rounds):
             opened = run.round(number, carry=state.carry)
             opened.ask(EngineTrainer(work.engine, state.start, randomness=randomness), present=present)
-            release = opened.release()
-            state = state.after(release, server=work.config.server, rounds=plan.rounds, carry=opened.after)
+            answers = algorithm.cohort.released(opened)
+            state = state.after(answers, server=work.config.server, rounds=plan.rounds)
         return work.model.with_weights(state.published), plan.price.epsilon
 
 

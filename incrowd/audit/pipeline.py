@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import norm
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.algorithms.fedavg import FedAvg, State
+from incrowd.algorithms import ClientCohort, FedAvg, State
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.contributions import slowly_clipped
 from incrowd.audit.finding import Check
@@ -74,27 +74,28 @@ def pipeline_checks(work: ClientWork, *, seed: int, rounds: int = ROUNDS) -> lis
 
 def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
     algorithm = _algorithm(work, seed=seed)
-    private, state = algorithm.private, algorithm.init()
+    private, state = algorithm.cohort.private, algorithm.init()
     looked = []
     for number in range(rounds):
         opened = private.round(number, carry=state.carry)
-        trainer = EngineTrainer(algorithm.engine, state.start, randomness=private.randomness)
-        cohort = algorithm.engine.present(private.cohort(number))
-        opened.ask(trainer, present=algorithm.engine.present)
-        release = opened.release()
+        trainer = EngineTrainer(work.engine, state.start, randomness=private.randomness)
+        cohort = work.engine.present(private.cohort(number))
+        opened.ask(trainer, present=work.engine.present)
+        answers = algorithm.cohort.released(opened)
         total = slow_sum(trainer, cohort, work, number=number, clip=state.carry.clip)
-        after = state.after(release, server=work.config.server, rounds=work.plan.rounds, carry=opened.after)
-        looked.append(LookedAt(release=release, total=total, state=state, after=after))
+        after = state.after(answers, server=work.config.server, rounds=work.plan.rounds)
+        assert answers.release is not None  # noqa: S101 - the server's noise
+        looked.append(LookedAt(release=answers.release, total=total, state=state, after=after))
         state = after
     return looked
 
 
-def _algorithm(work: ClientWork, *, seed: int) -> FedAvg:
+def _algorithm(work: ClientWork, *, seed: int) -> FedAvg[ClientCohort]:
     ledger = Ledger.in_memory(budget=work.plan.budget, relation=work.plan.relation)
     randomness = SeededRandomness(seed=seed)
     size, places = work.engine.size, work.data.places
     private = PrivateRun(work.plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
-    return FedAvg(engine=work.engine, private=private, server=work.config.server)
+    return FedAvg(ClientCohort(engine=work.engine, private=private), server=work.config.server)
 
 
 def slow_sum(
@@ -153,7 +154,7 @@ def _last_sum(work: ClientWork, state: State, *, seed: int) -> list[Check]:
     clip, number = state.carry.clip, work.plan.rounds - 1
     if work.plan.noise_by == "party" or not isinstance(clip, ScalingClip):
         return []
-    private = _algorithm(work, seed=seed).private
+    private = _algorithm(work, seed=seed).cohort.private
     trainer = EngineTrainer(work.engine, state.start, randomness=private.randomness)
     clients = work.engine.present(private.cohort(number))
     fast = ClippedSum(work.engine.size, clip, contributions_bound=max(1, len(clients)))

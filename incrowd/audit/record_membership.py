@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.algorithms import FedAvg, SiloCohort
 from incrowd.algorithms.rehearsal import difference
-from incrowd.algorithms.silo import Answer
-from incrowd.algorithms.silo_fedavg import Ask, SiloFedAvg
+from incrowd.algorithms.silos import Answer, Ask
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import with_threads
@@ -92,10 +92,10 @@ class RecordTargets:
         algorithm = silos.algorithm(tuple(member.answer for member in members), server, label="audit")
         return self._published(algorithm), max(member.epsilon for member in members)
 
-    def _published(self, algorithm: SiloFedAvg) -> nn.Module:
+    def _published(self, algorithm: FedAvg[SiloCohort]) -> nn.Module:
         """The model after all rounds."""
         state = algorithm.init()
-        for _ in range(algorithm.rounds):
+        for _ in range(algorithm.cohort.rounds):
             state, _ = algorithm.apply(state)
         return self.federation.model.with_weights(state.published)
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo import Silo
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.silos import Silo
 from incrowd.audit.checks import Steps
 from incrowd.audit.plays import log_mixed
 from incrowd.learning.dpsgd.engine import BatchedRecords

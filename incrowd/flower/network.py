@@ -80,7 +80,7 @@ class Network:
     told: Callable[[str], object] = str
 
     def trainer(self, weights: Floats) -> "NetworkTrainer":
-        """Who trains the cohort of a round that begins with these weights: see `incrowd.algorithms.fedavg.Trainers`."""
+        """The trainer of a round that starts from these weights: see `incrowd.algorithms.clients.Trainers`."""
         return NetworkTrainer(self, weights)
 
     def part(self, weights: Floats, clients: Sequence[int], *, round: int, clip: Clip) -> Part:

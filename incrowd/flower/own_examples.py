@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.counts import Counter
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
 from incrowd.data.agreement import agreed
 from incrowd.data.inputs import single

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silos import Answer
 from incrowd.errors import DataError, IncrowdError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Price, price
 from incrowd.privacy.account.events import compose

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.rehearsal import rehearse
-from incrowd.algorithms.silo import Silo
+from incrowd.algorithms.silos import Silo
 from incrowd.errors import ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.brake import Brake, Identity
 from incrowd.flower.offer import Offered, OfferKind

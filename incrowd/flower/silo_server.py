@@ -9,7 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats
-from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.attendance import Attendance
 from incrowd.flower.history import AskedBefore

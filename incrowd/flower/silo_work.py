@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats
 from incrowd.algorithms import State
-from incrowd.algorithms.silo import Answer
-from incrowd.algorithms.silo_report import figures
+from incrowd.algorithms.counts import figures
+from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.attendance import Attendance
 from incrowd.flower.history import ASKED, AskedBefore
@@ -106,8 +106,8 @@ class ServedSilos(SiloWork):
             own, heard = self.payer.server, Heard(self.server)
             ledger = None if own is None else stack.enter_context(own.open(folder / LEDGER))
             asks = tuple(map(_not_here, self.federation.plans))
-            algorithm = self.federation.algorithm(asks, ledger, label="" if own is None else own.label)
-            algorithm = replace(algorithm, together=heard.answers)
+            label = "" if own is None else own.label
+            algorithm = self.federation.algorithm(asks, ledger, label=label, together=heard.answers)
             yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
 
 
@@ -161,7 +161,7 @@ class ServedSession(SiloSession):
 
     def restored(self, loop: RoundLoop) -> State:
         """See `SiloSession.restored`: what silos have spent they say themselves."""
-        private, past = self.algorithm.private, loop.database.rounds()
+        private, past = self.algorithm.cohort.private, loop.database.rounds()
         done = max((record.round + 1 for record in past), default=0)
         charged = max(done, 0 if private is None else private.next_round)
         state = loop.start_from(self.algorithm.init(), charged=charged)
@@ -204,7 +204,7 @@ class ServedSession(SiloSession):
 
     def claims(self) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
-        claims, private = self.heard.claims(), self.algorithm.private
+        claims, private = self.heard.claims(), self.algorithm.cohort.private
         return claims if private is None else Claims(by_party={**claims.by_party, SERVER: private.statement()})
 
     @property

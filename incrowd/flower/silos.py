@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd._random import Floats
-from incrowd.algorithms.silo import Absence, Answer
+from incrowd.algorithms.silos import Absence, Answer
 from incrowd.errors import DataError
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Line, Patience, ask
@@ -76,7 +76,7 @@ class SiloNetwork:
     patience: Patience = field(default_factory=Patience)
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
-        """What the silos send in a round that begins with these weights: see `SiloFedAvg`."""
+        """What the silos send in a round that begins with these weights: see `SiloCohort`."""
         small, frames = weights.astype(np.float32), {}
         for place, silo in enumerate(self.silos):
             asked = Place(plan=self.plan, round=number, party="")

@@ -9,8 +9,8 @@ from typing import Any
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.algorithms import FedAvg, RoundReport, State
-from incrowd.algorithms.fedavg import Trainers
+from incrowd.algorithms import ClientCohort, FedAvg, RoundReport, State
+from incrowd.algorithms.clients import Trainers
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
@@ -138,7 +138,7 @@ class ClientWork:
         """See that everything fits together, on a ledger that nobody keeps, before a file is written."""
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
 
-    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg:
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
         """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
         size, places = self.engine.size, self.data.places
         private = PrivateRun(
@@ -147,15 +147,14 @@ class ClientWork:
         with section("model"):
             _validate.non_negative(init_scale=init_scale_of(self.config))
         with section("run"):
-            return FedAvg(
+            cohort = ClientCohort(
                 engine=self.engine,
                 private=private,
-                server=self.config.server,
-                init_scale=init_scale_of(self.config),
                 unavailable=self.config.run.unavailable,
                 diagnose=self.config.run.diagnose,
                 trainers=self.trainers,
             )
+            return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
     @contextmanager
     def open(self, folder: Path) -> Iterator["ClientSession"]:
@@ -169,12 +168,12 @@ class ClientSession:
     """The work with its ledger open."""
 
     work: ClientWork
-    algorithm: FedAvg
+    algorithm: FedAvg[ClientCohort]
 
     @property
     def private(self) -> PrivateRun:
         """What pays and adds noise."""
-        return self.algorithm.private
+        return self.algorithm.cohort.private
 
     def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as both the last checkpoint and the ledger know."""

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 
 from incrowd import __version__, _files
 from incrowd.algorithms import State
-from incrowd.algorithms.fedavg import Trainers
-from incrowd.algorithms.silo_fedavg import AskAll
+from incrowd.algorithms.clients import Trainers
+from incrowd.algorithms.silos import AskAll
 from incrowd.data import Clients
 from incrowd.data._once import read_once
 from incrowd.errors import ConfigError
@@ -156,7 +156,7 @@ class Run:
         return cls(folder, work)
 
     def trained_by(self, trainers: Trainers) -> "Run":
-        """The same run, whose cohorts are trained elsewhere: see `incrowd.algorithms.fedavg.Trainers`.
+        """The same run, whose cohorts are trained elsewhere: see `incrowd.algorithms.clients.Trainers`.
 
         Edge cases: silos train themselves: `ConfigError`; so does what cannot go together with it.
         """
@@ -167,7 +167,7 @@ class Run:
         return Run(self.folder, work)
 
     def answered_by(self, together: AskAll) -> "Run":
-        """The same run, whose silos are asked elsewhere: see `incrowd.algorithms.silo_fedavg.AskAll`.
+        """The same run, whose silos are asked elsewhere: see `incrowd.algorithms.silos.AskAll`.
 
         Edge cases: whole clients are trained: `ConfigError`.
         """

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.algorithms import Silo, SiloFedAvg
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo_fedavg import Ask
+from incrowd.algorithms import FedAvg, Silo, SiloCohort
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.silos import Ask, AskAll
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, Execution, Loss, Model
@@ -80,23 +80,25 @@ class SiloFederation:
             physical_batch=self.config.local.physical_batch,
         )
 
-    def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None, *, label: str) -> SiloFedAvg:
+    def algorithm(
+        self, asks: tuple[Ask, ...], ledger: Ledger | None, *, label: str, together: AskAll | None = None
+    ) -> FedAvg[SiloCohort]:
         """The federation; the ledger, and the label there, are the server's, where silos are protected as a whole."""
         private = None
         if self.clients is not None and ledger is not None:
             size = self.model.size
             private = PrivateRun(self.clients, ledger=ledger, randomness=self.randomness, size=size, label=label)
         by_records = self.config.privacy.weigh == "by records"
-        return SiloFedAvg(
+        cohort = SiloCohort(
             asks=asks,
             model=self.model,
-            server=self.config.server,
             rounds=self.config.privacy.rounds,
             randomness=self.randomness,
             weights=[float(plan.config.members) for plan in self.plans] if by_records else None,
             private=private,
-            init_scale=init_scale_of(self.config),
+            together=together,
         )
+        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
 
 def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederation:

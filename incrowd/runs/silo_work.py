@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from incrowd._random import Randomness
-from incrowd.algorithms import SiloFedAvg, SiloReport, State
-from incrowd.algorithms.silo_fedavg import AskAll
-from incrowd.algorithms.silo_report import figures
+from incrowd.algorithms import FedAvg, RoundReport, SiloCohort, State
+from incrowd.algorithms.counts import figures
+from incrowd.algorithms.silos import AskAll
 from incrowd.data import Clients
 from incrowd.learning import Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
@@ -116,7 +116,7 @@ class SiloWork:
             server = None if ledger.server is None else stack.enter_context(ledger.server.open(folder / LEDGER))
             asks = tuple(outbox.answer for outbox in outboxes)
             label = "" if ledger.server is None else ledger.server.label
-            algorithm = replace(self.federation.algorithm(asks, server, label=label), together=self.together)
+            algorithm = self.federation.algorithm(asks, server, label=label, together=self.together)
             yield SiloSession(work=self, algorithm=algorithm, outboxes=outboxes)
 
     @contextmanager
@@ -139,12 +139,12 @@ class SiloSession:
     """The work with its ledgers open."""
 
     work: SiloWork
-    algorithm: SiloFedAvg
+    algorithm: FedAvg[SiloCohort]
     outboxes: Sequence[DurableSilo]
 
     def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""
-        private = self.algorithm.private
+        private = self.algorithm.cohort.private
         paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.run.rounds), default=0)
         state = loop.start_from(self.algorithm.init(), charged=paid)
         if private is None:
@@ -178,8 +178,8 @@ class SiloSession:
     def claims(self) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
         statements = {outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes}
-        if self.algorithm.private is not None:
-            statements[SERVER] = self.algorithm.private.statement()
+        if (private := self.algorithm.cohort.private) is not None:
+            statements[SERVER] = private.statement()
         return Claims(by_party=statements)
 
     def facts(self, records: Sequence[Record]) -> Summary:
@@ -200,7 +200,7 @@ class SiloSession:
     def _spent(self) -> dict[str, float]:
         return {outbox.silo.name: outbox.silo.epsilon for outbox in self.outboxes}
 
-    def _record(self, report: SiloReport) -> Record:
+    def _record(self, report: RoundReport) -> Record:
         sent = sum(standing.absence is None for standing in report.silos)
         return Record(
             round=report.round,

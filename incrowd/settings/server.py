@@ -1,34 +1,26 @@
-"""What the server does with a released mean. All of it is post-processing, which is free."""
+"""Settings of the server's step along a released mean. All of it is post-processing, which is free."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-
-from incrowd import _validate
-from incrowd._random import Floats
+from incrowd import _extensions, _validate
 from incrowd.settings.section import Section
 
-OptimizerState = Mapping[str, Floats]
-
-SECOND_MOMENT = 0.99
-"""How slowly Adam forgets the squares of earlier means."""
-
-_MOMENTS = {"sgd": (), "momentum": ("velocity",), "adam": ("first", "second")}
+BUILT_IN = ("sgd", "momentum", "adam", "yogi")
 
 
 class ServerOptimizer(Section):
-    """How a released mean, whose norm is at most the clip's, moves the weights.
+    """The server's step along a released mean, whose norm is at most the clip's.
 
-    `sgd` adds learning_rate times the mean; `momentum` adds the velocity v = momentum * v + mean; `adam` is Adam on the
-    mean (Reddi et al. 2021), without bias correction and with an `adaptivity` well above 0, as they recommend. With
-    `decay` "linear" the rate of round t out of T is learning_rate * (1 - t / T). With `average` "tail" the published
-    weights are the mean over the last half of the rounds.
+    `sgd` adds learning_rate times the mean. `momentum` adds the velocity v = momentum * v + mean. `adam` and `yogi` are
+    adaptive (Reddi et al. 2021), without bias correction; they need an `adaptivity` well above 0. Any other `kind` is
+    the name under which an installed package has an optimizer (entry points `incrowd.server_optimizers`). With `decay`
+    "linear" the rate of round t out of T is learning_rate * (1 - t / T). With `average` "tail" the published weights
+    are the mean over the last half of the rounds.
 
-    Guarantee: nothing but released means enters, so nothing here costs privacy.
+    Guarantee: the step uses released means alone, so it costs no privacy.
     """
 
-    kind: Literal["sgd", "momentum", "adam"] = "sgd"
+    kind: str = "sgd"
     learning_rate: float = 1.0
     momentum: float = 0.9
     adaptivity: float = 1e-3
@@ -36,29 +28,21 @@ class ServerOptimizer(Section):
     average: Literal["none", "tail"] = "none"
 
     def model_post_init(self, context: Any, /) -> None:
-        """Refuse numbers that make no sense."""
+        """Refuse impossible numbers and unknown optimizers."""
         _validate.positive(**self.named("server", "learning_rate", "adaptivity"))
         _validate.below_one(**self.named("server", "momentum"))
+        if not self.built_in:
+            _extensions.found("server_optimizers", self.kind, field="server.kind", known=BUILT_IN)
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the optimizer is incrowd's."""
+        return self.kind in BUILT_IN
 
     def rate(self, round: int, rounds: int) -> float:
         """The learning rate of a round, counted from 0."""
         return self.learning_rate * (1 - round / rounds if self.decay == "linear" else 1.0)
 
     def counts(self, round: int, rounds: int) -> bool:
-        """Whether the weights after this round belong to the average that is published."""
+        """Whether the published average includes the weights after this round."""
         return self.average == "tail" and round >= rounds // 2
-
-    def start(self, size: int) -> OptimizerState:
-        """What the step remembers before the first round."""
-        return {name: np.zeros(size) for name in _MOMENTS[self.kind]}
-
-    def direction(self, mean: Floats, memory: OptimizerState) -> tuple[Floats, OptimizerState]:
-        """Where to go for a rate of 1, and what to remember."""
-        if self.kind == "sgd":
-            return mean, memory
-        if self.kind == "momentum":
-            velocity = self.momentum * memory["velocity"] + mean
-            return velocity, {"velocity": velocity}
-        first = self.momentum * memory["first"] + (1 - self.momentum) * mean
-        second = SECOND_MOMENT * memory["second"] + (1 - SECOND_MOMENT) * mean**2
-        return first / (np.sqrt(second) + self.adaptivity), {"first": first, "second": second}

@@ -20,7 +20,7 @@ from harness import checks
 from harness.pictures import axes, dress
 from harness.seeds import Entry, Say, repeated, silent
 from incrowd import Budget, Everyone, Ledger, Local, PlanConfig, PrivateRun, SeededRandomness, ServerOptimizer, constant
-from incrowd.algorithms import FedAvg, score
+from incrowd.algorithms import ClientCohort, FedAvg, score
 from incrowd.data import Clients, Split, iid
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from incrowd.privacy.plan import NoiseBy
@@ -95,12 +95,12 @@ class Levels:
             randomness = SeededRandomness(seed=seed)
             partitioned = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
             ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-            federation = FedAvg(
+            cohort = ClientCohort(
                 engine=CohortEngine(model, ClientTensors.of(partitioned), STEEPEST, Execution()),
                 private=PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size),
-                server=ServerOptimizer(learning_rate=32.0, decay="linear"),
-                init_scale=0.0,
             )
+            server = ServerOptimizer(learning_rate=32.0, decay="linear")
+            federation = FedAvg(cohort, server=server, init_scale=0.0)
             state = federation.init()
             for _ in range(ROUNDS):
                 state, _ = federation.apply(state)

@@ -14,7 +14,7 @@ from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
 from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, SeededRandomness, ServerOptimizer
-from incrowd.algorithms import RecordRun, Silo, SiloFedAvg, SiloReport, score
+from incrowd.algorithms import FedAvg, RecordRun, RoundReport, Silo, SiloCohort, score
 from incrowd.data import Clients, Examples, Split, iid
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
@@ -189,24 +189,19 @@ class Silos:
         data = Clients(examples=train, partition=iid(train.labels, clients=silos, randomness=randomness), test=test)
         model = network.model(math.prod(train.shape), train.classes or 1)
         parties = self._parties(network, data, model, Budget(epsilon=epsilon, delta=DELTA), randomness)
-        federation = SiloFedAvg(
-            asks=[silo.answer for silo in parties],
-            model=model,
-            server=network.server,
-            rounds=self.rounds,
-            randomness=randomness,
-            init_scale=network.init_scale,
-        )
+        asks = [silo.answer for silo in parties]
+        cohort = SiloCohort(asks=asks, model=model, rounds=self.rounds, randomness=randomness)
+        federation = FedAvg(cohort, server=network.server, init_scale=network.init_scale)
         return self._followed(federation, parties, test)
 
-    def _followed(self, federation: SiloFedAvg, parties: Sequence[Silo], test: Examples | None) -> "_Trained":
-        state, reports, accuracies = federation.init(), [], []
-        for _ in range(federation.rounds):
+    def _followed(self, federation: FedAvg[SiloCohort], parties: Sequence[Silo], test: Examples | None) -> "_Trained":
+        state, reports, accuracies, model = federation.init(), [], [], federation.cohort.model
+        for _ in range(self.rounds):
             state, report = federation.apply(state)
             reports.append(report)
-            accuracies.append(score(federation.model, state.published, test).accuracy or 0.0 if test else 0.0)
+            accuracies.append(score(model, state.published, test).accuracy or 0.0 if test else 0.0)
             self.say(f"  round {state.round}: epsilon {report.epsilon:.3f}, accuracy {accuracies[-1]:.4f}")
-        return _Trained(silos=parties, reports=reports, accuracies=accuracies, size=federation.model.size)
+        return _Trained(silos=parties, reports=reports, accuracies=accuracies, size=model.size)
 
     def _parties(
         self, network: Network, data: Clients, model: Model, budget: Budget, randomness: Randomness
@@ -233,7 +228,7 @@ class _Trained:
     """One federation that is over."""
 
     silos: Sequence[Silo]
-    reports: Sequence[SiloReport]
+    reports: Sequence[RoundReport]
     accuracies: Sequence[float]
     size: int
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.seeds import Say, repeated, silent, spread
 from incrowd import Budget, ConfigError, DataError, Ledger, Plan, PrivateRun, SeededRandomness
-from incrowd.algorithms import FedAvg, RoundReport, State, score
+from incrowd.algorithms import ClientCohort, FedAvg, RoundReport, State, score
 from incrowd.data import Clients, Examples, Split, sorted_shards
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from papers.geyer.paper import PaperSetup
@@ -133,7 +133,8 @@ def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[t
     engine = CohortEngine(model, ClientTensors.of(data), setup.local, Execution(threads=processors()))
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
         private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size)
-        algorithm = FedAvg(engine=engine, private=private, server=setup.server, init_scale=setup.init_scale)
+        cohort = ClientCohort(engine=engine, private=private)
+        algorithm = FedAvg(cohort, server=setup.server, init_scale=setup.init_scale)
         state = algorithm.init()
         for _ in range(plan.rounds):
             state, report = algorithm.apply(state)

@@ -5,7 +5,7 @@ import pytest
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import Randomness, SeededRandomness
-from incrowd.algorithms import FedAvg
+from incrowd.algorithms import ClientCohort, FedAvg
 from incrowd.data import Clients, Examples, Partition
 from incrowd.learning import ClientTensors, CohortEngine, Execution, linear
 from incrowd.privacy.account.accounting import Budget
@@ -41,7 +41,7 @@ def plan() -> Plan:
     return config.calibrate(BUDGET)
 
 
-Maker = Callable[..., FedAvg]
+Maker = Callable[..., FedAvg[ClientCohort]]
 
 
 @pytest.fixture
@@ -55,14 +55,16 @@ def make(data: Clients, plan: Plan) -> Maker:
         randomness: Randomness | None = None,
         local: Local | None = None,
         ledger: Ledger | None = None,
+        init_scale: float = 1.0,
         **rest: float | bool,
-    ) -> FedAvg:
+    ) -> FedAvg[ClientCohort]:
         model = linear(FEATURES, CLASSES)
         local = local or Local(learning_rate=0.1, batch_size=4)
         engine = CohortEngine(model, ClientTensors.of(data), local, Execution(chunk=3))
         ledger = ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         source = randomness or SeededRandomness(2)
         private = PrivateRun(plan, ledger=ledger, randomness=source, size=engine.size)
-        return FedAvg(engine=engine, private=private, server=server or ServerOptimizer(), **rest)  # type: ignore[arg-type]  # by name
+        cohort = ClientCohort(engine=engine, private=private, **rest)  # type: ignore[arg-type]  # by name
+        return FedAvg(cohort, server=server or ServerOptimizer(), init_scale=init_scale)
 
     return made

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import ArrayLike
 
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo import Silo
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.silos import Silo
 from incrowd.learning import linear
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import Floats, SeededRandomness
-from incrowd.algorithms import FedAvg, State
+from incrowd.algorithms import ClientCohort, FedAvg, State
 from incrowd.data.examples import IGNORED
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, Answer, ClientTensors, CohortEngine, Model, linear, mlp
@@ -58,15 +58,17 @@ def plan_with(
         return config.calibrate(BUDGET)
 
 
-def made(data: ClientTensors, plan: Plan, local: Local, ledger: Ledger | None = None, **others: Any) -> FedAvg:
+def made(
+    data: ClientTensors, plan: Plan, local: Local, ledger: Ledger | None = None, **others: Any
+) -> FedAvg[ClientCohort]:
     ledger = ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     model = others.pop("model", MODEL)
     private = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(2), size=model.size)
     engine = CohortEngine(model, data, local)
-    return FedAvg(engine=engine, private=private, server=SERVER, init_scale=0.0, **others)
+    return FedAvg(ClientCohort(engine=engine, private=private, **others), server=SERVER, init_scale=0.0)
 
 
-def run(algorithm: FedAvg, state: State | None = None, *, until: int) -> State:
+def run(algorithm: FedAvg[ClientCohort], state: State | None = None, *, until: int) -> State:
     state = state or algorithm.init()
     while state.round < until:
         state, _ = algorithm.apply(state)
@@ -102,8 +104,8 @@ def test_the_servers_rounds_count_from_the_next_and_the_first_trains_nobody() ->
         rates.append(report.learning_rate)
     assert rates == [0.0, *(SERVER.rate(number, ROUNDS) for number in range(ROUNDS))]
     assert state.tail_rounds == sum(SERVER.counts(number, ROUNDS) for number in range(ROUNDS))
-    assert algorithm.private.next_round == ROUNDS + 1
-    assert algorithm.private.statement().epsilon <= BUDGET.epsilon
+    assert algorithm.cohort.private.next_round == ROUNDS + 1
+    assert algorithm.cohort.private.statement().epsilon <= BUDGET.epsilon
 
 
 PLANS: dict[str, Callable[[], Plan]] = {

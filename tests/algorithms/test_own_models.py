@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
-from incrowd.algorithms import FedAvg, SiloFedAvg, score
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo import Answer, Silo
+from incrowd.algorithms import ClientCohort, FedAvg, SiloCohort, score
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.silos import Answer, Silo
 from incrowd.data import Clients, Examples, Partition
 from incrowd.data.inputs import each
 from incrowd.errors import ConfigError, DataError, RehearsalFailed
@@ -45,7 +45,7 @@ def clients_of(case: Case) -> Clients:
     return Clients(examples=examples, partition=Partition.of(lists), test=examples)
 
 
-def federation(case: Case, *, init_scale: float = 1.0) -> FedAvg:
+def federation(case: Case, *, init_scale: float = 1.0) -> FedAvg[ClientCohort]:
     budget = Budget(epsilon=50.0, delta=1e-5)
     config = PlanConfig(members=len(SIZES), schedule=constant(rounds=2, cohort=len(SIZES)), sampling=Everyone)
     promise, model = config.calibrate(budget), case.model()
@@ -53,7 +53,8 @@ def federation(case: Case, *, init_scale: float = 1.0) -> FedAvg:
     ledger = Ledger.in_memory(budget=budget, relation=promise.relation)
     private = PrivateRun(promise, ledger=ledger, randomness=SEEDED, size=model.size)
     engine = CohortEngine(model, ClientTensors.of(data), local, loss=case.loss)
-    return FedAvg(engine=engine, private=private, server=ServerOptimizer(), init_scale=init_scale)
+    cohort = ClientCohort(engine=engine, private=private)
+    return FedAvg(cohort, server=ServerOptimizer(), init_scale=init_scale)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,23 +66,21 @@ def test_clients_learn_under_a_plan_from_the_module_s_own_weights(name: str) -> 
     for _ in range(2):
         state, _ = algorithm.apply(state)
     assert data.test is not None
-    found = score(algorithm.engine.model, state.published, data.test, loss=case.loss)
+    found = score(algorithm.cohort.model, state.published, data.test, loss=case.loss)
     assert np.isfinite(found.loss)
     assert found.accuracy is not None
     assert 0 <= found.accuracy <= 1
-    state_dict = algorithm.engine.model.state_dict(state.published)
+    state_dict = algorithm.cohort.model.state_dict(state.published)
     assert state_dict.keys() == case.model().module.state_dict().keys()
 
 
 def test_weights_of_a_module_s_own_are_not_scaled() -> None:
     with pytest.raises(ConfigError, match=r"init_scale = 0\.5: the module keeps its own weights"):
         federation(CASES["GRU on tokens"], init_scale=0.5).init()
-    silos = SiloFedAvg(
-        asks=[lambda number, _: Answer(silo="north", round=number, epsilon=0.0)],
-        model=CASES["GRU on tokens"].model(), server=ServerOptimizer(), rounds=1, randomness=SEEDED, init_scale=0.5,
-    )  # fmt: skip
+    asks = [lambda number, _: Answer(silo="north", round=number, epsilon=0.0)]
+    silos = SiloCohort(asks=asks, model=CASES["GRU on tokens"].model(), rounds=1, randomness=SEEDED)
     with pytest.raises(ConfigError, match=r"init_scale = 0\.5"):
-        silos.init()
+        FedAvg(silos, server=ServerOptimizer(), init_scale=0.5).init()
 
 
 def test_what_fails_on_made_up_records_costs_nothing() -> None:

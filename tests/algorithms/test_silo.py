@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from incrowd._random import SystemRandomness
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo import Silo
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.silos import Silo
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose

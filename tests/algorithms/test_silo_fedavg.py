@@ -1,12 +1,12 @@
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from incrowd import ServerOptimizer
 from incrowd._random import Floats
-from incrowd.algorithms.silo import Answer
-from incrowd.algorithms.silo_fedavg import Ask, SiloFedAvg, SiloReport
+from incrowd.algorithms import FedAvg, RoundReport, SiloCohort
+from incrowd.algorithms.silos import Answer, Ask
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -35,9 +35,11 @@ def sending(*updates: float | None) -> list[Ask]:
     return [ask(place, value) for place, value in enumerate(updates)]
 
 
-def federation(asks: list[Ask], **changes: object) -> SiloFedAvg:
-    made = SiloFedAvg(asks=asks, model=MODEL, server=ServerOptimizer(), rounds=ROUNDS, randomness=SEEDED)
-    return replace(made, **changes)  # type: ignore[arg-type]  # any field
+def federation(
+    asks: list[Ask], *, server: ServerOptimizer | None = None, init_scale: float = 1.0, **changes: Any
+) -> FedAvg[SiloCohort]:
+    given: dict[str, Any] = {"asks": asks, "model": MODEL, "rounds": ROUNDS, "randomness": SEEDED}
+    return FedAvg(SiloCohort(**given | changes), server=server or ServerOptimizer(), init_scale=init_scale)
 
 
 def learners(count: int, *, budget: Budget = ROOM) -> list[Ask]:
@@ -45,9 +47,9 @@ def learners(count: int, *, budget: Budget = ROOM) -> list[Ask]:
     return [silo(paying(plan(budget=budget), place=place), name=f"silo {place}").answer for place in range(count)]
 
 
-def finished(its: SiloFedAvg) -> tuple[Floats, list[SiloReport]]:
+def finished(its: FedAvg[SiloCohort]) -> tuple[Floats, list[RoundReport]]:
     state, reports = its.init(), []
-    for _ in range(its.rounds):
+    for _ in range(its.cohort.rounds):
         state, report = its.apply(state)
         reports.append(report)
     return state.published, reports
@@ -122,7 +124,7 @@ def test_a_state_on_disk_goes_on_as_the_run_that_was_not_stopped() -> None:
     whole, _ = finished(federation(learners(2)))
     its = federation(learners(2))
     state, _ = its.apply(its.init())
-    again = replace(its, asks=its.asks)
+    again = FedAvg(its.cohort, server=its.server)
     state = again.init().restored(state.to_arrays())
     for _ in range(ROUNDS - 1):
         state, _ = again.apply(state)
@@ -161,7 +163,7 @@ def test_both_levels_have_to_fit_together() -> None:
         ({"init_scale": -1.0}, "init_scale"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, object], field: str) -> None:
+def test_what_cannot_be_is_refused(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} = "):
         federation(sending(1.0, 2.0), **changes)
 

@@ -5,8 +5,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from incrowd._random import Floats, SystemRandomness
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo_report import _deviation, figures
+from incrowd.algorithms.counts import Counter, accuracy_std, figures
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import price
 from tests.algorithms.silos import BUDGET, CLASSES, MODEL, ROUNDS, paying, plan, records, silo
@@ -112,4 +111,4 @@ def test_the_deviation_of_the_accuracy_is_the_one_that_noise_gives() -> None:
     # The last column is 0: half of its noise is cut off, so only columns of records are noised here.
     drawn = [table[:, :2] + generator.normal(scale=std, size=(2, 2)) for _ in range(20000)]
     seen = np.std([np.trace(one) / one.sum() for one in drawn])
-    assert _deviation(0.85, 1000.0, cells=4, right=2) * std == pytest.approx(seen, rel=0.05)
+    assert accuracy_std(0.85, 1000.0, cells=4, right=2) * std == pytest.approx(seen, rel=0.05)

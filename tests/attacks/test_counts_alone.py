@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import Floats
-from incrowd.algorithms.counter import Counter
-from incrowd.algorithms.silo import Silo
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.silos import Silo
 from incrowd.learning import Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
@@ -43,7 +43,7 @@ def between() -> Floats:
 class Batched(Counter):
     """The broken twin: all records in one batch."""
 
-    def _said(self, weights: Floats) -> Tensor:
+    def _predicted(self, weights: Floats) -> Tensor:
         with torch.no_grad():
             said: Tensor = self.model.with_weights(weights)(self.records.features).argmax(1)
         return said

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer, _files
 from incrowd._random import Floats, SystemRandomness
-from incrowd.algorithms import FedAvg, Silo
-from incrowd.algorithms.counter import Counter
+from incrowd.algorithms import ClientCohort, FedAvg, Silo
+from incrowd.algorithms.counts import Counter
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
 from incrowd.learning import ClientTensors, CohortEngine, Model, linear
@@ -274,14 +274,14 @@ def memory() -> Ledger:
     return Ledger.in_memory(budget=Budget(epsilon=8, delta=1e-5), relation=Relation.ADD_OR_REMOVE_ONE)
 
 
-def clients_run(module: nn.Module, data: Clients, ledger: Ledger) -> FedAvg:
+def clients_run(module: nn.Module, data: Clients, ledger: Ledger) -> FedAvg[ClientCohort]:
     schedule = constant(rounds=2, cohort=data.clients)
     config = PlanConfig(members=data.clients, schedule=schedule, sampling=Everyone, clip=NormalisedClip())
     budget = Budget(epsilon=8.0, delta=1e-3)
     model = Model(module)
     engine = CohortEngine(model, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=4))
     private = PrivateRun(config.calibrate(budget), ledger=ledger, randomness=SystemRandomness(), size=model.size)
-    return FedAvg(engine=engine, private=private, server=ServerOptimizer())
+    return FedAvg(ClientCohort(engine=engine, private=private), server=ServerOptimizer())
 
 
 def test_clients_contribute_before_the_round_is_charged(data: Clients) -> None:
@@ -318,7 +318,7 @@ def test_noise_of_clients_that_fits_no_grid_is_refused_before_it_is_paid_for(
     ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
     private = PrivateRun(its, ledger=ledger, randomness=SystemRandomness(), size=MODEL.size)
     engine = CohortEngine(MODEL, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=4))
-    run = FedAvg(engine=engine, private=private, server=ServerOptimizer())
+    run = FedAvg(ClientCohort(engine=engine, private=private), server=ServerOptimizer())
     with pytest.raises(ConfigError, match="noise scale"):
         run.apply(run.init())
     assert any(entry.kind == "charge" for entry in ledger.entries()) is not checked

@@ -8,7 +8,7 @@ import pytest
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
-from incrowd.algorithms import FedAvg, SiloFedAvg
+from incrowd.algorithms import ClientCohort, FedAvg, SiloCohort
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
@@ -46,13 +46,14 @@ def run_of(plan: Plan, *, size: int) -> PrivateRun:
     return PrivateRun(plan, ledger=ledger, randomness=SEEDED, size=size)
 
 
-def averaged(plan: Plan, data: Clients) -> FedAvg:
+def averaged(plan: Plan, data: Clients) -> FedAvg[ClientCohort]:
     model = linear(FEATURES, CLASSES)
     engine = CohortEngine(model, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=3))
-    return FedAvg(engine=engine, private=run_of(plan, size=model.size), server=ServerOptimizer())
+    cohort = ClientCohort(engine=engine, private=run_of(plan, size=model.size))
+    return FedAvg(cohort, server=ServerOptimizer())
 
 
-class _Unasked(FedAvg):
+class _Unasked(ClientCohort):
     """The broken twin: it takes any plan, and does what the plan says."""
 
     def __init__(self, engine: CohortEngine, private: PrivateRun) -> None:
@@ -68,7 +69,7 @@ def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: Clients) -> None:
             QUERY.ask(twenty, run_of(planned(clients), size=QUERY.width))
     whole = averaged(planned(THERE), twenty)
     assert whole.apply(whole.init())[0].round == 1
-    control = _Unasked(whole.engine, run_of(planned(10), size=whole.engine.model.size))
+    control = _Unasked(whole.cohort.engine, run_of(planned(10), size=whole.cohort.size))
     asked = {int(client) for number in range(2) for client in control.private.cohort(number)}
     assert asked < set(range(10))  # the twin never asks half of the clients, and takes the others twice as often
 
@@ -79,10 +80,9 @@ def test_a_plan_for_other_silos_is_refused() -> None:
         schedule = constant(rounds=2, cohort=clients)
         plan = PlanConfig(members=clients, schedule=schedule, sampling=Everyone).calibrate(BUDGET)
         with pytest.raises(ConfigError, match=f"private = .*plan for {silos} clients"):
-            SiloFedAvg(
+            SiloCohort(
                 asks=[lambda _number, _weights: pytest.fail("nobody is asked")] * silos,
                 model=model,
-                server=ServerOptimizer(),
                 rounds=2,
                 randomness=SEEDED,
                 private=run_of(plan, size=model.size),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from incrowd import _files
 from incrowd._random import Floats, SeededRandomness
-from incrowd.algorithms import Answer, FedAvg, Silo
+from incrowd.algorithms import Answer, ClientCohort, Silo
 from incrowd.runs.build import federated_data
 from incrowd.runs.config import Config
 from incrowd.runs.progress import Bar, Lines, progress
@@ -64,15 +64,15 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Time passes with the examples that are trained, at a pace; in earnest, the same numbers are drawn."""
     monkeypatch.setattr("incrowd.runs.build.SystemRandomness", lambda: Repeatable(seed=5))
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0" * 2 * size)
-    present, answer = FedAvg._present, Silo.answer
+    present, answer = ClientCohort._present, Silo.answer
     sizes = federated_data(small(*UNEVEN)).sizes
 
     def at(pace: float) -> None:
         clock = Clock(pace)
         monkeypatch.setattr("incrowd.algorithms.fedavg.time", clock)
-        monkeypatch.setattr("incrowd.algorithms.silo_fedavg.time", clock)
+        monkeypatch.setattr("incrowd.algorithms.clients.time", clock)
 
-        def working(self: FedAvg, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
+        def working(self: ClientCohort, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
             found = present(self, cohort, number=number)
             clock.now += clock.pace * float(sizes[found].sum())
             return found
@@ -81,7 +81,7 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             clock.now += clock.pace * (1 + number % 3)
             return answer(self, number, weights)
 
-        monkeypatch.setattr(FedAvg, "_present", working)
+        monkeypatch.setattr(ClientCohort, "_present", working)
         monkeypatch.setattr(Silo, "answer", asked)
 
     return at

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness
-from incrowd.algorithms import FedAvg
+from incrowd.algorithms import ClientCohort
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.federation import Federation
@@ -33,7 +33,6 @@ from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import parse
 from incrowd.settings.local import Local
-from incrowd.settings.server import ServerOptimizer
 from tests.flower.members import Hospitals, settings_text
 from tests.flower.parties import request
 
@@ -91,7 +90,7 @@ def turns(folder: Path, people: tuple[str, ...], *, places: bool = True) -> dict
     work = assemble(parse({"data": data | {"clients": DECLARED}, "privacy": privacy}))
     private = work.algorithm(
         Ledger.in_memory(budget=work.plan.budget, relation=work.plan.relation), label="run"
-    ).private
+    ).cohort.private
     private.places = private.places if places else np.arange(len(people))
     cohorts = [work.engine.present(private.cohort(number)) for number in range(ROUNDS)]
     assert work.data.owners is not None
@@ -157,12 +156,12 @@ def test_declared_clients_without_places_take_no_turns() -> None:
     its = PlanConfig.in_turns(clients=10, rounds=4, groups=2).calibrate(Budget(epsilon=1.0, delta=1e-3))
     engine = CohortEngine(linear(9, 2), ClientTensors.of(data), Local())
 
-    def made(places: NDArray[np.int64] | None) -> FedAvg:
+    def made(places: NDArray[np.int64] | None) -> ClientCohort:
         ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
         run = PrivateRun(
             its, ledger=ledger, randomness=SeededRandomness(0), size=engine.model.size, label="run", places=places
         )
-        return FedAvg(engine=engine, private=run, server=ServerOptimizer())
+        return ClientCohort(engine=engine, private=run)
 
     with pytest.raises(ConfigError, match="places = None: clients take turns, and some may be absent"):
         made(None)

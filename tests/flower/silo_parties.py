@@ -9,7 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats, Randomness
-from incrowd.algorithms.counter import Counter
+from incrowd.algorithms.counts import Counter
 from incrowd.errors import IncrowdError
 from incrowd.flower.brake import Identity
 from incrowd.flower.given import LEDGER

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
 
-from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silos import Answer
 from incrowd.errors import (
     BudgetExceeded,
     ConfigError,
@@ -305,7 +305,7 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
     expected = whole.party(0).answer(asked(offer, 0))
     with monkeypatch.context() as patched:
         patched.setattr(type(federation.engines[0]), "train", killed)
-        patched.setattr("incrowd.algorithms.silo.rehearse", lambda *_: None)
+        patched.setattr("incrowd.algorithms.silos.rehearse", lambda *_: None)
         with pytest.raises(Killed):
             cut.party(0).answer(asked(offer, 0))
     cut.kill(0)

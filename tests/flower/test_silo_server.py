@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats
-from incrowd.algorithms.silo import Answer
-from incrowd.algorithms.silo_fedavg import SiloFedAvg
+from incrowd.algorithms import SiloCohort
+from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
 from incrowd.flower.silo_claims import (
     UNSAID,
@@ -110,8 +110,8 @@ def test_with_a_promise_to_clients_the_denominator_stays_the_plans(tmp_path: Pat
     answers = [Answer(silo=name, round=0, epsilon=1.0, update=update) for name in NAMES[:2]]
     answers.append(Answer(silo=NAMES[2], round=0, epsilon=0.0, absence="no answer"))
     with run.work.open(run.folder) as session:
-        assert isinstance(session.algorithm, SiloFedAvg)
-        mean, _ = session.algorithm._combined(session.algorithm.init(), answers)
+        assert isinstance(session.algorithm.cohort, SiloCohort)
+        mean = session.algorithm.cohort.combined(session.algorithm.init(), answers).mean
     assert mean is not None
     assert np.linalg.norm(mean) == pytest.approx(2 / 3, rel=0.05)  # each is clipped to a norm of 1
 
@@ -181,9 +181,9 @@ def test_a_server_that_is_killed_asks_the_same_again_and_nobody_pays_twice(
             raise Killed
         return original(self, state, answers)
 
-    original = SiloFedAvg._combined
+    original = SiloCohort.combined
     with monkeypatch.context() as patched:
-        patched.setattr(SiloFedAvg, "_combined", after_answers)
+        patched.setattr(SiloCohort, "combined", after_answers)
         with pytest.raises(Killed):
             hospitals.run(tmp_path / "run").train()
     before = set(hospitals.answers)

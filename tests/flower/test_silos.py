@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from incrowd.algorithms.silo import Answer
+from incrowd.algorithms.silos import Answer
 from incrowd.errors import DataError
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Patience

@@ -79,7 +79,7 @@ CHARGED_AND_NOT_KEPT = [
     Place("privacy/ledger/ledger.py", "charge", "return", 2),
     Place("privacy/release.py", "charge", "return", 2),
     Place("privacy/release.py", "added", "return", 2),
-    Place("algorithms/fedavg.py", "moved", "return", 2),
+    Place("algorithms/fedavg.py", "after", "return", 2),
     Place("algorithms/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),
     Place("runs/database.py", "add", "return", 3),

@@ -57,7 +57,7 @@ def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> N
 @pytest.mark.parametrize(
     "place",
     [
-        Place("algorithms/silo.py", "report", "call", 2),
+        Place("algorithms/silos.py", "report", "call", 2),
         Place("privacy/records.py", "report", "return"),
         Place("runs/durable_silo.py", "report", "return", 2),
         Place("runs/folder.py", "write_results", "call"),

@@ -106,9 +106,9 @@ PLACES = [
     Place("privacy/records.py", "round", "call", 2),
     Place("privacy/ledger/ledger.py", "charge", "return", 3),
     Place("privacy/mechanism/noise.py", "add", "return", 5),
-    Place("algorithms/silo.py", "answer", "return", 3),
+    Place("algorithms/silos.py", "answer", "return", 3),
     Place("runs/durable_silo.py", "answer", "return", 4),
-    Place("algorithms/silo_fedavg.py", "apply", "return", 2),
+    Place("algorithms/fedavg.py", "apply", "return", 2),
     Place("runs/database.py", "add", "return", 2),
     Place("runs/run.py", "_finished", "call", 1),
 ]
@@ -245,7 +245,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     folder: Path, seeds: tuple[str, ...], lost: int
 ) -> None:
     Run.create(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds), folder / "run")
-    place = Place("algorithms/silo_fedavg.py", "_combined", "return", 2)
+    place = Place("algorithms/silos.py", "combined", "return", 2)
     assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
     summary = Run.open(folder / "run").train()
     assert summary["rounds"] == ROUNDS - lost
@@ -333,4 +333,4 @@ def test_report_weights_and_training_of_a_file_reach_the_silos() -> None:
     ledger = Ledger.in_memory(budget=first.budget, relation=first.relation)
     assert federation.silo(0, ledger, label="run").training.physical_batch == 17
     algorithm = federation.algorithm((lambda *_: None,) * 2, None, label="")  # type: ignore[arg-type]  # never asked
-    assert algorithm.weights == [float(plan.config.members) for plan in federation.plans]
+    assert algorithm.cohort.weights == [float(plan.config.members) for plan in federation.plans]

@@ -3,16 +3,15 @@ import pytest
 import torch
 
 from incrowd._random import Floats
-from incrowd.algorithms.fedavg import State
-from incrowd.privacy.mechanism.clipping import NormalisedClip
-from incrowd.privacy.release import Carry
+from incrowd.algorithms.fedavg import NO_CLIP, Answers, State
+from incrowd.algorithms.server import optimizer_of, stepped
 from incrowd.settings.server import ServerOptimizer
 
 
 def walk(step: ServerOptimizer, means: Floats) -> Floats:
-    weights, memory = np.zeros(means.shape[1]), step.start(means.shape[1])
+    weights, memory = np.zeros(means.shape[1]), optimizer_of(step).init(means.shape[1])
     for number, mean in enumerate(means):
-        direction, memory = step.direction(mean, memory)
+        direction, memory = stepped(step, mean, memory)
         weights = weights + step.rate(number, len(means)) * direction
     return weights
 
@@ -34,24 +33,30 @@ def test_momentum_is_torch_s() -> None:
     assert found == pytest.approx(weights.detach().numpy())
 
 
-def test_adam_is_the_formula_number_by_number() -> None:
-    step = ServerOptimizer(kind="adam", learning_rate=0.1, momentum=0.9, adaptivity=0.01)
+@pytest.mark.parametrize("kind", ["adam", "yogi"])
+def test_adaptive_steps_are_the_formulas_number_by_number(kind: str) -> None:
+    """Reddi et al. 2021, algorithm 2, without bias correction; Adam's second moment starts at 0."""
+    step = ServerOptimizer(kind=kind, learning_rate=0.1, momentum=0.9, adaptivity=0.3)
     for column, found in enumerate(walk(step, MEANS)):
-        weight = first = second = 0.0
+        weight = first = 0.0
+        second = 0.3**2 if kind == "yogi" else 0.0
         for mean in MEANS[:, column]:
             first = 0.9 * first + 0.1 * mean
-            second = 0.99 * second + 0.01 * mean * mean
-            weight += 0.1 * first / (second**0.5 + 0.01)
+            sign = 1 if second > mean * mean else -1
+            second = second - 0.01 * mean * mean * sign if kind == "yogi" else 0.99 * second + 0.01 * mean * mean
+            weight += 0.1 * first / (second**0.5 + 0.3)
         assert found == pytest.approx(weight)
+    other = ServerOptimizer(kind="yogi" if kind == "adam" else "adam", learning_rate=0.1, adaptivity=0.3)
+    assert walk(other, MEANS) != pytest.approx(walk(step, MEANS))
 
 
 @pytest.mark.parametrize("decay", ["none", "linear"])
 def test_the_published_weights_are_the_mean_over_the_last_half_of_the_rounds(decay: str) -> None:
     step = ServerOptimizer.model_validate({"decay": decay, "average": "tail", "learning_rate": 0.7})
-    state = State.first(np.zeros(4), server=step, carry=Carry(clip=NormalisedClip()))
+    state = State.first(np.zeros(4), server=step, carry=NO_CLIP)
     weights, late = np.zeros(4), []
     for number, mean in enumerate(MEANS):
-        state = state.moved(mean, server=step, rounds=7, carry=state.carry)
+        state = state.after(Answers(mean=mean, carry=NO_CLIP), server=step, rounds=7)
         weights = weights + 0.7 * (1 - number / 7 if decay == "linear" else 1) * mean
         late += [weights] if number >= 3 else []
     assert state.published == pytest.approx(np.mean(late, axis=0))

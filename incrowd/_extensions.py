@@ -1,0 +1,41 @@
+"""Third-party code, by the name under which settings and plans ask for it.
+
+A package names its extensions in entry points of the group `incrowd.<kind>`; a script calls `register`. A name is
+looked up among these alone: a plan or a file never says which module to import.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+from incrowd.errors import ConfigError
+
+Kind = Literal["accountants", "clips", "samplers", "server_optimizers"]
+
+_REGISTERED: dict[tuple[str, str], Any] = {}
+
+
+def register(kind: Kind, name: str, extension: Any) -> None:
+    """Make an extension known in this process.
+
+    Edge cases: a name that another extension has is refused.
+    """
+    if _REGISTERED.setdefault((kind, name), extension) is not extension:
+        remedy = f"another extension of incrowd.{kind} has this name in this process: choose one of its own"
+        raise ConfigError(field=kind, value=name, remedy=remedy)
+
+
+def found(kind: Kind, name: str, *, field: str | None = None, known: Sequence[str] = ()) -> Any:
+    """The extension of this name; `known` are the names that incrowd has itself.
+
+    Edge cases: an unknown name, and one that several packages have, are a `ConfigError` that names the `field`.
+    """
+    if (kind, name) not in _REGISTERED:
+        points = entry_points(group=f"incrowd.{kind}", name=name)
+        if len(points) != 1:
+            others = f"give one of {', '.join(known)}, or " if known else ""
+            remedy = f"{others}install exactly one package that has this name in its entry points incrowd.{kind}"
+            raise ConfigError(field=field or kind, value=name, remedy=remedy)
+        (point,) = points
+        register(kind, name, point.load())
+    return _REGISTERED[kind, name]

@@ -1,0 +1,228 @@
+"""A federation's silos: each learns from its records with DP-SGD and pays from its own ledger.
+
+A silo sends released numbers, so averaging them costs nothing. With a `PrivateRun` the silos are protected as a whole,
+too: the server clips each answer, and pays from its own ledger for the noise that it adds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from incrowd import _validate
+from incrowd._random import Floats, Randomness
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.fedavg import Answers, Standing, State
+from incrowd.algorithms.rehearsal import difference, rehearse
+from incrowd.errors import BudgetExceeded, ConfigError, NotToday
+from incrowd.learning import Model
+from incrowd.learning.arithmetic import with_threads
+from incrowd.learning.dpsgd.noise import on_tensors
+from incrowd.learning.dpsgd.records import RecordEngine
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.records import RecordRound, RecordRun
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.statement import Statement
+
+Absence = Literal["budget spent", "round lost", "daily limit", "no answer", "refused"]
+"""The reason for an answer without an update: the silo could not pay, paid and crashed, or reached the day's limit; or
+the server received no answer in time, or a wrong one.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """A silo's answer to one round, all of it released and public.
+
+    `epsilon` is the price of all releases from the silo's ledger together. Without an `update` nothing was released,
+    and `absence` gives the reason.
+    """
+
+    silo: str
+    round: int
+    epsilon: float
+    update: Floats | None = None
+    absence: Absence | None = None
+
+
+Ask = Callable[[int, Floats], Answer]
+"""Asks one silo for a round, counted from 0, that starts from some weights: see `Silo.answer`."""
+
+AskAll = Callable[[int, Floats], Sequence[Answer]]
+"""Asks all silos for a round; the answers are in the silos' order."""
+
+
+@dataclass(kw_only=True, eq=False)
+class SiloCohort:
+    """Silos that answer one after the other, or all `together`.
+
+    The mean is over the silos that sent an update, weighted by public `weights`, or equally. With `private` all weigh
+    the same, and the denominator is its plan's.
+
+    Guarantee: a silo that has to stop does not stop the others.
+
+    Edge cases: if no silo sends an update, the weights stay (with `private`, they get its noise). It is public which
+    silos answer, so a `private` that samples them is refused.
+    """
+
+    asks: Sequence[Ask]
+    model: Model
+    rounds: int
+    randomness: Randomness
+    weights: Sequence[float] | None = None
+    private: PrivateRun | None = None
+    together: AskAll | None = None
+    size: int = field(init=False)
+    queries: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.size = self.model.size
+        _validate.count(rounds=self.rounds, silos=len(self.asks))
+        for weight in self.weights or ():
+            _validate.positive(weights=weight)
+        if self.weights is not None and len(self.weights) != len(self.asks):
+            remedy = f"give one for each of the {len(self.asks)} silos"
+            raise ConfigError(field="weights", value=self.weights, remedy=remedy)
+        if self.private is not None:
+            self._check(self.private)
+
+    def answers(self, state: State) -> Answers:
+        """See `Cohort.answers`."""
+        number, start = state.round, state.weights
+        answers = [ask(number, start) for ask in self.asks] if self.together is None else self.together(number, start)
+        return self.combined(state, answers)
+
+    def combined(self, state: State, answers: Sequence[Answer]) -> Answers:
+        """The mean of the silos' answers, clipped and noised if the silos are protected as a whole."""
+        silos = tuple(Standing(silo=one.silo, epsilon=one.epsilon, absence=one.absence) for one in answers)
+        if self.private is None:
+            return Answers(mean=self._mean(answers), carry=state.carry, silos=silos)
+        opened = self.private.round(state.round, carry=state.carry)
+        for place, answer in enumerate(answers):
+            if answer.update is not None:
+                opened.add(answer.update, clients=[place])
+        release = opened.release()
+        return Answers(mean=release.mean, carry=opened.after, release=release, silos=silos)
+
+    def _mean(self, answers: Sequence[Answer]) -> Floats | None:
+        weights = self.weights or [1.0] * len(answers)
+        sent = [(weight, a.update) for weight, a in zip(weights, answers, strict=True) if a.update is not None]
+        total = sum(weight for weight, _ in sent)
+        return np.sum([weight / total * update for weight, update in sent], axis=0) if sent else None
+
+    def _check(self, private: PrivateRun) -> None:
+        sampler = private.plan.round(0).sampler
+        if not isinstance(sampler, Everyone) or private.plan.noise_by != "server":
+            remedy = "use Everyone: which silos answer is public, so nothing is gained from drawing some of them"
+            raise ConfigError(field="sampling", value=type(sampler).__name__, remedy=remedy)
+        planned = sampler.clients, private.plan.rounds, private.size
+        if planned != (len(self.asks), self.rounds, self.size):
+            remedy = f"plan for {len(self.asks)} clients, {self.rounds} rounds and {self.size} weights"
+            raise ConfigError(field="private", value=planned, remedy=remedy)
+        if self.weights is not None:
+            remedy = "leave them out: the plan weighs all the same"
+            raise ConfigError(field="weights", value=self.weights, remedy=remedy)
+
+
+class Silo:
+    """One silo: it trains with `threads` threads of torch, on at most `physical_batch` records at once.
+
+    Guarantee: before the process's first charge, synthetic records take the whole path of the silo's own records
+    (`incrowd.algorithms.rehearsal`). A round's event is on the silo's ledger before a batch or noise is drawn for it.
+    So the ledger bounds the cost of everything sent, and the budget bounds the ledger, however often the process
+    restarts. Nothing leaves but an `Answer`, whose update comes from the noised sums of the steps alone.
+
+    Edge cases: a round that the budget or a day's limit does not allow does not start, and the answer says so. A round
+    charged before a crash under the operating system's randomness stays paid and is lost. These are refused, unspent:
+    fewer or more records than the plan's declared number allows, weights of another size or not finite, noise that
+    fits no grid, and everything that fails on synthetic records.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: RecordRun,
+        *,
+        engine: RecordEngine,
+        counter: Counter | None = None,
+        threads: int = 1,
+        physical_batch: int = 256,
+    ) -> None:
+        _validate.count(threads=threads)
+        reports = run.plan.config.report_std is not None
+        if reports and counter is None:
+            raise ConfigError(field="counter", value=None, remedy="report_std asks for counts: say how to count")
+        self.name = name
+        self.run = run
+        self.engine = engine
+        self.threads = threads
+        self.training = replace(run.training, physical_batch=physical_batch)
+        self._counter = counter if reports else None
+        self._rehearsed = False
+        run.plan.check_held(engine.held, silo=name)
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that was spent from the silo's ledger, by this run and others."""
+        return self.run.ledger.spent().epsilon
+
+    def statement(self) -> Statement:
+        """The silo's statement about all charges of its ledger, by this run and others."""
+        return self.run.statement()
+
+    def answer(self, number: int, weights: Floats) -> Answer:
+        """Take part in a round, counted from 0, that starts from these weights, if the budget allows it."""
+        try:
+            paid = self._paid(number, weights)
+        except NotToday:
+            return self._absent(number, "daily limit")
+        except BudgetExceeded:
+            return self._absent(number, "budget spent")
+        if paid is None:
+            return self._absent(number, "round lost")
+        start = weights.astype(np.float32)
+        with with_threads(self.threads):
+            trained = self.engine.train(start, self.training, noise=on_tensors(paid.noise), batches=paid.batches)
+        update = difference(trained.weights, start)
+        return Answer(silo=self.name, round=number, epsilon=self.epsilon, update=update)
+
+    def report(self, weights: Floats, *, classes: int) -> Floats | None:
+        """The noised table of the classes that these weights give the silo's records (`Counter.table`), once a run.
+
+        Edge cases: None if the plan has no report or the budget no room for it. A report charged before a crash under
+        the operating system's randomness stays paid and is lost.
+        """
+        run, counter = self.run, self._counter
+        if counter is None or (run.reported and not run.randomness.simulated):
+            return None
+        try:
+            run.reserve()
+        except BudgetExceeded:
+            return None
+        with with_threads(self.threads):
+            table = counter.table(weights, classes=classes)
+        return run.report(table)
+
+    def rehearse(self, weights: Floats) -> None:
+        """Refuse, unspent, everything but the budget that could stop a round from these weights; once a process."""
+        self.run.plan.check_held(self.engine.held, silo=self.name)
+        if weights.shape != (self.engine.size,) or not np.isfinite(weights).all():
+            problem = weights.shape if weights.shape != (self.engine.size,) else "numbers that are not finite"
+            remedy = f"start the round with one vector of {self.engine.size} finite weights; nothing was spent"
+            raise ConfigError(field="weights", value=problem, remedy=remedy)
+        if not self._rehearsed:
+            self.run.plan.training(self.engine.size)
+            with with_threads(self.threads):
+                rehearse(self.name, self.training, self.engine, self._counter, weights)
+            self._rehearsed = True
+
+    def _paid(self, number: int, weights: Floats) -> RecordRound | None:
+        """The paid round; None if it was paid before and cannot be repeated."""
+        if number in self.run.rounds and not self.run.randomness.simulated:
+            return None
+        self.rehearse(weights)
+        return self.run.round(number)
+
+    def _absent(self, number: int, reason: Absence) -> Answer:
+        return Answer(silo=self.name, round=number, epsilon=self.epsilon, absence=reason)
