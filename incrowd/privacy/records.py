@@ -8,16 +8,14 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.forms import check_ours
 from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.release import Note, PaidRun
 from incrowd.privacy.statement import Statement
-
-Note = Mapping[str, str | int | float | bool | None]
 
 
 class Owner(Protocol):
@@ -32,19 +30,17 @@ class Owner(Protocol):
         ...
 
 
-class RecordRun:
+class RecordRun(PaidRun):
     """All rounds of one plan over one silo's records, and its report.
 
     Several runs can share a ledger under different labels. Silos that are simulated on one machine from one seed differ
     by their `place`.
 
-    Guarantee: the whole plan is reserved before its first round is charged; each round is charged once, as far as the
-    plan pays for rounds, whichever of the federation's rounds they are. Under seeded randomness a round that a crash
-    cut off after its charge may be repeated, because it repeats the very same noise and batches; under the operating
-    system's it may not.
-
-    Edge cases: a plan whose unit is not the record is refused, and so is a ledger with another relation.
+    Guarantee: each round is charged once, as far as the plan pays for rounds, whichever of the federation's rounds they
+    are.
     """
+
+    takes = frozenset({("record", "party")})
 
     def __init__(
         self,
@@ -56,17 +52,8 @@ class RecordRun:
         place: int = 0,
         owner: Owner | None = None,
     ) -> None:
-        check_ours(plan)
+        super().__init__(plan, ledger=ledger, randomness=randomness, label=label)
         self.training = plan.training()
-        if ledger.relation is not plan.relation:
-            raise LedgerMismatch(
-                f"the ledger's neighbouring relation is {ledger.relation.name}, the plan's is {plan.relation.name}: "
-                "give a ledger of the plan's relation"
-            )
-        self.plan = plan
-        self.ledger = ledger
-        self.randomness = randomness
-        self.label = label
         self.place = place
         self._owner = owner
         self._rounds: set[int] = set()
@@ -87,21 +74,25 @@ class RecordRun:
         """Whether the report was charged."""
         return self.ledger.paid(self._report)
 
+    @property
+    def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
+        """See `PaidRun.promised`."""
+        report = self.plan.config.report_runs
+        return {**super().promised, **({self._report: report} if report else {})}
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the price of the plan was reserved."""
+        return any(each.label == self.label for each in self.ledger.reservations())
+
     def check_room(self) -> None:
         """Refuse a plan that the ledger has no room for (`BudgetExceeded`); nothing is reserved."""
         if not self.reserved:
-            self.ledger.check_room([run for runs in self._plans.values() for run in runs])
-
-    def reserve(self) -> None:
-        """Promise the whole plan its price. Done again it changes nothing.
-
-        Edge cases: a ledger without room for it: `BudgetExceeded`, and nothing is reserved.
-        """
-        self.ledger.reserve_all(self._plans)
+            self.ledger.check_room([run for runs in self.promised.values() for run in runs])
 
     def give_back(self) -> None:
-        """No round will follow: what the plan has left is for others."""
-        for label in self._plans if self.reserved else ():
+        """Release what the plan has left, for others: no round will follow."""
+        for label in self.promised if self.reserved else ():
             self.ledger.release_reservation(label)
 
     def round(self, number: int) -> "RecordRound":
@@ -114,16 +105,7 @@ class RecordRun:
             self.reserve()
             if self.ledger.reservation(self.label).charged == self.plan.rounds:
                 raise BudgetExceeded(f"all {self.plan.rounds} rounds of the plan are charged: make a new plan")
-        training = self.training
-        receipt = self._charge(
-            self.plan.round(0).event,
-            training.noise,
-            training.steps,
-            key=f"{self.label}: round {number}",
-            reservation=self.label,
-            number=number,
-            note={"run": self.label},
-        )
+        receipt = self._paid(number, self.plan.round(0).event, (self.training.noise, self.training.steps))
         return RecordRound(self, number, receipt)
 
     def report(self, table: Floats) -> Floats:
@@ -138,55 +120,29 @@ class RecordRun:
         noise = self.plan.config.report_noise
         if noise is None:
             raise ConfigError(field="report_std", value=None, remedy="a table is released where the plan asks for one")
-        receipt = self._charge(
-            noise.event(),
-            noise,
-            1,
-            key=self._report,
-            reservation=self._report,
-            number=self.plan.rounds,
-            note={"report": self.label},
-        )
+        receipt = self._paid(self.plan.rounds, noise.event(), (noise, 1), report=True)
         flat = np.asarray(table, dtype=np.float64).ravel()
         at, bound = ("report", self.place), self.plan.config.members
         return noise.add(flat, receipt=receipt, at=at, contributions_bound=bound).values.reshape(table.shape)
 
     def statement(self) -> Statement:
-        """What the silo may claim for all that was charged to its ledger, by this run and others."""
+        """The promise of all that was charged to the silo's ledger, by this run and others."""
         return self.plan.statement(self.ledger, own=len(self.rounds) + self.reported)
 
     @property
     def _report(self) -> str:
         return f"{self.label}: report"
 
-    @property
-    def _plans(self) -> Mapping[str, Sequence[RepeatedEvent]]:
-        report = self.plan.config.report_runs
-        return {self.label: self.plan.runs, **({self._report: report} if report else {})}
-
-    @property
-    def reserved(self) -> bool:
-        """Whether the plan was promised its price."""
-        return any(each.label == self.label for each in self.ledger.reservations())
-
-    def _charge(
-        self, event: DpEvent, noise: GaussianNoise, draws: int, *, key: str, reservation: str, number: int, note: Note
-    ) -> Receipt:
-        """The charge of a round or of the report, admitted by the owner unless it was charged before."""
-        its: Note = {}
+    def _paid(self, number: int, event: DpEvent, draws: tuple[GaussianNoise, int], *, report: bool = False) -> Receipt:
+        """Pay for a round or the report, admitted by the owner unless it was charged before."""
+        kind, key = ("report", "report") if report else ("run", f"round {number}")
+        owned: Note = {}
         if self._owner is not None:
-            if not self.ledger.paid(key):
+            if not self.ledger.paid(f"{self.label}: {key}"):
                 self._owner.admit(self.ledger, event)
-            its = self._owner.note(self.ledger, self.plan, number)
-        said = {"round": number, "noise_multiplier": noise.noise_multiplier, "unit": self.plan.unit}
-        return self.ledger.charge(
-            event,
-            pays_for=((noise, draws),),
-            randomness=self.randomness,
-            key=key,
-            reservation=reservation,
-            note={**said, **its, **note},
-        )
+            owned = self._owner.note(self.ledger, self.plan, number)
+        note = {"round": number, "noise_multiplier": draws[0].noise_multiplier, **owned, kind: self.label}
+        return self.pay(event, (draws,), key=key, reservation=self._report if report else self.label, note=note)
 
 
 class RecordRound:

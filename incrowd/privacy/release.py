@@ -5,32 +5,36 @@ the receipt for the round's event, which the ledger has put on disk.
 """
 
 import hashlib
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, KeyedStream, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import cohort_key, forget_cohorts
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Draws, Receipt
-from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
-from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
+from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import GaussianNoise, check_sum
+from incrowd.privacy.mechanism.noise import check_sum
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.declared import check_planned
-from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.noises import RoundNoise
+from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler
 from incrowd.privacy.statement import UNNUMBERED, Statement
+
+Note = Mapping[str, str | int | float | bool | None]
+"""Flat data that a charge notes of itself."""
 
 
 class Trainer(Protocol):
@@ -47,73 +51,6 @@ class Carry:
 
     clip: Clip | MedianClip
     noise: NoiseState | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundNoise:
-    """The noise of one round in which this clip was used: on the sum or on each client's part of it, and on the bits of
-    an adaptive clip.
-    """
-
-    round: int
-    clip: Clip
-    noise: GaussianNoise | CorrelatedNoise
-    clients: int
-    local: bool = False
-    bits: GaussianNoise | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, number: int, clip: Clip) -> "RoundNoise":
-        """The noise that a plan states. A quantile's bits take their part of it."""
-        return cls(
-            round=number,
-            clip=clip,
-            noise=plan.noise(number, clip),
-            clients=plan.config.members,
-            local=plan.noise_by == "party",
-            # A bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
-            bits=GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
-            if isinstance(clip, QuantileClip)
-            else None,
-        )
-
-    @property
-    def draws(self) -> Draws:
-        """The draws that the charge of the round pays for."""
-        bits = () if self.bits is None else ((self.bits, 1),)
-        return ((self.noise, self.clients if self.local else 1), *bits)
-
-    def check(self, size: int) -> None:
-        """Refuse noise that fits no grid for sums of so many numbers, before it is paid for."""
-        if isinstance(self.noise, CorrelatedNoise):
-            self.noise.scale(size)
-        else:
-            step = self.noise.step(size, contributions_bound=1 if self.local else self.clients)
-            largest = (grid.REACH * self.noise.noise_multiplier + 1) * 1.01 * self.noise.clip_norm / step
-            if self.local and self.clients * largest >= 2.0**63:
-                remedy = "the noise of so many clients does not fit 64 bits: choose a smaller noise multiplier"
-                raise ConfigError(field="clients", value=self.clients, remedy=remedy)
-        if self.bits is not None:
-            self.bits.step(1, contributions_bound=self.clients)
-
-    def added(
-        self, total: Whole, *, receipt: Receipt, memory: NoiseState | None
-    ) -> tuple[Whole, float, NoiseState | None]:
-        """The sum that leaves the server, its noise's deviation, and what correlated noise has to remember.
-
-        Local noise is in the sum already, that of as many clients as should answer.
-        """
-        at = "noise", self.round
-        if isinstance(self.noise, CorrelatedNoise):
-            if memory is None or memory.round != self.round:
-                remedy = "hand every round the carry of the release before it"
-                raise ConfigError(field="carry", value=None if memory is None else memory.round, remedy=remedy)
-            noised, after = self.noise.add(total, state=memory, receipt=receipt, at=at)
-            return noised, self.noise.scale(memory.size)[1], after
-        std = self.noise.noise_multiplier * self.noise.clip_norm
-        if self.local:
-            return total, std * math.sqrt(self.clients), None
-        return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.clients), std, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,23 +75,78 @@ class Release:
         return self.total.values / self.cohort
 
 
-class PrivateRun:
-    """All rounds of one plan, over contributions of one size, paid from one ledger.
+class PaidRun:
+    """The rounds of one plan, paid from one ledger under one label: reserve -> charge -> receipt -> noise.
+
+    Guarantee: the plan is ours, with all of its parts, and under the ledger's neighbouring relation. Its whole price is
+    reserved before its first round is charged. A receipt for noise comes when its event is on the ledger's disk.
+
+    Edge cases: any other plan is refused, and so is one for another unit. Under seeded randomness a round that a crash
+    cut off after its charge may be repeated, because it repeats the very same noise; under the operating system's it
+    may not.
+    """
+
+    takes: ClassVar[frozenset[tuple[Unit, NoiseBy]]]
+    """The plans that it pays for: who is protected, and who adds the noise."""
+
+    def __init__(self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str) -> None:
+        forms.check_ours(plan)
+        if (plan.unit, plan.noise_by) not in self.takes:
+            other = "RecordRun" if (plan.unit, plan.noise_by) == ("record", "party") else "PrivateRun"
+            remedy = f"a {type(self).__name__} does not pay for its rounds: give the plan to a {other}"
+            raise ConfigError(field="unit", value=plan.unit, remedy=remedy)
+        if ledger.relation is not plan.relation:
+            raise LedgerMismatch(
+                f"the plan's neighbouring relation is {plan.relation.name}, the ledger's is {ledger.relation.name}: "
+                "open a ledger of the plan's relation"
+            )
+        self.plan = plan
+        self.ledger = ledger
+        self.randomness = randomness
+        self.label = label
+
+    @property
+    def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
+        """The events that are reserved, in order, by the labels of their reservations."""
+        return {self.label: self.plan.runs}
+
+    def reserve(self) -> None:
+        """Reserve the price of the whole plan. Done again it changes nothing.
+
+        Edge cases: a ledger without room for it: `BudgetExceeded`, and nothing is reserved.
+        """
+        self.ledger.reserve_all(self.promised)
+
+    def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
+        """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""
+        its = {"unit": self.plan.unit, "noise_by": self.plan.noise_by}
+        return self.ledger.charge(
+            event,
+            pays_for=draws,
+            randomness=self.randomness,
+            key=f"{self.label}: {key}",
+            reservation=reservation,
+            people=people,
+            note={**its, **note},
+        )
+
+
+class PrivateRun(PaidRun):
+    """All rounds of one plan, over contributions of one size.
 
     Contributions come with their clients' numbers, so that each client of a round's cohort counts once and nobody else
-    does. Who cannot give numbers says so (`numbered=False`), and then so does the statement. `places` are the public
-    places of numbered clients, from which their turns follow (`incrowd.privacy.plan.sampling.Cyclic`); without them a
-    client's number is its place.
+    does. A caller who cannot give numbers says so (`numbered=False`), and then so does the statement. `places` are the
+    public places of numbered clients, from which their turns follow (`incrowd.privacy.plan.sampling.Cyclic`); without
+    them a client's number is its place.
 
-    Guarantee: the whole plan is reserved in the ledger before the first round; a round can be released once, in the
-    plan's order, with the sampler, noise and denominator that the plan priced. Under seeded randomness a round that a
-    crash cut off after its charge may be repeated, because it repeats the very same noise; under the operating system's
-    it may not.
+    Guarantee: a round can be released once, in the plan's order, with the sampler, noise and denominator that the plan
+    priced.
 
-    Edge cases: a ledger without room for the plan refuses here, before anything is trained or spent. A plan of another
-    kind than ours, a clip that is not the plan's, and a label under which another plan's rounds are charged are
-    refused.
+    Edge cases: a ledger without room for the plan refuses here, before anything is trained or spent. A clip that is not
+    the plan's, and a label under which another plan's rounds are charged are refused.
     """
+
+    takes = frozenset({("client", "server"), ("client", "party"), ("record", "server")})
 
     def __init__(
         self,
@@ -168,44 +160,33 @@ class PrivateRun:
         places: Integers | None = None,
     ) -> None:
         _validate.count(size=size)
-        forms.check_ours(plan)
-        if (plan.unit, plan.noise_by) == ("record", "party"):
-            remedy = "a silo pays for rounds over its records itself: give a RecordRun the plan"
-            raise ConfigError(field="plan", value=plan.unit, remedy=remedy)
-        if ledger.relation is not plan.relation:
-            raise LedgerMismatch(
-                f"the plan's neighbouring relation is {plan.relation.name}, the ledger's is {ledger.relation.name}: "
-                "open a ledger of the plan's relation"
-            )
-        self.plan = plan
+        super().__init__(plan, ledger=ledger, randomness=randomness, label=label)
         self.size = size
-        self.randomness = randomness
         self.numbered = numbered
         self.places = places
-        self._ledger = ledger
-        self._reservation = ledger.reserve(plan.runs, label=label)
-        self._plan = forms.fingerprint(forms.to_json(plan))
-        self._clip = plan.config.clip
         self.third_party = ""  # code that statements name; clips and samplers are ours in any plan
+        self._clip = plan.config.clip
+        self._fingerprint = forms.fingerprint(forms.to_json(plan))
         self._known = 0  # entries of the ledger that were looked at
         self._cohorts: dict[int, NDArray[np.int64]] = {}
+        self.reserve()
 
     @property
     def next_round(self) -> int:
         """The first round that has not been charged yet."""
-        return self._ledger.reservation(self._reservation.id).charged
+        return self.ledger.reservation(self.label).charged
 
     def start(self) -> Carry:
-        """What the first round is handed."""
+        """The carry of the first round."""
         correlated = self.plan.correlated
         return Carry(clip=self._clip, noise=None if correlated is None else correlated.init(self.size))
 
     def cohort(self, number: int) -> NDArray[np.int64]:
         """The clients of a round. Private: they are told, and nobody else is.
 
-        Guarantee: a cohort is drawn once, whichever rounds are asked for in between, and noted before anybody is told:
-        who asks again under this label, here or in another process, gets the same until the round is charged. A cohort
-        that were drawn until somebody is in it would exceed the probability that is priced.
+        Guarantee: a cohort is drawn once, whichever rounds are asked for in between, and noted before any client is
+        told. A second request under this label, here or in another process, gets the same cohort until the round is
+        charged: redrawing it would exceed the probability that is priced.
         """
         clients = self._cohorts.get(number)
         if clients is None:
@@ -217,7 +198,7 @@ class PrivateRun:
             return sampler.among(self.places, round=number)
         if self.randomness.simulated or isinstance(sampler, Cyclic | Everyone):
             return sampler.sample(self.randomness.stream("sampling", number), round=number)
-        key = cohort_key(self._ledger, self._reservation.id, number)
+        key = cohort_key(self.ledger, self.label, number)
         return sampler.sample(KeyedStream(key), round=number)
 
     def batches(self, number: int, silo: int) -> Stream:
@@ -227,7 +208,7 @@ class PrivateRun:
         """
         if self.randomness.simulated:
             return self.randomness.stream("batches", number, silo)
-        key = cohort_key(self._ledger, self._reservation.id, number)
+        key = cohort_key(self.ledger, self.label, number)
         return KeyedStream(hashlib.sha256(key + silo.to_bytes(8)).digest())
 
     def check_clients(self, *, clients: int, declared: bool) -> None:
@@ -244,7 +225,8 @@ class PrivateRun:
         """An empty sum for one round; `carry` is that of the round before it, once released.
 
         Edge cases: a round that is not planned is refused; so is a later one without a carry where something has to be
-        carried: the bound of an adaptive clip, or the memory of correlated noise.
+        carried: the bound of an adaptive clip, or the memory of correlated noise. A clip that is not the plan's is
+        refused, for the plan's alone is priced and stated; only a quantile's bound moves.
         """
         self.plan.round(number)
         if carry is None:
@@ -252,10 +234,11 @@ class PrivateRun:
             if number > 0 and (carry.noise is not None or isinstance(carry.clip, QuantileClip)):
                 remedy = "what it hands on changes from round to round: give the carry of the round before it"
                 raise ConfigError(field="carry", value=None, remedy=remedy)
+        self.check_carry(carry)
         return PrivateRound(self, number, carry=carry)
 
     def check_carry(self, carry: Carry) -> None:
-        """Refuse a clip that is not the plan's: it alone is priced, and stated; only a quantile's bound moves."""
+        """Refuse a clip that is not the plan's."""
         clip = carry.clip
         if isinstance(clip, QuantileClip) and isinstance(self._clip, QuantileClip):
             clip = replace(clip, clip_norm=self._clip.clip_norm)
@@ -264,14 +247,13 @@ class PrivateRun:
             raise ConfigError(field="carry", value=carry.clip, remedy=remedy)
 
     def charge(self, number: int, clip: Clip) -> Receipt:
-        """Write the round's event to the ledger; the receipt for its noises comes once it is on disk."""
-        key, said = f"{self._reservation.id}: round {number}", self.plan.round(number)
-        charged = self.next_round
+        """Pay for a round in which this clip was used: the receipt for its noises."""
+        said, charged = self.plan.round(number), self.next_round
+        if number < charged == self.plan.rounds and not self.randomness.simulated:
+            raise BudgetExceeded(
+                f"all {charged} rounds of the plan are charged: make a new plan, if the budget has room"
+            )
         if number < charged and not self.randomness.simulated:
-            if charged == self.plan.rounds:
-                raise BudgetExceeded(
-                    f"all {charged} rounds of the plan are charged: make a new plan, if the budget has room"
-                )
             remedy = f"it is paid for already, and fresh noise would cost again: go on with round {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
         if number > charged:
@@ -280,44 +262,39 @@ class PrivateRun:
         noise = RoundNoise.of(self.plan, number, clip)
         noise.check(self.size)
         self._check_plan()
-        receipt = self._ledger.charge(
-            said.event,
-            pays_for=noise.draws,
-            randomness=self.randomness,
-            key=key,
-            reservation=self._reservation.id,
-            people=noise.clients if noise.local else 1,
-            note={
-                "round": number,
-                "plan": self._plan,
-                "unit": self.plan.unit,
-                "noise_by": self.plan.noise_by,
-                "numbered": self.numbered,
-                "private": clip.private and self._clip.private,
-                **({"third_party": self.third_party} if self.third_party else {}),
-            },
+        note: dict[str, str | int | bool] = {
+            "round": number,
+            "plan": self._fingerprint,
+            "numbered": self.numbered,
+            "private": clip.private and self._clip.private,
+        }
+        if self.third_party:
+            note["third_party"] = self.third_party
+        people = noise.clients if noise.local else 1
+        receipt = self.pay(
+            said.event, noise.draws, key=f"round {number}", reservation=self.label, note=note, people=people
         )
         for over in [each for each in self._cohorts if each < number]:  # the round itself may be tried again
             del self._cohorts[over]
         if not self.randomness.simulated and not isinstance(said.sampler, Cyclic | Everyone):
-            forget_cohorts(self._ledger, self._reservation.id, upto=number)
+            forget_cohorts(self.ledger, self.label, upto=number)
         return receipt
 
     def _check_plan(self) -> None:
         """All rounds before were charged by this very plan: others can have the same events, and noise for less."""
-        for entry in self._ledger.entries(start=self._known):
+        for entry in self.ledger.entries(start=self._known):
             content = entry.content()
             if (
-                content.get("reservation") == self._reservation.id
-                and content["note"].get("plan", self._plan) != self._plan
+                content.get("reservation") == self.label
+                and content["note"].get("plan", self._fingerprint) != self._fingerprint
             ):
                 remedy = "rounds of another plan are charged under it: run this one under a label of its own"
-                raise ConfigError(field="label", value=self._reservation.id, remedy=remedy)
+                raise ConfigError(field="label", value=self.label, remedy=remedy)
             self._known = entry.position + 1
 
     def statement(self) -> Statement:
-        """What all that was charged to the ledger promises, by this run and others."""
-        return self.plan.statement(self._ledger, own=self.next_round, caveats=() if self.numbered else (UNNUMBERED,))
+        """The promise of all that was charged to the ledger, by this run and others."""
+        return self.plan.statement(self.ledger, own=self.next_round, caveats=() if self.numbered else (UNNUMBERED,))
 
 
 class PrivateRound:
@@ -335,7 +312,6 @@ class PrivateRound:
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
         said = run.plan.round(number)
-        run.check_carry(carry)
         self._run = run
         self._number = number
         self._carry = carry

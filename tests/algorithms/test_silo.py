@@ -121,7 +121,7 @@ def test_counting_goes_through_all_records() -> None:
 
 
 def test_a_ledger_of_another_relation_is_refused() -> None:
-    with pytest.raises(LedgerMismatch, match="give a ledger of the plan's relation"):
+    with pytest.raises(LedgerMismatch, match="open a ledger of the plan's relation"):
         paying(its_ledger=Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_ONE))
 
 

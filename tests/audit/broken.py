@@ -27,9 +27,10 @@ from incrowd.privacy.mechanism.correlated import Banded
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan import plan as plans
+from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import FixedSize, Poisson
-from incrowd.privacy.release import PrivateRound, PrivateRun, Release, RoundNoise
+from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
 LAYERS = (60, 20)
 """The layers of the plans that have some."""
@@ -304,16 +305,16 @@ def charged_elsewhere() -> Any:
 
     def make(real: Callable[..., Receipt]) -> Callable[..., Receipt]:
         def charge(self: PrivateRun, number: int, clip: Clip) -> Receipt:
-            kept = self._ledger
+            kept = self.ledger
             if "decoy" not in vars(self):
                 decoy = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
-                decoy.reserve(self.plan.runs, label=self._reservation.id)
+                decoy.reserve(self.plan.runs, label=self.label)
                 vars(self)["decoy"] = decoy
-            self._ledger = vars(self)["decoy"]
+            self.ledger = vars(self)["decoy"]
             try:
                 return real(self, number, clip)
             finally:
-                self._ledger = kept
+                self.ledger = kept
 
         return charge
 

@@ -70,7 +70,7 @@ def test_it_is_charged_as_a_round_of_its_plan_and_asked_once() -> None:
     with pytest.raises(ConfigError, match="round"):
         QUERY.ask(people(), private, number=1)
     with pytest.raises(BudgetExceeded):  # the ledger has no room for a second plan
-        PrivateRun(planned(), ledger=private._ledger, randomness=SeededRandomness(1), size=3, label="again")
+        PrivateRun(planned(), ledger=private.ledger, randomness=SeededRandomness(1), size=3, label="again")
 
 
 @pytest.mark.parametrize("value", [1e30, -50.0, np.inf, np.nan])

@@ -144,9 +144,9 @@ def test_the_owner_is_asked_once_for_a_round_that_a_simulation_repeats() -> None
 
 def test_plans_for_clients_and_for_records_are_not_taken_for_each_other() -> None:
     for_clients = PlanConfig(members=40, schedule=constant(rounds=2, cohort=10)).calibrate(BUDGET)
-    with pytest.raises(ConfigError, match=r"unit = 'client': give a plan whose unit is"):
+    with pytest.raises(ConfigError, match="a RecordRun does not pay for its rounds: give the plan to a PrivateRun"):
         RecordRun(for_clients, ledger=ledger(), randomness=SEEDED)
-    with pytest.raises(ConfigError, match="a silo pays for rounds over its records itself"):
+    with pytest.raises(ConfigError, match="a PrivateRun does not pay for its rounds: give the plan to a RecordRun"):
         PrivateRun(plan(), ledger=ledger(), randomness=SEEDED, size=3)
 
 

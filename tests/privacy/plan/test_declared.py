@@ -10,10 +10,10 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.declared import check_declared, check_planned, fewest
+from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.release import RoundNoise
 from tests.algorithms.silos import plan
 
 
