@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -28,10 +29,11 @@ from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.source import source_of
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.tickets import MARK_BYTES
-from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.privacy.allowance import Allowance, utc_today
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.device import RELATION, Contribution
+from incrowd.errors import ConfigError, DataError, LedgerMismatch, SpecificationRefused
+from incrowd.privacy.daily import DailyLimit, utc_today
+from incrowd.privacy.ledger.ledger import EARNEST, Ledger
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism, Unit
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.statement import FINITE, LOCAL_TRUST, UNCHANGED, Statement, stated
 
@@ -125,13 +127,13 @@ class Device:
         self._outbox = Outbox(None if place is None else _beside(place, ".outbox"))
         self._turn = _files.Turn(None if place is None else _beside(place, ".lock"))
         self._randomness = randomness or SystemRandomness()
-        self._allowance = Allowance(
-            ledger=self.ledger,
-            daily_epsilon=self.policy.daily_epsilon,
-            exclusive=lambda: self._turn,
-            unit=self.policy.unit,
-            today=today,
+        self._daily = DailyLimit(
+            ledger=self.ledger, epsilon=self.policy.daily_epsilon, today=today, per=self.policy.unit
         )
+        if self.ledger.relation is not RELATION:
+            raise LedgerMismatch(
+                f"the ledger's neighbouring relation is {self.ledger.relation.name}: a device's is {RELATION.name}"
+            )
 
     def __enter__(self) -> "Device":
         return self
@@ -200,7 +202,7 @@ class Device:
 
     def spent_today(self) -> float:
         """What the present day's contributions cost together, in epsilon."""
-        return self._allowance.spent_today()
+        return self._daily.spent()
 
     def statement(self) -> Statement:
         """What this device may claim for all that it has released."""
@@ -248,11 +250,8 @@ class Device:
         self.policy.check(asked, self._source.columns)
         model = _model(asked)
         gradient, examples = self._gradient(asked, model, weights.astype(np.float64))
-        note = {"specification": asked.fingerprint}
-        released = Contribution(asked.mechanism, gradient).release(
-            charge=lambda mechanism: self._allowance.charge(mechanism, randomness=self._randomness, note=note)
-        )
-        return released, examples
+        paid = partial(pay, limit=self._daily, randomness=self._randomness, specification=asked.fingerprint)
+        return Contribution(asked.mechanism, gradient).release(charge=paid), examples
 
     def _gradient(self, asked: Specification, model: FlatModel, instance: Floats) -> tuple[Floats, int]:
         """The mean gradient over some of the device's examples, and how many count. Private."""
@@ -261,6 +260,25 @@ class Device:
         with np.errstate(all="ignore"):  # what is not finite in the end counts as zero, without a word
             gradient = asked.kept(model.gradient(instance, features, responses).astype(np.float64))
         return gradient.astype(np.float64), len(responses)
+
+
+def pay(
+    mechanism: Mechanism, *, limit: DailyLimit, randomness: Randomness = EARNEST, specification: str = ""
+) -> Receipt:
+    """Charge one contribution to a device's ledger, in the unit of its daily limit; the caller holds its lock.
+
+    Guarantee: the contributions of one day cost at most the limit. Where the unit is the model and a contribution is
+    private per feature, all of its numbers are paid for.
+
+    Edge cases: `BudgetExceeded` where the ledger's budget or the day has no room; nothing was written then.
+    """
+    if type(mechanism) is not Mechanism:
+        remedy = "give a Mechanism of ours: others could state one noise and draw another"
+        raise ConfigError(field="mechanism", value=type(mechanism).__name__, remedy=remedy)
+    unit: Unit = "feature" if limit.per == "feature" else "model"
+    event = mechanism.event(unit)
+    note = {"specification": specification, "day": limit.check([(event, 1)]), "per": unit}
+    return limit.ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=note)
 
 
 def _tell(examples: int | None) -> None:

@@ -1,8 +1,7 @@
 """What holds a party back, whatever it trains: its memory, its ledger and the owner's limits, in a folder."""
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -12,14 +11,14 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd import _files
-from incrowd.errors import IncrowdError, LedgerRolledBack, NotToday, SpecificationRefused
+from incrowd.errors import IncrowdError, LedgerRolledBack, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.history import DIGEST, chained
 from incrowd.flower.memory import PartyMemory
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Request
-from incrowd.privacy.account.accounting import Relation, price
-from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
+from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 
@@ -65,8 +64,6 @@ class Brake:
         self.turn = _files.Turn(folder / TURN)
         self._today = today
         self._ledger: Ledger | None = None
-        self._charged: defaultdict[str, list[RepeatedEvent]] = defaultdict(list)
-        self._known = 0
 
     def close(self) -> None:
         """Let go of the files."""
@@ -164,24 +161,6 @@ class Brake:
         own = DataIdentity(name=self.identity.name, unit=self.unit)
         return Ledger.open(path, budget=self.policy.budget, relation=relation, data_identity=own)
 
-    def day(self, ledger: Ledger) -> str:
-        """The present day, or the latest that was charged."""
-        for entry in ledger.entries(start=self._known):
-            self._known = entry.position + 1
-            if entry.kind == "charge":
-                content = entry.content()
-                self._charged[content["note"]["day"]].append((event_from_json(content["event"]), 1))
-        return max([self._today().isoformat(), *self._charged])
-
-    def check_day(self, ledger: Ledger, new: Sequence[RepeatedEvent]) -> None:
-        """Refuse (`NotToday`) what would cost more than a day's epsilon."""
-        limit = self.policy.daily_epsilon
-        if limit is None:
-            return
-        day = self.day(ledger)
-        runs = [*self._charged[day], *new]
-        cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
-        if not cost <= limit:
-            raise NotToday(
-                f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {limit:g}: wait for the next day"
-            )
+    def daily(self, ledger: Ledger) -> DailyLimit:
+        """The owner's limit for a day."""
+        return DailyLimit(ledger=ledger, epsilon=self.policy.daily_epsilon, today=self._today)

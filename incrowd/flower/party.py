@@ -15,7 +15,7 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part, trainer_of
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.privacy.allowance import utc_today
+from incrowd.privacy.daily import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
@@ -220,7 +220,7 @@ class Party:
             return None
         if lost and not self._randomness.simulated:
             raise SpecificationRefused(f"round {task.round} was paid for and lost: noise is not drawn twice for it")
-        day, receipt = self._brake.day(ledger), None
+        day, receipt = self._brake.daily(ledger).day(), None
         for number in range(min(charged, task.round), task.round + 1):
             said = offer.plan.round(number)
             own = number == task.round and task.noise is not None
@@ -260,7 +260,7 @@ class Party:
         charged = ledger.reservation(plan).charged
         if number < charged:
             return
-        self._brake.check_day(ledger, [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)])
+        self._brake.daily(ledger).check([(offer.plan.round(each).event, 1) for each in range(charged, number + 1)])
 
     def _offer(self, plan: str) -> Offer | None:
         if plan not in self._offers:

@@ -8,7 +8,7 @@ from incrowd.errors import SpecificationRefused
 from incrowd.flower.brake import Brake
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.records import Note
+from incrowd.privacy.release import Note
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class LedgerOwner:
 
     def admit(self, ledger: Ledger, event: DpEvent) -> None:
         """See `Owner.admit`."""
-        self.brake.check_day(ledger, [(event, 1)])
+        self.brake.daily(ledger).check([(event, 1)])
 
     def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
         """See `Owner.note`."""
@@ -40,5 +40,5 @@ class LedgerOwner:
             "plan": self.plan,
             "what": "training" if number < plan.rounds else "report",
             "server": self.brake.identity.server_name,
-            "day": self.brake.day(ledger),
+            "day": self.brake.daily(ledger).day(),
         }

@@ -21,7 +21,7 @@ from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.privacy.allowance import utc_today
+from incrowd.privacy.daily import utc_today
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import RecordRun
 from incrowd.runs.checkpoints import Checkpoints

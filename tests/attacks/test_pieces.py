@@ -4,8 +4,6 @@ A clip that does not bound, a plan that draws less noise than it states, an even
 cohort that is drawn until somebody is in it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,12 @@ from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampl
 from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd.drawdiscard.device import pay
 from incrowd.errors import ConfigError
 from incrowd.privacy import release
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import PureDpEvent, compose
-from incrowd.privacy.allowance import Allowance
+from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger import home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import check_paid
@@ -154,19 +153,14 @@ class TestAPlanThatDrawsLess:
         silo = SILO.calibrate(BUDGET)
         with pytest.raises(ConfigError, match="plan = 'Quiet'"):
             RecordRun(Quiet(config=silo.config, budget=BUDGET), ledger=roomy(), randomness=SystemRandomness())
-        allowance = Allowance(ledger=roomy(RELATION), daily_epsilon=1.0, exclusive=nothing)
+        limit = DailyLimit(ledger=roomy(RELATION), epsilon=1.0, per="model")
         with pytest.raises(ConfigError, match="mechanism = 'MyMechanism'"):
-            allowance.charge(MyMechanism(size=2, clip=1.0, epsilon=1.0))
+            pay(MyMechanism(size=2, clip=1.0, epsilon=1.0), limit=limit)
 
     def test_a_round_draws_its_batches_once(self) -> None:
         run = RecordRun(SILO.calibrate(BUDGET), ledger=roomy(), randomness=SystemRandomness())
         its = run.round(0)
         assert its.batches is its.batches
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield
 
 
 NOISE = GaussianNoise(noise_multiplier=2.0, clip_norm=1.0)

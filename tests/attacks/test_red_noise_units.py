@@ -1,12 +1,11 @@
 """What is paid per number does not pay for all numbers together, whoever holds the ledger."""
 
-from contextlib import nullcontext
-
 import pytest
 
+from incrowd.drawdiscard.device import pay
 from incrowd.errors import LedgerMismatch
 from incrowd.privacy.account.accounting import Budget, price
-from incrowd.privacy.allowance import Allowance
+from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
 
@@ -17,8 +16,8 @@ PER_NUMBER = Mechanism(size=SIZE, clip=1.0, epsilon=1.0, privacy="feature")
 WHOLE = Mechanism(size=SIZE, clip=1.0, epsilon=1.0, privacy="model")
 
 
-def an_allowance(ledger: Ledger, unit: Unit) -> Allowance:
-    return Allowance(ledger=ledger, daily_epsilon=4.0, exclusive=nullcontext, unit=unit)
+def a_day(ledger: Ledger, unit: Unit) -> DailyLimit:
+    return DailyLimit(ledger=ledger, epsilon=4.0, per=unit)
 
 
 def a_ledger() -> Ledger:
@@ -29,11 +28,11 @@ def a_ledger() -> Ledger:
 def test_a_ledger_counts_in_one_unit(first: Unit, second: Unit) -> None:
     ledger = a_ledger()
     for _ in range(2):
-        an_allowance(ledger, first).charge(PER_NUMBER if first == "feature" else WHOLE)
+        pay(PER_NUMBER if first == "feature" else WHOLE, limit=a_day(ledger, first))
     with pytest.raises(LedgerMismatch, match=f"the ledger counts per {first}, not per {second}"):
-        an_allowance(ledger, second).charge(WHOLE)
+        pay(WHOLE, limit=a_day(ledger, second))
     with pytest.raises(LedgerMismatch):
-        an_allowance(ledger, second).spent_today()
+        a_day(ledger, second).spent()
 
 
 def test_control_the_ledger_by_itself_would_add_up_what_does_not() -> None:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +21,12 @@ import pytest
 from incrowd import Device, Server
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Policy, Reason
+from incrowd.drawdiscard.device import pay
 from incrowd.drawdiscard.outbox import Outbox, Waiting
 from incrowd.errors import BudgetExceeded, LedgerError
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.allowance import Allowance
+from incrowd.privacy.account.events import RepeatedEvent
+from incrowd.privacy.daily import DailyLimit
 from tests.drawdiscard.mail import asked, charges, mails
 
 TWICE = Policy(epsilon=2.0, daily_epsilon=4.0, budget=Budget(epsilon=50.0, delta=1e-9))
@@ -61,22 +63,24 @@ def spenders(ledger: Path, *, locked: bool) -> int:
         pass
     ready, paid = threading.Barrier(4), []
 
-    class Slow(Allowance):
+    class Slow(DailyLimit):
         """Between its look at the day and its charge there is time for another."""
 
-        def _check(self, day: str, runs: list[Any]) -> None:
+        def check(self, new: Sequence[RepeatedEvent]) -> str:
+            day = super().check(new)
             if locked:
                 time.sleep(0.02)
             else:
                 ready.wait()
-            super()._check(day, runs)
+            return day
 
     def spend() -> None:
         with closing(Device(mails(), ledger=ledger, policy=TWICE)) as own:
-            turn = own._allowance.exclusive if locked else nullcontext
-            allowance = Slow(ledger=own.ledger, daily_epsilon=2.0, exclusive=turn)
+            limit = Slow(ledger=own.ledger, epsilon=2.0, per="model")
+            turn = own._turn if locked else nullcontext()
             try:
-                allowance.charge(asked().mechanism)
+                with turn:
+                    pay(asked().mechanism, limit=limit)
                 paid.append(1)
             except BudgetExceeded:
                 pass
@@ -141,8 +145,8 @@ killed_in(place, lambda: device.contribute(server))
 """
 
 PLACES = {
-    "before it pays": ("allowance.py", "charge", "call", 1, None),
-    "after it paid": ("allowance.py", "charge", "return", 1, "lost"),
+    "before it pays": ("device.py", "pay", "call", 1, None),
+    "after it paid": ("device.py", "pay", "return", 1, "lost"),
     "before its answer is kept": ("outbox.py", "keep", "call", 1, "lost"),
     "after its answer is kept": ("outbox.py", "keep", "return", 1, Reason.ACCEPTED),
     "while its answer is kept": ("_files.py", "sync", "call", 2, Reason.ACCEPTED),  # after its ledger's witness

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from incrowd._files import Turn
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Device, Policy
 from incrowd.drawdiscard.device import NoExamplesWarning
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import BudgetExceeded, LedgerMismatch, LedgerUnwritable, SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.allowance import Allowance, utc_today
+from incrowd.privacy.daily import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard.known_weights import COLUMNS, FIELDS, KEYS, rows, specification
 from tests.statistics import ks, rejects_wrong_scale
 
@@ -345,9 +343,7 @@ def test_what_was_charged_without_a_day_counts_by_the_time_of_its_entry(table: T
 
 def test_threads_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:
     """Each has its own connection to the ledger and its own lock, as two processes of one device have."""
-    mechanism = Mechanism(size=1, clip=1.0, epsilon=2.0)
-    with Ledger.open(tmp_path / "ledger.db", budget=BUDGET, relation=Relation.REPLACE_ONE, data_identity="a device"):
-        pass
+    asked = asked_for(noise="laplace", epsilon=2.0, privacy="model")
     outcomes: list[str] = []
     ready, inside, together = threading.Barrier(4), [0], [0]
 
@@ -359,12 +355,12 @@ def test_threads_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:
         return FIRST_DAY
 
     def spend() -> None:
-        turn = Turn(tmp_path / "ledger.db.lock")
-        with Ledger.open(tmp_path / "ledger.db") as ledger:
-            allowance = Allowance(ledger=ledger, daily_epsilon=4.0, exclusive=lambda: turn, today=today)
+        policy = replace(POLICY, daily_epsilon=4.0)
+        rows = {name: [1.0] for name in COLUMNS}
+        with Device(rows, ledger=tmp_path / "ledger.db", policy=policy, today=today) as own:
             ready.wait()
             try:
-                allowance.charge(mechanism)
+                own.answer(asked.to_json(), np.zeros(33))
                 outcomes.append("spent")
             except BudgetExceeded:
                 outcomes.append("refused")

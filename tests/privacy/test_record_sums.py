@@ -108,7 +108,7 @@ def test_contributions_of_clients_and_sums_of_records_do_not_mix(first: PrivateR
         run.round(0).add_records(sent(1.0), silo=0, records=100)
     silos = PlanConfig.of_records(records=RECORDS, rounds=5, clip_norm=BOUND).calibrate(BUDGET)
     with pytest.raises(ConfigError, match="RecordRun"):
-        PrivateRun(silos, ledger=opened()._ledger, randomness=SeededRandomness(0), size=SIZE)
+        PrivateRun(silos, ledger=opened().ledger, randomness=SeededRandomness(0), size=SIZE)
 
 
 @pytest.mark.parametrize("changes", [{"steps": 2}, {"report_std": 3.0}, {"clip": None}, {"schedule": None}])

@@ -1,0 +1,107 @@
+"""A limit for each day, beside the budget of a ledger for all time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import NamedTuple
+
+from dp_accounting import DpEvent
+
+from incrowd import _validate
+from incrowd.errors import LedgerMismatch, NotToday
+from incrowd.privacy.account.accounting import Budget, plainly_within, price
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
+from incrowd.privacy.ledger.ledger import Ledger
+
+_WINDOW = 32
+"""So many of the last entries are read first."""
+
+
+def utc_today() -> date:
+    """The day by the machine's own clock."""
+    return datetime.now(UTC).date()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DailyLimit:
+    """The most that a ledger may charge for one day; without an `epsilon` there is no limit.
+
+    Guarantee: the charges that `check` let through, and that note its day, cost at most `epsilon` together, at the
+    ledger's delta. The caller holds a lock from the check to the charge.
+
+    Edge cases: charges that count `per` another unit than this limit are refused, for their prices do not add up. A
+    clock that is put back does not bring a day back: the latest day that was charged goes on. A clock that was far
+    ahead holds up the limit until that day; the budget needs no clock.
+    """
+
+    ledger: Ledger
+    epsilon: float | None
+    today: Callable[[], date] = utc_today
+    per: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            _validate.positive(daily_epsilon=self.epsilon)
+
+    def day(self) -> str:
+        """The present day, or the latest that was charged."""
+        return self._present()[0]
+
+    def spent(self) -> float:
+        """The price of the present day's charges together."""
+        return self._cost(self._present()[1])
+
+    def check(self, new: Sequence[RepeatedEvent]) -> str:
+        """The day for which these events may be charged. Edge cases: the day has no room for them: `NotToday`."""
+        day, runs = self._present()
+        runs = [*runs, *new]
+        if self.epsilon is None or plainly_within(runs, Budget(epsilon=self.epsilon, delta=self.ledger.budget.delta)):
+            return day
+        cost = self._cost(runs)
+        if not cost <= self.epsilon * (1 + 1e-12):  # beyond the rounding of sums, as of 3 times 0.1
+            raise NotToday(
+                f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.epsilon:g}: "
+                "wait for the next day"
+            )
+        return day
+
+    def _cost(self, runs: Sequence[RepeatedEvent]) -> float:
+        return price(compose(runs), delta=self.ledger.budget.delta, relation=self.ledger.relation).epsilon
+
+    def _present(self) -> tuple[str, list[RepeatedEvent]]:
+        """The present day, and its charges.
+
+        Days that are noted never go back, and each charge came after all before it, so entries before a noted day that
+        has passed need not be read again.
+        """
+        length, window = self.ledger.mark.entries, _WINDOW
+        while True:
+            charged = self._charged(start=max(0, length - window))
+            day = max([self.today().isoformat(), *(each.day for each in charged)])
+            if window >= length or any(each.noted and each.day < day for each in charged):
+                return day, [(each.event, 1) for each in charged if each.day == day]
+            window *= 8
+
+    def _charged(self, *, start: int) -> list["_Charged"]:
+        """The charges from a position of the ledger on."""
+        charged = []
+        for entry in self.ledger.entries(start=start):
+            if entry.kind == "charge":
+                content = entry.content()
+                note = content["note"]
+                if note.get("per", self.per) != self.per:
+                    raise LedgerMismatch(
+                        f"the ledger counts per {note['per']}, not per {self.per}: give one of its own"
+                    )
+                charged.append(
+                    _Charged(note.get("day", entry.at[:10]), "day" in note, event_from_json(content["event"]))
+                )
+        return charged
+
+
+class _Charged(NamedTuple):
+    """A charge, the day that it counts for, and whether that was noted with it or is when it was written."""
+
+    day: str
+    noted: bool
+    event: DpEvent
