@@ -4,7 +4,7 @@ from incrowd.algorithms.clients import ClientCohort
 from incrowd.algorithms.diagnostics import Diagnostics, Watch
 from incrowd.algorithms.evaluate import Score, evaluate, score
 from incrowd.algorithms.fedavg import FedAvg, RoundReport, Standing, State
-from incrowd.algorithms.silos import Answer, Silo, SiloCohort
+from incrowd.algorithms.silos import Answer, RecordCohort, Silo, SiloCohort
 from incrowd.privacy.records import RecordRun
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ClientCohort",
     "Diagnostics",
     "FedAvg",
+    "RecordCohort",
     "RecordRun",
     "RoundReport",
     "Score",

@@ -4,6 +4,7 @@ A silo sends released numbers, so averaging them costs nothing. With a `PrivateR
 too: the server clips each answer, and pays from its own ledger for the noise that it adds.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -18,8 +19,10 @@ from incrowd.algorithms.rehearsal import difference, rehearse
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.learning import Model
 from incrowd.learning.arithmetic import with_threads
+from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.noise import on_tensors
 from incrowd.learning.dpsgd.records import RecordEngine
+from incrowd.privacy.plan.declared import check_declared
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.records import RecordRound, RecordRun
 from incrowd.privacy.release import PrivateRun
@@ -123,6 +126,51 @@ class SiloCohort:
         if self.weights is not None:
             remedy = "leave them out: the plan weighs all the same"
             raise ConfigError(field="weights", value=self.weights, remedy=remedy)
+
+
+@dataclass(kw_only=True, eq=False)
+class RecordCohort:
+    """Silos whose records one plan protects together: federated SGD over records, whose server adds the noise.
+
+    A round is one step. Each silo draws a batch, clips the gradients and sends their sum; the server moves against the
+    noised mean. There is an engine for each silo, and its declared number of records.
+
+    Edge cases: a silo with fewer or more records than its declared number allows, and declared numbers that do not add
+    up to the plan's, are refused.
+    """
+
+    engines: Sequence[BatchedRecords]
+    records: Sequence[int]
+    private: PrivateRun
+    threads: int = 1
+    model: Model = field(init=False)
+    rounds: int = field(init=False)
+    randomness: Randomness = field(init=False, repr=False)
+    size: int = field(init=False)
+    queries: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(threads=self.threads, silos=len(self.engines))
+        plan = self.private.plan
+        if sum(self.records) != plan.config.members:
+            remedy = f"all silos together declare {sum(self.records)} records: plan for as many"
+            raise ConfigError(field="members", value=plan.config.members, remedy=remedy)
+        for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True), start=1):
+            check_declared(declared, held=engine.held, field="records", what=f"the records of silo {place}")
+        self.model, self.size = self.engines[0].model, self.engines[0].size
+        self.rounds, self.randomness = plan.rounds, self.private.randomness
+
+    def answers(self, state: State) -> Answers:
+        """See `Cohort.answers`."""
+        begin, start = time.perf_counter(), state.weights.astype(np.float32)
+        opened, training = self.private.round(state.round, carry=state.carry), self.private.plan.training()
+        with with_threads(self.threads):
+            for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True)):
+                gradients = engine.clipped_sum(start, training, batches=opened.batches(place))
+                opened.add_records(training.whole(-gradients.numpy()), silo=place, records=declared)
+        seconds = time.perf_counter() - begin
+        release = opened.release()
+        return Answers(mean=release.mean, carry=opened.after, release=release, seconds=seconds)
 
 
 class Silo:

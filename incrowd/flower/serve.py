@@ -29,7 +29,7 @@ from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary, database_in
-from incrowd.runs.run import Run
+from incrowd.runs.run import Run, UnitWork
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
@@ -169,8 +169,11 @@ class PartyServer:
             self.patience.clock.wait(_LOOK)
 
 
-def _offer(work: ClientWork | SiloWork) -> Offer | SiloOffer:
-    return silo_offer(work) if isinstance(work, SiloWork) else offer_of(work)
+def _offer(work: UnitWork) -> Offer | SiloOffer:
+    if isinstance(work, ClientWork):
+        return offer_of(work)
+    assert isinstance(work, SiloWork)  # noqa: S101 - settings of parties have no others
+    return silo_offer(work)
 
 
 def _has_rounds(run: Run) -> bool:

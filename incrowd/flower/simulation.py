@@ -66,6 +66,9 @@ class Simulation:
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         if isinstance(run.work, SiloWork):
             return self._silos(run, run.work, watchers)
+        if not isinstance(run.work, ClientWork):
+            remedy = 'networks know silos that noise their own steps: use "party", or train without Flower'
+            raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
         return self._clients(run, run.work, watchers)
 
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:

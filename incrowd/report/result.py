@@ -165,8 +165,8 @@ def _card(name: str, value: str, beside: str) -> Markup:
 def _of_how_many(one: Shown) -> str:
     if one.clients is None:
         return KINDS[one.kind]
-    return (
-        f"in {numbers.count(one.clients)} silos" if one.kind == "silos" else f"of {numbers.count(one.clients)} clients"
+    return f"{'in' if one.unit == 'record' else 'of'} {numbers.count(one.clients)} " + (
+        "silos" if one.unit == "record" else "clients"
     )
 
 
@@ -174,7 +174,7 @@ def _place(one: Shown) -> str:
     if one.kind == "pool":
         return "device"
     privacy: ShownFacts = one.settings.get("privacy", {})
-    return "local" if privacy.get("noise_by") == "party" else "silo" if one.kind == "silos" else "server"
+    return "silo" if one.kind == "silos" else "local" if privacy.get("noise_by") == "party" else "server"
 
 
 def _row(one: Shown) -> list[str]:

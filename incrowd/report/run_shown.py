@@ -57,12 +57,14 @@ def run_in(folder: Path, *, live: bool = False) -> Shown:
     result = part(json_in(folder / SUMMARY), (*RESULT_KEYS, "statement")) if over else {}
     simulated, public = config["run"].get("seed") is not None, bool(config["data"].get("public", False))
     rounds = [_round(row, diagnostics=simulated and public) for row in rows_of(folder / DATABASE)]
-    promises, silos = _promises(result.pop("statement", {})), config["privacy"].get("unit", "client") == "record"
+    promises, wanted = _promises(result.pop("statement", {})), config["privacy"]
+    unit = wanted.get("unit", "client")
+    silos = unit == "record" and wanted.get("noise_by", "party") == "party"
     return Shown(
         kind="silos" if silos else "clients",
         name=folder.name,
         data=ledger_shown.name_of(str(result.get("data") or _data(config["data"]))),
-        unit="record" if silos else "client",
+        unit=unit,
         over=over,
         simulated=simulated,
         public=public,

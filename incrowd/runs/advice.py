@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.client_work import LedgerWork
 from incrowd.runs.database import Record
 from incrowd.runs.examples_advice import DIVERGED, of_examples
 from incrowd.runs.folder import Summary
+from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
 
 PROMISES_LITTLE = 50.0
@@ -23,7 +24,7 @@ LOUD = 1.0
 """Noise that is larger than all rounds together can move the model."""
 
 
-def advice(work: ClientWork | SiloWork) -> list[str]:
+def advice(work: LedgerWork | SiloWork) -> list[str]:
     """What is doubtful before the first round.
 
     Guarantee: it depends on the settings, the declared numbers, the model and test examples that are public, alone.
@@ -33,7 +34,7 @@ def advice(work: ClientWork | SiloWork) -> list[str]:
     return promised if test is None else [*promised, *of_examples(work, test)]
 
 
-def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Record]) -> list[str]:
+def verdict(work: LedgerWork | SiloWork, summary: Summary, records: Sequence[Record]) -> list[str]:
     """What is doubtful at the end: a model that is no better than none, and one that went astray.
 
     Guarantee: it depends on the public test set, and on what was released and measured there. Edge cases: where there
@@ -45,7 +46,7 @@ def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Rec
     return [*_astray(records), *(judgement["advice"] if judgement else ())]
 
 
-def _of_promise(work: ClientWork | SiloWork) -> Iterator[str]:
+def _of_promise(work: LedgerWork | SiloWork) -> Iterator[str]:
     """An epsilon that promises little; of silos, each can have its own."""
     plans = work.federation.plans if isinstance(work, SiloWork) else (work.plan,)
     epsilon = max(plan.budget.epsilon for plan in plans)
@@ -57,14 +58,14 @@ def _of_promise(work: ClientWork | SiloWork) -> Iterator[str]:
         )
 
 
-def _of_clients(work: ClientWork | SiloWork) -> Iterator[str]:
-    if work.data.clients == 1 and isinstance(work, SiloWork):
+def _of_clients(work: LedgerWork | SiloWork) -> Iterator[str]:
+    if work.data.clients == 1 and isinstance(work.config, SiloConfig):
         yield "data.clients = 1: one silo learns alone, and a server adds nothing to that. Find more silos."
     elif work.data.clients == 1:
         yield "data.clients = 1: nobody hides among others, and one client's noise is all there is. Find more clients."
 
 
-def _of_noise(work: ClientWork | SiloWork) -> Iterator[str]:
+def _of_noise(work: LedgerWork | SiloWork) -> Iterator[str]:
     """The noise of all rounds together, beside the farthest that their means can go together."""
     ratio, more = _noise_of_silos(work) if isinstance(work, SiloWork) else _noise_of_clients(work)
     if ratio > LOUD:
@@ -74,7 +75,7 @@ def _of_noise(work: ClientWork | SiloWork) -> Iterator[str]:
         )
 
 
-def _noise_of_clients(work: ClientWork) -> tuple[float, str]:
+def _noise_of_clients(work: LedgerWork) -> tuple[float, str]:
     """Noise over signal of the sums of all rounds, and what would make it less."""
     ratio = over_all_rounds(work.plan, weights=work.model.size)
     raised = "privacy.epsilon or privacy.cohort" if work.plan.config.groups is None else "privacy.epsilon"
@@ -91,7 +92,7 @@ def _noise_of_silos(work: SiloWork) -> tuple[float, str]:
     return multiplier * math.sqrt(work.model.size * variance), more
 
 
-def _of_columns(work: ClientWork | SiloWork) -> Iterator[str]:
+def _of_columns(work: LedgerWork | SiloWork) -> Iterator[str]:
     """Columns of which nobody knows how large their numbers are, although others are scaled by a stated range."""
     columns = work.data.table
     if columns is None:

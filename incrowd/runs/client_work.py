@@ -1,11 +1,12 @@
-"""A run that protects whole clients: what its settings come to, and how it takes its rounds."""
+"""A run that one ledger pays for: its plan, its algorithm, its rounds; and the run of whole clients."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from incrowd import _validate
 from incrowd._random import Randomness
@@ -17,6 +18,7 @@ from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded
@@ -42,74 +44,81 @@ from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
+from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.spent_so_far import SpentSoFar
 from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientWork:
-    """Everything that a run needs. `held` are the clients before features took their examples' place, and `ledger` says
-    what is charged, as soon as that is known. Who trains is this machine's engine, unless `trainers` says otherwise.
+class LedgerWork(ABC):
+    """A run that one plan and one ledger of its data pay for.
+
+    `held` are the clients before the feature map replaced their examples. The `ledger` is known once it is found.
     """
 
-    config: Config
+    config: Config | SiloConfig
     data: Clients
     held: Clients | None
-    engine: CohortEngine
     plan: Plan
     randomness: Randomness
     ledger: RunLedger | None = None
-    trainers: Trainers | None = None
+
+    @property
+    @abstractmethod
+    def model(self) -> Model:
+        """The trained model."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> Loss:
+        """The loss that training minimises."""
+
+    @abstractmethod
+    def identity(self) -> DataIdentity:
+        """The data that the ledger is about."""
+
+    @abstractmethod
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
+        """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
 
     @property
     def payer(self) -> RunLedger:
-        """The ledger that is charged. Edge cases: it is not known yet: `AttributeError`."""
+        """The ledger that is charged. Edge cases: `AttributeError` before it is found."""
         if self.ledger is None:
             raise AttributeError("the ledger has not been found yet")
         return self.ledger
 
     @property
     def asks_others(self) -> bool:
-        """Whether clients are trained elsewhere."""
-        return self.trainers is not None
+        """Whether participants are trained elsewhere."""
+        return False
 
     @property
     def rounds(self) -> int:
-        """How many rounds are planned."""
+        """The number of planned rounds."""
         return self.plan.rounds
 
     @property
-    def model(self) -> Model:
-        """What is trained."""
-        return self.engine.model
-
-    @property
-    def loss(self) -> Loss:
-        """What training makes small."""
-        return self.engine.loss
-
-    @property
     def begins_with(self) -> Budget:
-        """The budget of a ledger that this run begins: its own, and room for what comes after it."""
+        """The budget of a ledger that this run begins: its own, and room for later runs."""
         return replace(self.plan.budget, epsilon=self.plan.budget.epsilon + self.config.privacy.room)
 
     def settings(self) -> Summary:
-        """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
+        """The settings that were found for the run: the noise of each step."""
         plan = self.plan
         return {
             "schedule": [asdict(step) for step in plan.config.schedule.steps],
-            "chunk": self.engine.chunk,
             "noise_multiplier": plan.noise_multiplier,
         }
 
-    def find_ledger(self, folder: Path) -> "ClientWork":
+    def find_ledger(self, folder: Path) -> Self:
         """The same, charged to the ledger of its data, which has room for it."""
         plan, wanted, own = self.plan, self.config.privacy, folder / LEDGER
         for name, path in (("ledger", wanted.ledger), ("witness", wanted.witness)):
             if path is not None and Path(path).is_dir():
                 raise ConfigError(field=f"privacy.{name}", value=path, remedy="it is a folder: name a file")
         run_ledger = RunLedger.find(
-            identity_of(self.config, self.held),
+            self.identity(),
             own=own,
             budget=self.begins_with,
             relation=plan.relation,
@@ -120,16 +129,16 @@ class ClientWork:
             ledger.check_room(plan.runs)
         return replace(self, ledger=run_ledger)
 
-    def read_ledger(self, content: Mapping[str, Any]) -> "ClientWork":
+    def read_ledger(self, content: Mapping[str, Any]) -> Self:
         """The same, charged to the ledger that `RunLedger.to_json` wrote."""
         return replace(self, ledger=RunLedger.from_json(content))
 
     def check_same(self) -> None:
-        """The data are those that the ledger is about (`DataError`)."""
-        self.payer.check_same(identity_of(self.config, self.held))
+        """The data are those of the ledger (`DataError`)."""
+        self.payer.check_same(self.identity())
 
     def give_back(self, folder: Path) -> None:
-        """No round will follow: what the plan has left is for others, unless a search planned it."""
+        """No round will follow: others can use the rest of the plan, unless a search planned it."""
         if not self.payer.in_search:
             with self.payer.open(folder / LEDGER) as ledger:
                 ledger.release_reservation(self.payer.label)
@@ -138,8 +147,46 @@ class ClientWork:
         """See that everything fits together, on a ledger that nobody keeps, before a file is written."""
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
 
+    @contextmanager
+    def open(self, folder: Path) -> Iterator["LedgerSession"]:
+        """Ready to train, for as long as the `with` block lasts."""
+        with self.payer.open(folder / LEDGER, budget=self.begins_with) as opened:
+            yield LedgerSession(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientWork(LedgerWork):
+    """A run that protects whole clients. This machine's engine trains them, unless `trainers` say otherwise."""
+
+    config: Config
+    engine: CohortEngine
+    trainers: Trainers | None = None
+
+    @property
+    def asks_others(self) -> bool:
+        """See `LedgerWork.asks_others`."""
+        return self.trainers is not None
+
+    @property
+    def model(self) -> Model:
+        """See `LedgerWork.model`."""
+        return self.engine.model
+
+    @property
+    def loss(self) -> Loss:
+        """See `LedgerWork.loss`."""
+        return self.engine.loss
+
+    def identity(self) -> DataIdentity:
+        """See `LedgerWork.identity`."""
+        return identity_of(self.config, self.held)
+
+    def settings(self) -> Summary:
+        """See `LedgerWork.settings`; beside them the engine's chunk."""
+        return {**super().settings(), "chunk": self.engine.chunk}
+
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
-        """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
+        """See `LedgerWork.algorithm`."""
         size, places = self.engine.size, self.data.places
         private = PrivateRun(
             self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label, places=places
@@ -156,24 +203,19 @@ class ClientWork:
             )
             return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
-    @contextmanager
-    def open(self, folder: Path) -> Iterator["ClientSession"]:
-        """Ready to train, for as long as the `with` block lasts."""
-        with self.payer.open(folder / LEDGER, budget=self.begins_with) as opened:
-            yield ClientSession(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientSession:
+class LedgerSession:
     """The work with its ledger open."""
 
-    work: ClientWork
-    algorithm: FedAvg[ClientCohort]
+    work: LedgerWork
+    algorithm: FedAvg[Any]
 
     @property
     def private(self) -> PrivateRun:
-        """What pays and adds noise."""
-        return self.algorithm.cohort.private
+        """The rounds that this ledger pays for."""
+        private: PrivateRun = self.algorithm.cohort.private
+        return private
 
     def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as both the last checkpoint and the ledger know."""

@@ -12,7 +12,7 @@ from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic, Poisson
 from incrowd.runs.config import Config
-from incrowd.runs.identity import identities_of_silos, identity_of
+from incrowd.runs.identity import identities_of_silos, identity_of, identity_of_records
 from incrowd.runs.settings import settings_of
 from incrowd.runs.silo_config import SiloConfig
 
@@ -51,7 +51,9 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
     config = settings_of({name: section for name, section in tables.items() if name != "recipe"})
     if isinstance(config, SiloConfig):
-        identities, relation = identities_of_silos(config), Poisson.relation
+        together = config.privacy.noise_by == "server"
+        identities = [identity_of_records(config)] if together else identities_of_silos(config)
+        relation = Poisson.relation
     else:
         identities, relation = [identity_of(config)], relation_of(config)
     if identities[0].public:

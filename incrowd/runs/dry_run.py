@@ -22,10 +22,11 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.runs.build import NOTHING, Given
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.client_work import LedgerWork
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
-from incrowd.runs.identity import identities_of_silos, identity_of
+from incrowd.runs.identity import identities_of_silos
+from incrowd.runs.record_work import RecordWork
 from incrowd.runs.run import Run, UnitWork, work_of
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
@@ -75,8 +76,8 @@ def cost_of(work: UnitWork) -> tuple[float, float, float]:
 
     Guarantee: nothing is written.
     """
-    if isinstance(work, ClientWork):
-        ledger = _ledger_of(identity_of(work.config, work.held), work.config.privacy.ledger)
+    if isinstance(work, LedgerWork):
+        ledger = _ledger_of(work.identity(), work.config.privacy.ledger)
         return _cost(work.plan.runs, work.begins_with, work.plan.relation, ledger)
     room, plans = work.config.privacy.room, work.federation.plans
     elsewhere = work.federation.elsewhere  # then the ledgers are the parties' own
@@ -144,12 +145,14 @@ def made_up(work: UnitWork) -> Clients:
 
     Guarantee: of private clients only what is declared decides what they hold.
     """
-    held = work.held if isinstance(work, ClientWork) else work.federation.held
+    held = work.held if isinstance(work, LedgerWork) else work.federation.held
     assert held is not None  # noqa: S101 - only a run that goes on has none
     both = _examples(held.examples, held.table, POOL + TEST)
     sizes = held.sizes if held.public else np.full(held.clients, ROWS)
     if isinstance(work, SiloWork):
         sizes = np.array([plan.config.members for plan in work.federation.plans])
+    elif isinstance(work, RecordWork):
+        sizes = np.array(work.silos.declared)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Clients(
         examples=both.some(slice(0, POOL)),

@@ -27,7 +27,7 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun, Release, Trainer
 from incrowd.privacy.statement import SHARED, Statement, stated
 from incrowd.runs.card import card
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.client_work import ClientWork, LedgerWork
 from incrowd.runs.folder import (
     CARD,
     EVALUATION,
@@ -107,7 +107,7 @@ class Evaluation:
     def begin(
         cls,
         folder: Path,
-        work: ClientWork | SiloWork,
+        work: LedgerWork | SiloWork,
         wanted: EvaluationConfig,
         *,
         weights: ArrayLike | None = None,
@@ -115,7 +115,7 @@ class Evaluation:
         """An evaluation of the released model of the run in this folder, or of other weights, for as long as the `with`
         block lasts.
         """
-        if isinstance(work, SiloWork):
+        if not isinstance(work, ClientWork):
             remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
             raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
         summary_in(folder)

@@ -16,7 +16,7 @@ from incrowd.data.inputs import each
 from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.inputs import calling
 from incrowd.runs.build import init_scale_of
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.client_work import LedgerWork
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
 
@@ -35,14 +35,14 @@ DIVERGED = 10.0
 _LOOKED_AT, _TRIED, _LARGEST, _TINY = 1000, 64, 2_000_000, 1e-6
 
 
-def of_examples(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
+def of_examples(work: LedgerWork | SiloWork, test: Examples) -> Iterator[str]:
     """What is doubtful, of test examples that are public."""
     yield from _of_scale(work, test)
     yield from _of_balance(test)
     yield from _of_first_steps(work, test)
 
 
-def _of_scale(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
+def _of_scale(work: LedgerWork | SiloWork, test: Examples) -> Iterator[str]:
     """Numbers so large that they rule the gradient; those of a table are known by their columns."""
     values = test.values(slice(0, _LOOKED_AT))
     if work.data.table is not None or not isinstance(values, np.ndarray) or values.dtype.kind != "f":
@@ -67,7 +67,7 @@ def _of_balance(test: Examples) -> Iterator[str]:
         )
 
 
-def _of_first_steps(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
+def _of_first_steps(work: LedgerWork | SiloWork, test: Examples) -> Iterator[str]:
     """Local training that goes astray on public examples already."""
     found = first_steps(work, test.some(slice(0, _TRIED)))
     if found is None:
@@ -81,7 +81,7 @@ def _of_first_steps(work: ClientWork | SiloWork, test: Examples) -> Iterator[str
         )
 
 
-def first_steps(work: ClientWork | SiloWork, examples: Examples) -> tuple[float, float] | None:
+def first_steps(work: LedgerWork | SiloWork, examples: Examples) -> tuple[float, float] | None:
     """The loss of some public examples before and after `STEPS` steps of gradient descent on them, as a client, or a
     silo without its noise, would take them.
 
@@ -90,7 +90,8 @@ def first_steps(work: ClientWork | SiloWork, examples: Examples) -> tuple[float,
     if work.model.size > _LARGEST:
         return None
     clip = work.config.privacy.clip_norm if isinstance(work.config, SiloConfig) else math.inf
-    rate = work.config.local.learning_rate
+    by_server = isinstance(work.config, SiloConfig) and work.config.privacy.noise_by == "server"
+    rate = (work.config.server if by_server else work.config.local).learning_rate
     with one_thread(), suppress(Exception):  # a module of somebody's own may raise anything
         module = work.model.with_weights(
             work.model.initial(SeededRandomness(seed=0), init_scale=init_scale_of(work.config))

@@ -59,6 +59,13 @@ def identities_of_silos(config: Config | SiloConfig, held: Clients | None = None
         ]
 
 
+def identity_of_records(config: SiloConfig, held: Clients | None = None) -> DataIdentity:
+    """The records of all silos together, which one plan protects: see `identity_of`."""
+    with section("data"):
+        source = _source(config, held)
+        return replace(_identity(source, config)[0], unit="record", division=source.division("silo"))
+
+
 def declare_public(name: str, examples: Examples, *, remedy: str) -> None:
     """Examples on which something is measured exactly are public from now on: they are refused where they are known as
     somebody's (`LedgerMismatch`), and nobody's later.

@@ -34,7 +34,7 @@ from incrowd.runs import results
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.build import NOTHING, Given, enrolled
 from incrowd.runs.card import card
-from incrowd.runs.client_work import ClientSession, ClientWork, assemble
+from incrowd.runs.client_work import ClientWork, LedgerSession, LedgerWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
@@ -54,6 +54,7 @@ from incrowd.runs.folder import (
     write_results,
 )
 from incrowd.runs.judgement import judged
+from incrowd.runs.record_work import assemble_records
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.settings import read_back
@@ -63,8 +64,8 @@ from incrowd.runs.silo_work import SiloSession, SiloWork
 from incrowd.runs.stopping import decision
 from incrowd.runs.trackers import Tracker, trackers
 
-UnitWork = ClientWork | SiloWork
-Session = ClientSession | SiloSession
+UnitWork = LedgerWork | SiloWork
+Session = LedgerSession | SiloSession
 
 
 class Run:
@@ -330,5 +331,7 @@ def work_of(
 ) -> UnitWork:
     """The data, the model, and the plan of these settings."""
     if isinstance(config, SiloConfig):
+        if config.privacy.noise_by == "server":
+            return assemble_records(config, given=given, schedule=schedule)
         return SiloWork(federation=assemble_silos(config, given=given))
     return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)

@@ -101,28 +101,66 @@ class SiloFederation:
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
 
-def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederation:
-    """Load the data, build the models and engines, state the plans, all unspent.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Silos:
+    """The silos of a run before any plan: `held` are theirs before the feature map replaced their examples.
 
-    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    Silos that are real parties have no `records` here.
     """
-    source = federated_data(config, given)
-    data = featured(config, source)
+
+    data: Clients
+    held: Clients
+    model: Model
+    loss: Loss
+    names: tuple[str, ...]
+    records: tuple[Records, ...]
+    declared: tuple[int, ...]
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the silos are real parties."""
+        return not self.records
+
+
+def silos_of(config: SiloConfig, given: Given = NOTHING) -> Silos:
+    """Load the data and build the model of a run of silos; see `assemble_silos`."""
+    held = federated_data(config, given)
+    data = featured(config, held)
     check_watched(config.stop, data)
-    wanted, elsewhere = config.local, isinstance(config.data, Parties)
     with section("local"):
-        loss = loss_of(wanted.loss, data.examples, given)
+        loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
     check_model(model, data, loss)
     with section("data"):
         _check_silos(data)
-    names = _names(data)
-    held = () if elsewhere else _records(data)
-    with _named_as_in_the_file():
+    with named_as_in_the_file():
+        declared = _declared(config, data)
+    return Silos(
+        data=data,
+        held=held,
+        model=model,
+        loss=loss,
+        names=_names(data),
+        records=() if isinstance(config.data, Parties) else _records(data),
+        declared=declared,
+    )
+
+
+def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederation:
+    """Load the data, build the models and engines, state the plans, all unspent.
+
+    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    """
+    if config.privacy.noise_by == "server":
+        remedy = 'audits know silos that noise their own steps: use "party"'
+        raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
+    silos = silos_of(config, given)
+    data, model, names = silos.data, silos.model, silos.names
+    with named_as_in_the_file():
         _validate.non_negative(room=config.privacy.room)
-        plans = _plans(config, _declared(config, data))
-        for name, plan, records in zip(names, plans, held, strict=not elsewhere):
+        plans = _plans(config, silos.declared)
+        for name, plan, records in zip(names, plans, silos.records, strict=not silos.elsewhere):
             plan.check_held(len(records), silo=name)
         _check_report(data, plans)
         clients = _client_level(config, model, data.clients)
@@ -132,16 +170,18 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
             compile=config.run.compile,
             contributions=sum(map(_contributions, plans)),
         )
-    engines = tuple(BatchedRecords(model, records, wanted, loss=loss, execution=execution) for records in held)
+    engines = tuple(
+        BatchedRecords(model, records, config.local, loss=silos.loss, execution=execution) for records in silos.records
+    )
     return SiloFederation(
         config=config,
         data=data,
-        held=source,
+        held=silos.held,
         model=model,
-        loss=loss,
+        loss=silos.loss,
         names=names,
         plans=plans,
-        records=held,
+        records=silos.records,
         engines=engines,
         clients=clients,
         randomness=randomness(config),
@@ -154,7 +194,7 @@ def _records(data: Clients) -> tuple[Records, ...]:
 
 
 @contextmanager
-def _named_as_in_the_file() -> Iterator[None]:
+def named_as_in_the_file() -> Iterator[None]:
     """Put the section's name before the field of a plan that an error names."""
     try:
         yield

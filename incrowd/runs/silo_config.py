@@ -9,6 +9,7 @@ from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.config import BasicRunOptions, CommonSections
+from incrowd.runs.data_config import Parties
 from incrowd.settings.descent import Descent
 from incrowd.settings.local import LossName
 from incrowd.settings.section import Counts, Every, Numbers, Section
@@ -38,6 +39,11 @@ class ClientLevelSection(Section):
 class PrivateRecords(Section):
     """The budget of each silo, and how it is used up over the rounds.
 
+    With `noise_by` "party" each silo takes DP-SGD steps and noises them, on a budget of its own. With "server" a round
+    is one step: each silo sends the clipped sum of a batch, in whole steps of a public grid, and the trusted server
+    noises the total. Then one plan protects the records of all silos, and `local.batch_size` is the expected batch of
+    all silos together.
+
     `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
     one for each. Only where the data are public it may be left out: then it is what each has (see
     `incrowd.privacy.plan.declared`).
@@ -52,7 +58,7 @@ class PrivateRecords(Section):
     """
 
     unit: Literal["record"] = "record"
-    noise_by: Literal["party"] = "party"
+    noise_by: Literal["server", "party"] = "party"
     epsilon: float | Numbers
     delta: float
     rounds: int = 10
@@ -74,6 +80,10 @@ class PrivateRecords(Section):
         if not self.hardlimit:
             remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
             raise ConfigError(field="privacy.hardlimit", value=False, remedy=remedy)
+        for name in ("noise_multiplier", "report_std", "weigh", "clients") if self.noise_by == "server" else ():
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                remedy = 'it goes with privacy.noise_by = "party": leave it out'
+                raise ConfigError(field=f"privacy.{name}", value=value, remedy=remedy)
         if self.clients is not None and self.report_std is not None:
             remedy = "a silo that tells of itself is not hidden among others, as privacy.clients promises: leave it out"
             raise ConfigError(field="privacy.report_std", value=self.report_std, remedy=remedy)
@@ -94,3 +104,14 @@ class SiloConfig(CommonSections):
     run: SiloRunOptions = SiloRunOptions()
     local: LocalRecords = LocalRecords()
     privacy: PrivateRecords
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse settings of steps that no silo takes."""
+        server = self.privacy.noise_by == "server"
+        if server and isinstance(self.data, Parties):
+            remedy = 'parties over a network noise their own steps: use "party"'
+            raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
+        for name in ("learning_rate", "momentum", "weight_decay", "epochs") if server else ():
+            if (value := getattr(self.local, name)) != LocalRecords.model_fields[name].default:
+                remedy = 'with privacy.noise_by = "server" the server takes the steps: set server.learning_rate'
+                raise ConfigError(field=f"local.{name}", value=value, remedy=remedy)

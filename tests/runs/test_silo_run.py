@@ -267,7 +267,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     [
         ("privacy.hardlimit=false", "privacy.hardlimit = False: leave it out"),
         ("privacy.pace=fast", "privacy.pace = 'fast': there is no such key"),
-        ("privacy.noise_by=server", "privacy.noise_by = 'server'"),
+        ("privacy.noise_by=client", "privacy.noise_by = 'client'"),
         ("privacy.room=-1", "privacy.room = -1"),
         ("privacy.epsilon=[8]", "privacy.epsilon = .*one for each of the 2 silos"),
         ("privacy.epsilon=0", "privacy.epsilon = 0"),

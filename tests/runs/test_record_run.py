@@ -1,0 +1,187 @@
+"""Runs whose silos send sums of clipped gradients to a server that adds the noise."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn
+
+import incrowd
+from incrowd.audit.wanted import audit
+from incrowd.data import load_digits
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.flower.simulation import Simulation
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.statement import SUMS_TRUST
+from incrowd.runs.advice import advice
+from incrowd.runs.data_ledgers import include_data
+from incrowd.runs.dry_run import cost_of, dry_run
+from incrowd.runs.recipes import config_of
+from incrowd.runs.run import Run, work_of
+from incrowd.runs.settings import parse, tables
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.trackers import Tracker
+
+SMALL = (
+    "features={name='none'}",
+    "model={kind='linear'}",
+    "data.clients=3",
+    "local={batch_size=400}",
+    "privacy={unit='record', noise_by='server', epsilon=4, delta=1e-5, rounds=6}",
+    "server={learning_rate=2.0}",
+    "run={plot=false, randomness='seeded', seed=7}",
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def small(*overrides: str) -> SiloConfig:
+    return parse(tables(overrides=(*SMALL, *overrides)), SiloConfig)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
+
+
+class Stops(Tracker):
+    """Interrupts a run after some rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def start(self, settings: object, past: object) -> None:
+        pass
+
+    def end(self, summary: object) -> None:
+        pass
+
+    def round(self, record: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_one_plan_and_one_ledger_protect_the_records_of_all_silos(tmp_path: Path) -> None:
+    summary = Run.create(small(), tmp_path / "run").train()
+    report = verify(tmp_path / "run" / "ledger.sqlite")
+    assert report["intact"]
+    assert (report["events"], summary["rounds"]) == (6, 6)
+    assert 3.99 < summary["epsilon"] <= 4.0
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert (statement["unit"], statement["trust"]) == ("record", SUMS_TRUST)
+    records = len(load_digits().train.labels)
+    assert f"400 of {records} records of all silos a round, 6 rounds" in statement["sampler"]
+    assert summary["accuracy"] > 0.5
+    assert not (tmp_path / "run" / "silos").exists()
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(tmp_path: Path) -> None:
+    Run.create(small(), tmp_path / "whole").train()
+    with pytest.raises(KeyboardInterrupt):
+        Run.create(small(), tmp_path / "stopped").train([Stops(3)])
+    Run.open(tmp_path / "stopped").train()
+    whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    assert all(np.array_equal(one, stopped[name]) for name, one in whole.items())
+
+
+@pytest.mark.parametrize("silos", [1, 5])
+def test_almost_without_noise_it_is_clipped_gradient_descent_on_all_records(silos: int, tmp_path: Path) -> None:
+    loose = (
+        "privacy.epsilon=1e7",
+        "model.init_scale=0.0",
+        "local={}",
+        f"data.clients={silos}",
+        "privacy.clip_norm=0.5",
+    )
+    Run.create(small(*loose), tmp_path / "run").train()
+    train = load_digits().train
+    x = torch.from_numpy(train.values(slice(None))).flatten(1)
+    y = torch.from_numpy(train.labels)
+    module = nn.Linear(64, 10)
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    found = weights(tmp_path / "run")
+    with torch.no_grad():
+        for _ in range(6):
+            slope = torch.softmax(module(x), 1) - nn.functional.one_hot(y, 10)
+            norms = slope.norm(dim=1) * (x.square().sum(1) + 1).sqrt()
+            slope = slope * (0.5 / norms.clamp_min(0.5))[:, None]
+            module.weight.sub_(2.0 * slope.T @ x / len(y))
+            module.bias.sub_(2.0 * slope.sum(0) / len(y))
+    largest = max(np.abs(one).max() for one in found.values())
+    for mine, theirs in zip(sorted(found.items()), sorted(module.state_dict().items()), strict=True):
+        assert np.abs(mine[1] - theirs[1].numpy()).max() < 0.02 * largest
+
+
+def test_the_front_door_takes_declared_records_and_keeps_one_budget(tmp_path: Path) -> None:
+    made = np.random.default_rng(0)
+    x = made.normal(size=(700, 5)).astype(np.float32)
+    parts = {"north": (x[:300], (x[:300, 0] > 0).astype(int)), "south": (x[300:], (x[300:, 0] > 0).astype(int))}
+    data = incrowd.Clients.from_partitions(parts, classes=2, name="wards", clients=2)
+
+    def federation(*records: int) -> incrowd.Federation:
+        privacy = incrowd.PrivateRecords(
+            noise_by="server", epsilon=2.0, delta=1e-5, rounds=4, records=records, ledger=str(tmp_path / "ledger")
+        )
+        return incrowd.Federation(nn.Linear(5, 2), data, privacy=privacy)
+
+    with pytest.raises(ConfigError, match="silo 1"):  # 300 are held
+        federation(200, 400).train(tmp_path / "refused", progress=False)
+    result = federation(310, 410).train(tmp_path / "run", progress=False)
+    assert result.epsilon <= 2.0
+    assert "720 records of all silos" in str(result.statement)
+    with pytest.raises(BudgetExceeded):
+        federation(310, 410).train(tmp_path / "again", progress=False)
+    with Ledger.read(tmp_path / "ledger") as ledger:
+        assert ledger.data_identity.unit == "record"
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("privacy.report_std=3", "privacy.report_std"),
+        ("privacy.noise_multiplier=3", "privacy.noise_multiplier"),
+        ("privacy.weigh='by records'", "privacy.weigh"),
+        ("privacy.clients={epsilon=1, delta=1e-3}", "privacy.clients"),
+        ("local={learning_rate=2}", "local.learning_rate"),
+        ("local={momentum=0.5}", "local.momentum"),
+        ("local={epochs=3}", "local.epochs"),
+        ("privacy.epsilon=[1.0, 2.0, 3.0]", "privacy.epsilon"),
+        ("privacy.records=200", "records of silo 1"),
+        ("local={batch_size=9999}", "local.batch_size"),
+    ],
+)
+def test_settings_of_steps_and_budgets_that_silos_do_not_have_are_refused(
+    override: str, field: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=field):
+        Run.create(small(override), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_and_advice_speak_of_all_records() -> None:
+    spend, left, budget = cost_of(work_of(small("privacy.room=1.0")))
+    assert (round(spend, 2), round(budget, 2)) == (4.0, 5.0)
+    assert left < 1.1
+    assert dry_run(small("privacy.rounds=2"))["clients"] == 3
+    said = " ".join(advice(work_of(small("privacy.epsilon=0.001", "data.clients=1"))))
+    assert "one silo learns alone" in said
+    assert "noise is" in said
+    with pytest.raises(ConfigError, match="public"):
+        include_data(tables(overrides=SMALL))
+
+
+def test_networks_audits_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
+        audit(None, overrides=SMALL)
+    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
+        Simulation(workers=1).train(Run.create(small(), tmp_path / "run"))
+    with pytest.raises(ConfigError, match="recipe = 'general'"):
+        config_of(tables(overrides=(*SMALL, "recipe='general'")))
+    parties = "data={name='parties', federation='wards', enrolled='keys', shape=[4], classes=2}"
+    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
+        small(parties)
