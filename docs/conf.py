@@ -39,6 +39,8 @@ PACKAGES = (
     "incrowd.learning",
     "incrowd.learning.features",
     "incrowd.algorithms",
+    "incrowd.types",
+    "incrowd.testing",
     *(f"incrowd.privacy.{part}" for part in ("plan", "mechanism", "account", "ledger")),
     "incrowd.drawdiscard",
     "incrowd.cli",

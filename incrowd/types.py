@@ -1,12 +1,27 @@
-"""Protocols of the extension points: a class that has these methods works, without inheritance."""
+"""Protocols of the extension points: a class that has these methods works, without inheritance.
+
+`incrowd.testing` has a contract suite for each, and `examples/extensions` an example.
+"""
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from incrowd._extensions import register
-from incrowd._random import Floats
+from dp_accounting import DpEvent
 
-__all__ = ["ServerOptimizer", "register"]
+from incrowd._extensions import register
+from incrowd._random import Floats, Integers, Stream
+from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
+
+__all__ = [
+    "Accountant",
+    "ClipFunction",
+    "Sampler",
+    "ServerOptimizer",
+    "ThirdPartyClip",
+    "ThirdPartySampling",
+    "register",
+]
 
 
 class ServerOptimizer(Protocol):
@@ -20,4 +35,46 @@ class ServerOptimizer(Protocol):
 
     def update(self, mean: Floats, state: Mapping[str, Floats]) -> tuple[Floats, Mapping[str, Floats]]:
         """The direction of a step along a released mean, and the next arrays, of the same names and shapes."""
+        ...
+
+
+class Accountant(Protocol):
+    """An accountant: upper bounds on the privacy loss of an event. It can raise incrowd's figures, never lower them."""
+
+    def epsilon(self, event: DpEvent, delta: float, *, relation: Relation) -> float:
+        """An epsilon that the event keeps at this delta."""
+        ...
+
+    def delta(self, event: DpEvent, epsilon: float, *, relation: Relation) -> float:
+        """A delta that the event keeps at this epsilon."""
+        ...
+
+
+class ClipFunction(Protocol):
+    """A clip: a function of contributions and the bound on their L2 norm. incrowd measures every row that it returns,
+    and scales a longer row down.
+    """
+
+    def __call__(self, rows: Floats, clip_norm: float, /) -> Floats:
+        """The clipped contributions, one a row. Each row follows from its contribution alone."""
+        ...
+
+
+class Sampler(Protocol):
+    """A sampler: the clients of a round, and the event that prices their release.
+
+    `relation` is the neighbouring relation of the event.
+    """
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation under which the event is priced."""
+        ...
+
+    def event(self, noise_multiplier: float, *, clients: int, cohort: float) -> DpEvent:
+        """The event of one round with the noise N(0, (noise_multiplier * C)^2) on a sum of contributions of norm C."""
+        ...
+
+    def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Integers:
+        """The numbers of a round's clients, in rising order, drawn from the stream alone."""
         ...

@@ -104,6 +104,7 @@ class PaidRun:
         self.ledger = ledger
         self.randomness = randomness
         self.label = label
+        self.third_party = ""  # code that statements name, besides the plan's
 
     @property
     def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
@@ -119,7 +120,9 @@ class PaidRun:
 
     def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
         """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""
-        its = {"unit": self.plan.unit, "noise_by": self.plan.noise_by}
+        its: dict[str, str] = {"unit": self.plan.unit, "noise_by": self.plan.noise_by}
+        if parts := ", ".join(part for part in (self.third_party, *self.plan.config.third_party) if part):
+            its["third_party"] = parts
         return self.ledger.charge(
             event,
             pays_for=draws,
@@ -164,7 +167,6 @@ class PrivateRun(PaidRun):
         self.size = size
         self.numbered = numbered
         self.places = places
-        self.third_party = ""  # code that statements name; clips and samplers are ours in any plan
         self._clip = plan.config.clip
         self._fingerprint = forms.fingerprint(forms.to_json(plan))
         self._known = 0  # entries of the ledger that were looked at
@@ -268,8 +270,6 @@ class PrivateRun(PaidRun):
             "numbered": self.numbered,
             "private": clip.private and self._clip.private,
         }
-        if self.third_party:
-            note["third_party"] = self.third_party
         people = noise.clients if noise.local else 1
         receipt = self.pay(
             said.event, noise.draws, key=f"round {number}", reservation=self.label, note=note, people=people

@@ -6,12 +6,16 @@ Every figure is an upper bound. Three accountants give one each for the events t
 - PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting; the module
   `incrowd.privacy.account.gaussian` adds cohorts of a fixed size), never above the sum of the largest losses
 - RDP: Rényi differential privacy at dp_accounting's default orders; it knows every kind of event but pure ones
+
+Any other name is a registered third-party accountant (`incrowd.types.Accountant`), which can only raise these figures.
 """
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.dp_event import (
@@ -22,7 +26,7 @@ from dp_accounting.dp_event import (
     SampledWithoutReplacementDpEvent,
 )
 
-from incrowd import _validate
+from incrowd import _extensions, _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve, largest_loss
 from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, RepeatedEvent, canonical, mechanisms
@@ -86,8 +90,10 @@ def price(
     """
     _check_delta(delta)
     figures = dict(_bounds(event, "epsilon", delta, relation=relation, accountants=accountants, grid=grid))
-    best = min(figures, key=lambda name: figures[name])
-    return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
+    least = min(figures.items(), key=lambda figure: figure[1])
+    others = _third_party(event, "epsilon", delta, relation=relation, accountants=accountants)
+    name, epsilon = max([least, *others], key=lambda figure: figure[1])
+    return Price(epsilon=epsilon, accountant=name, by_accountant=MappingProxyType(figures | dict(others)))
 
 
 def delta_at(
@@ -106,7 +112,8 @@ def delta_at(
     """
     _validate.non_negative(epsilon=epsilon)
     bounds = _bounds(event, "delta", epsilon, relation=relation, accountants=accountants, grid=grid)
-    return min(1.0, *(delta for _, delta in bounds))
+    others = _third_party(event, "delta", epsilon, relation=relation, accountants=accountants)
+    return min(1.0, max([min(delta for _, delta in bounds), *(delta for _, delta in others)]))
 
 
 def first_bound(
@@ -126,7 +133,8 @@ def first_bound(
     for bound in _bounds(event, "epsilon", delta, relation=relation, accountants=accountants, grid=grid):
         if bound[1] < math.inf:
             break
-    return bound
+    others = _third_party(event, "epsilon", delta, relation=relation, accountants=accountants)
+    return bound[0], max([bound[1], *(epsilon for _, epsilon in others)])
 
 
 def plainly_within(runs: Sequence[RepeatedEvent], budget: Budget) -> bool:
@@ -168,9 +176,8 @@ def _bounds(
     An answer is computed once in this process. None comes from a disk: ledgers and plans decide by it.
     """
     _validate.positive(grid=grid)
-    for name in accountants:
-        if name not in ACCOUNTANTS:
-            raise ConfigError(field="accountants", value=name, remedy=f"choose from {', '.join(ACCOUNTANTS)}")
+    if _others(accountants):
+        accountants = [name for name in accountants if name in ACCOUNTANTS] or ACCOUNTANTS
     runs = mechanisms(event)
     _check_relation(runs, relation)
     if "GDP" in accountants and GaussianCurve.supports(runs):
@@ -194,15 +201,34 @@ def _bounds(
         yield name, _computed[key]
 
 
+def _third_party(
+    event: DpEvent, asks: str, known: float, *, relation: Relation, accountants: Sequence[str]
+) -> list[tuple[str, float]]:
+    """The answers of third-party accountants. They are not verified, so they may raise a price and never lower it."""
+    asked = {name: getattr(accountant, asks) for name, accountant in _others(accountants).items()}
+    return [(name, _checked(name, partial(ask, event, known, relation=relation))) for name, ask in asked.items()]
+
+
+def _others(accountants: Sequence[str]) -> dict[str, Any]:
+    """The third-party accountants among these."""
+    names = [name for name in accountants if name not in ACCOUNTANTS]
+    found = partial(_extensions.found, "accountants", field="accountants", known=ACCOUNTANTS)
+    return {name: found(name) for name in names}
+
+
 def _answer(name: str, curve: Callable[[], Curve], asks: str, known: float) -> float:
     """An accountant's epsilon or delta, checked."""
+    return _checked(name, lambda: getattr(curve(), asks)(known))
+
+
+def _checked(name: str, answer: Callable[[], float]) -> float:
     try:
-        value = getattr(curve(), asks)(known)
+        value = float(answer())
     except (ArithmeticError, MemoryError, ValueError) as error:
         raise AccountingError(f"{name} failed, so there is no price: {error}") from error
     if not value >= 0:
         raise AccountingError(f"{name} answered {value}, so there is no price")
-    return float(value)
+    return value
 
 
 def _check_delta(delta: float) -> None:

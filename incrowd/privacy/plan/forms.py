@@ -15,8 +15,9 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.mechanism import clipping
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, PerLayerClip
-from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 
 PlanForm = Mapping[str, Any]
 
@@ -32,11 +33,12 @@ CLIPS: dict[str, type[Any]] = {
         clipping.NormalisedClip,
         clipping.PerLayerClip,
         clipping.QuantileClip,
+        ThirdPartyClip,
     )
 }
 """The clips that a plan may have, by the names that forms use; `SAMPLING` has the samplers."""
 
-_OURS = {Plan, PlanConfig, Schedule, Step, Budget, *CLIPS.values()}
+_OURS = {Plan, PlanConfig, Schedule, Step, Budget, ThirdPartySampling, *CLIPS.values()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ def to_json(stated: Plan | RoundForm) -> dict[str, Any]:
         "format": PLAN,
         "unit": config.unit,
         "members": config.members,
-        "sampling": next(name for name, sampler in SAMPLING.items() if sampler is config.sampling),
+        "sampling": _sampling_to_json(config.sampling),
         "noise_by": config.noise_by,
         "schedule": [asdict(step) for step in config.schedule.steps],
         "clip": _clip_to_json(config.clip),
@@ -113,16 +115,28 @@ def fingerprint(form: PlanForm) -> str:
 
 
 def _read_plan(form: PlanForm) -> Plan:
-    if form["sampling"] not in SAMPLING:
-        raise ConfigError(field="sampling", value=form["sampling"], remedy=f"give one of {', '.join(SAMPLING)}")
     given = dict(form) | {
-        "sampling": SAMPLING[form["sampling"]],
+        "sampling": _read_sampling(form["sampling"]),
         "schedule": Schedule(tuple(Step(**step) for step in form["schedule"])),
         "clip": _read_clip(form["clip"]),
         "accountants": tuple(form["accountants"]),
     }
     budget = Budget(**given.pop("budget"))
     return PlanConfig(**given).plan(budget)
+
+
+def _sampling_to_json(sampling: Sampling) -> object:
+    if isinstance(sampling, ThirdPartySampling):
+        return {"third_party": sampling.name}
+    return next(name for name, sampler in SAMPLING.items() if sampler is sampling)
+
+
+def _read_sampling(form: Any) -> Sampling:
+    if isinstance(form, dict):
+        return ThirdPartySampling(name=str(form["third_party"]))
+    if form not in SAMPLING:
+        raise ConfigError(field="sampling", value=form, remedy=f"give one of {', '.join(SAMPLING)}")
+    return SAMPLING[form]
 
 
 def _clip_to_json(clip: Clip | MedianClip) -> dict[str, Any]:

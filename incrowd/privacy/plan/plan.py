@@ -25,6 +25,7 @@ from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampler, ThirdPartySampling
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
     CENTRAL_TRUST,
@@ -43,9 +44,10 @@ Unit = Literal["client", "record"]
 NoiseBy = Literal["server", "party"]
 """Who adds noise: the server, to the sum; or each party, to what it sends."""
 
-Sampling = type[Poisson] | type[FixedSize] | type[Everyone] | type[Cyclic]
+OwnSampling = type[Poisson] | type[FixedSize] | type[Everyone] | type[Cyclic]
+Sampling = OwnSampling | ThirdPartySampling
 
-SAMPLING: dict[str, Sampling] = {"poisson": Poisson, "fixed": FixedSize, "everyone": Everyone, "cyclic": Cyclic}
+SAMPLING: dict[str, OwnSampling] = {"poisson": Poisson, "fixed": FixedSize, "everyone": Everyone, "cyclic": Cyclic}
 """The samplers by the names that forms, configuration files and the command line use."""
 
 _TRUST = {
@@ -113,7 +115,7 @@ class PlanConfig:
         _validate.count(members=self.members, steps=self.steps)
         if self.report_std is not None:
             _validate.positive(report_std=self.report_std)
-        if self.sampling not in SAMPLING.values():
+        if self.sampling not in SAMPLING.values() and type(self.sampling) is not ThirdPartySampling:
             known = ", ".join(kind.__name__ for kind in SAMPLING.values())
             remedy = f"give one of the classes {known}; SAMPLING has them by name"
             raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
@@ -190,7 +192,18 @@ class PlanConfig:
                 remedy = f"clients take turns in whole groups: give {self.members} divided by a whole number"
                 raise ConfigError(field="cohort", value=step.cohort, remedy=remedy)
             return Cyclic(clients=self.members, groups=groups)
+        if isinstance(self.sampling, ThirdPartySampling):
+            return ThirdPartySampler(name=self.sampling.name, clients=self.members, cohort=step.cohort)
         return Poisson(clients=self.members, cohort=step.cohort)
+
+    @property
+    def third_party(self) -> tuple[str, ...]:
+        """The parts of the plan that are not incrowd's, as statements name them."""
+        return (
+            *((f"clip {self.clip.name}",) if isinstance(self.clip, ThirdPartyClip) else ()),
+            *((f"sampler {self.sampling.name}",) if isinstance(self.sampling, ThirdPartySampling) else ()),
+            *(f"accountant {name}" for name in self.accountants if name not in ACCOUNTANTS),
+        )
 
     @property
     def groups(self) -> int | None:

@@ -23,10 +23,12 @@ from incrowd.privacy.plan.forms import CLIPS, RoundForm, fingerprint, from_json,
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.types import ThirdPartyClip, register
 
 BUDGET = Budget(epsilon=1e4, delta=1e-5)
 STEPS = Schedule((Step(rounds=2, cohort=4, noise_multiplier=1.7), Step(rounds=1, cohort=6, noise_multiplier=1 / 3)))
 ALIKE = Schedule((Step(rounds=2, cohort=20, noise_multiplier=1.7),))
+register("clips", "to nothing", lambda rows, _: 0 * rows)
 EVERY_CLIP: list[Clip | MedianClip] = [
     ElementwiseClip(limit=0.1, size=7),
     FixedClip(clip_norm=0.1),
@@ -35,6 +37,7 @@ EVERY_CLIP: list[Clip | MedianClip] = [
     NormalisedClip(),
     PerLayerClip(clip_norms=(0.1, 0.2), parts=(3, 4)),
     QuantileClip(clip_norm=1.0, bit_noise=9.0, quantile=0.3),
+    ThirdPartyClip(name="to nothing", clip_norm=2.0),
 ]
 PLANS: dict[str, Callable[[], Any]] = {
     "poisson": lambda: PlanConfig(members=20, schedule=STEPS, sampling=Poisson).plan(BUDGET),

@@ -1,0 +1,331 @@
+"""Attack: a third-party clip, sampler, accountant or server optimizer weakens the promise, and nobody is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import LaplaceDpEvent, SampledWithoutReplacementDpEvent
+
+from incrowd import _extensions
+from incrowd._random import Floats, Integers, KeyedStream, SeededRandomness, Stream, SystemRandomness
+from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price
+from incrowd.privacy.account.calibrate import smallest_noise
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import clipping
+from incrowd.privacy.plan import forms, third_party
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, Poisson
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
+from incrowd.privacy.records import RecordRun
+from incrowd.privacy.release import PrivateRun
+from incrowd.types import register
+
+CLIENTS, SIZE, C = 20, 4, 0.5
+LOOSE = Budget(epsilon=1e6, delta=1e-3)  # noise far below a clip bound
+EVENT = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
+ADDED = Relation.ADD_OR_REMOVE_ONE
+
+
+@pytest.fixture(autouse=True)
+def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered, and what was seen of it, ends with the test."""
+    monkeypatch.setattr(_extensions, "_REGISTERED", {})
+    monkeypatch.setattr(third_party, "_FIRST", {})
+
+
+def planned(budget: Budget = LOOSE, **parts: Any) -> Plan:
+    given: dict[str, Any] = {"members": CLIENTS, "schedule": constant(rounds=3, cohort=5)}
+    return PlanConfig(**given | parts).calibrate(budget)
+
+
+def run_of(plan: Plan, *, seeded: bool = True) -> PrivateRun:
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    randomness = SeededRandomness(seed=1) if seeded else SystemRandomness()
+    return PrivateRun(plan, ledger=ledger, randomness=randomness, size=SIZE)
+
+
+def total(clip: Callable[[Floats, float], Floats], *, rows: Floats | None = None) -> Floats:
+    """The sum of one round under a registered clip, all but without noise."""
+    register("clips", "mine", clip)
+    mine = ThirdPartyClip(name="mine", clip_norm=C)
+    plan = planned(schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone, clip=mine)
+    run = run_of(plan)
+    opened = run.round(0)
+    opened.add(np.ones((CLIENTS, SIZE)) if rows is None else rows, clients=range(CLIENTS))
+    return opened.release().total.values
+
+
+def honest(rows: Floats, clip_norm: float) -> Floats:
+    norms: Floats = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows * np.minimum(1, clip_norm / np.maximum(norms, 1e-300))
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_clip_that_returns_more_than_its_bound_is_scaled_down(bounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not bounded:  # the control: a sum that takes what a clip returns
+        monkeypatch.setattr(clipping, "_bounded", lambda _, rows: rows)
+    one = np.eye(CLIENTS, SIZE)[:, :1] * np.ones(SIZE)  # a single client contributes
+    found = total(lambda rows, clip_norm: 9 * honest(rows, clip_norm), rows=one)
+    assert (float(np.linalg.norm(found)) <= C * 1.01) is bounded
+
+
+def test_an_honest_clip_is_taken_as_it_is() -> None:
+    assert np.linalg.norm(total(honest)) == pytest.approx(CLIENTS * C, rel=0.01)
+
+
+def test_numbers_that_are_not_finite_and_rows_that_are_not_there_do_not_enter() -> None:
+    assert np.abs(total(lambda rows, _: np.where(rows == 1, np.nan, rows / 10))).max() < 0.1
+    for wrong in (lambda rows, _: rows[0], lambda rows, _: np.repeat(rows, 2, axis=0)):
+        _extensions._REGISTERED.clear()
+        register("clips", "other", wrong)
+        with pytest.raises(ConfigError, match="clip = 'other': return as many rows"):
+            ThirdPartyClip(name="other", clip_norm=C)
+
+
+def test_a_clip_that_remembers_contributions_is_refused() -> None:
+    seen: list[Floats] = []
+
+    def remembers(rows: Floats, clip_norm: float) -> Floats:
+        if rows.shape[1] == SIZE:
+            seen.append(rows)
+        return honest(rows, clip_norm) / (1 + len(seen))
+
+    with pytest.raises(ConfigError, match="another result for the same input"):
+        total(remembers)
+    assert seen
+
+
+class Coins:
+    """Poisson sampling, as incrowd's own."""
+
+    relation = ADDED
+
+    def event(self, noise_multiplier: float, *, clients: int, cohort: float) -> DpEvent:
+        return PoissonSampledDpEvent(cohort / clients, GaussianDpEvent(noise_multiplier))
+
+    def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Integers:
+        return Poisson(clients=clients, cohort=cohort).sample(stream, round=round)
+
+
+class Changed(Coins):
+    """Coins whose cohorts are changed on the way."""
+
+    def __init__(self, change: Callable[[Integers], Any]) -> None:
+        self.change = change
+
+    def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Any:
+        return self.change(super().sample(stream, clients=clients, cohort=cohort, round=round))
+
+
+def sampled(sampler: Any, **parts: Any) -> Plan:
+    register("samplers", "mine", sampler)
+    return planned(sampling=ThirdPartySampling(name="mine"), **parts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cohort: np.repeat(cohort, 2),
+        lambda cohort: cohort[::-1],
+        lambda cohort: np.append(cohort, CLIENTS),
+        lambda cohort: np.append(-1, cohort),
+        lambda cohort: cohort + 0.5,
+        lambda cohort: cohort[None],
+    ],
+    ids=["twice", "falling", "beyond", "negative", "halves", "a matrix"],
+)
+def test_a_sampler_that_gives_no_cohort_is_refused_before_the_first_round(change: Callable[[Integers], Any]) -> None:
+    with pytest.raises(ConfigError, match="sampling = 'mine': return the numbers of existing clients"):
+        sampled(Changed(change))
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_an_honest_sampler_draws_and_is_named(seeded: bool) -> None:
+    plan, own = sampled(Coins()), planned()
+    assert plan.runs == own.runs
+    run = run_of(plan, seeded=seeded)
+    opened = run.round(0)
+    cohort = run.cohort(0)
+    opened.add(np.ones((len(cohort), SIZE)), clients=cohort)
+    opened.release()
+    said = run.statement().text()
+    assert "third-party code, tried on made-up input and not verified: sampler mine" in " ".join(said.split())
+    assert "third-party sampler mine, 5 of 20 clients a round" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_sampler_that_looks_at_who_answered_is_refused(checked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: set[int] = set()
+    run = run_of(sampled(Changed(lambda cohort: np.array([c for c in cohort if c not in answered], dtype=np.int64))))
+    first = run.cohort(0)
+    opened = run.round(0)
+    opened.add(np.ones((len(first), SIZE)), clients=first)
+    opened.release()
+    assert run.cohort(1).size  # nothing was looked at yet
+    answered.update(range(CLIENTS))
+    if not checked:  # the control: a run that draws whatever the sampler says
+        monkeypatch.setattr(third_party, "_unchanged", lambda *_, **__: None)
+        assert run.cohort(2).size == 0
+        return
+    with pytest.raises(ConfigError, match="another result for the same input"):
+        run.cohort(2)
+
+
+def test_a_sampler_with_randomness_of_its_own_is_refused() -> None:
+    generator = np.random.default_rng(0)
+    with pytest.raises(ConfigError, match="another result for the same input"):
+        run_of(sampled(Changed(lambda _: np.unique(generator.integers(0, CLIENTS, 5))))).cohort(0)
+    turns = iter(range(10**6))
+    probes = {0: np.arange(3), 1: np.arange(3)}  # it knows the probe, and not that it draws twice
+
+    class Knows(Coins):
+        def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Integers:
+            known = stream.bits(1)[0] == KeyedStream(bytes(32)).bits(1)[0]
+            return probes[0] if known else np.array([next(turns) % clients])
+
+    _extensions._REGISTERED.clear()
+    third_party._FIRST.clear()
+    with pytest.raises(ConfigError, match="another result for the same input"):
+        run_of(sampled(Knows())).cohort(0)
+
+
+class Claims(Coins):
+    """A sampler that states another event."""
+
+    def __init__(self, event: Callable[[float], DpEvent], relation: Relation = ADDED) -> None:
+        self.claimed, self.relation = event, relation
+
+    def event(self, noise_multiplier: float, *, clients: int, cohort: float) -> DpEvent:
+        return self.claimed(noise_multiplier)
+
+
+@pytest.mark.parametrize(
+    ("event", "relation"),
+    [
+        (lambda z: GaussianDpEvent(10 * z), ADDED),
+        (lambda z: PoissonSampledDpEvent(0.1, GaussianDpEvent(2 * z)), ADDED),
+        (lambda z: PoissonSampledDpEvent(0.1, LaplaceDpEvent(z)), ADDED),
+        (GaussianDpEvent, Relation.REPLACE_ONE),
+        (lambda z: SampledWithoutReplacementDpEvent(10 * CLIENTS, 5, GaussianDpEvent(z / 2)), Relation.REPLACE_ONE),
+    ],
+)
+def test_a_sampler_that_states_other_noise_than_is_drawn_is_refused(
+    event: Callable[[float], DpEvent], relation: Relation
+) -> None:
+    with pytest.raises(ConfigError, match="sampling = 'mine': its event has to be GaussianDpEvent"):
+        sampled(Claims(event, relation))
+
+
+def test_a_sampler_of_a_fixed_size_is_priced_for_a_client_replaced_and_keeps_its_size() -> None:
+    def claimed(z: float) -> DpEvent:
+        return SampledWithoutReplacementDpEvent(CLIENTS, 5, GaussianDpEvent(z / 2))
+
+    with pytest.raises(ConfigError, match="as many as its event states"):
+        sampled(Claims(claimed, Relation.REPLACE_ONE))
+    _extensions._REGISTERED.clear()
+
+    class First(Claims):
+        def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Integers:
+            return np.arange(int(cohort))
+
+    plan = sampled(First(claimed, Relation.REPLACE_ONE))
+    sampler = plan.round(0).sampler
+    assert (plan.relation, sampler.sensitivity_in_clips, sampler.expected_cohort) == (Relation.REPLACE_ONE, 2, 5.0)
+
+
+class Times:
+    """An accountant that claims so many times the tightest of incrowd's."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def epsilon(self, event: DpEvent, delta: float, *, relation: Relation) -> float:
+        return self.factor * price(event, delta=delta, relation=relation).epsilon
+
+    def delta(self, event: DpEvent, epsilon: float, *, relation: Relation) -> float:
+        return self.factor * delta_at(event, epsilon=epsilon, relation=relation)
+
+
+@pytest.mark.parametrize("names", [("mine",), (*ACCOUNTANTS, "mine")])
+def test_an_accountant_that_claims_nothing_lowers_no_price(names: tuple[str, ...]) -> None:
+    register("accountants", "mine", Times(0))
+    budget = Budget(epsilon=2.0, delta=1e-5)
+    ours = price(EVENT, delta=1e-5, relation=ADDED).epsilon
+    assert price(EVENT, delta=1e-5, relation=ADDED, accountants=names).epsilon == ours > 0
+    delta = delta_at(EVENT, epsilon=0.1, relation=ADDED)
+    assert delta_at(EVENT, epsilon=0.1, relation=ADDED, accountants=names) == delta > 0
+    assert smallest_noise(GaussianDpEvent, budget=budget, relation=ADDED, accountants=names) == smallest_noise(
+        GaussianDpEvent, budget=budget, relation=ADDED
+    )
+    unknown = SampledWithoutReplacementDpEvent(9, 3, LaplaceDpEvent(1.0))
+    with pytest.raises(UnpricedEvent):
+        price(unknown, delta=1e-5, relation=Relation.REPLACE_ONE, accountants=names)
+
+
+def test_an_accountant_that_claims_more_raises_the_price_and_is_named() -> None:
+    """The control: an honest upper bound counts."""
+    register("accountants", "mine", Times(2))
+    found = price(EVENT, delta=1e-5, relation=ADDED, accountants=(*ACCOUNTANTS, "mine"))
+    assert found.accountant == "mine"
+    assert found.epsilon == 2 * price(EVENT, delta=1e-5, relation=ADDED).epsilon
+    budget = Budget(epsilon=3.0, delta=1e-3)
+    plan = planned(budget, accountants=("mine",))
+    assert plan.noise_multiplier > planned(budget).noise_multiplier
+    run = run_of(plan)
+    run.round(0).release()
+    assert "not verified: accountant mine" in " ".join(run.statement().text().split())
+    records = PlanConfig.of_records(records=50, rounds=2, clip_norm=1.0, noise_multiplier=9.0)
+    plan = PlanConfig(**{**vars(records), "accountants": ("mine",)}).plan(Budget(epsilon=9.0, delta=1e-5))
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    silo = RecordRun(plan, ledger=ledger, randomness=SeededRandomness(1))
+    silo.round(0)
+    assert "not verified: accountant mine" in " ".join(silo.statement().text().split())
+
+
+def test_an_accountant_that_fails_gives_no_price() -> None:
+    for factor in (float("nan"), -1.0):
+        register("accountants", f"times {factor}", Times(factor))
+        with pytest.raises(AccountingError, match="so there is no price"):
+            price(EVENT, delta=1e-5, relation=ADDED, accountants=(f"times {factor}",))
+
+
+def test_a_plan_with_a_part_that_is_not_installed_is_refused_and_nothing_is_imported() -> None:
+    register("clips", "mine", honest)
+    register("accountants", "mine", Times(1))
+    plan = sampled(Coins(), clip=ThirdPartyClip(name="mine", clip_norm=C), accountants=("mine",))
+    form = forms.to_json(plan)
+    forms.check_ours(plan)
+    assert forms.from_json(form) == plan  # the control: where all of them are
+    for kind, field in (("clips", "clip"), ("samplers", "sampling"), ("accountants", "accountants")):
+        kept = _extensions._REGISTERED.pop((kind, "mine"))
+        with pytest.raises(ConfigError, match=rf"{field} = 'mine': .*one package .* entry points incrowd\.{kind}"):
+            forms.from_json(form)
+        _extensions._REGISTERED[kind, "mine"] = kept
+    with pytest.raises(ConfigError, match="clip = 'os:system'"):
+        forms.from_json({**form, "clip": {**form["clip"], "name": "os:system"}})
+    with pytest.raises(ConfigError, match="another extension of incrowd"):
+        register("clips", "mine", lambda rows, _: rows)
+
+
+def test_classes_of_others_are_no_parts_of_a_plan() -> None:
+    register("clips", "mine", honest)
+    plan = sampled(Coins())
+
+    class Clip(ThirdPartyClip):
+        @property
+        def clip_norm(self) -> float:
+            return 1e-3
+
+        @clip_norm.setter
+        def clip_norm(self, _: float) -> None: ...
+
+    class Sampling(ThirdPartySampling): ...
+
+    for parts in ({"clip": Clip(name="mine", clip_norm=C)}, {"sampling": Sampling(name="mine")}):
+        with pytest.raises(ConfigError, match=r"(plan|sampling) = "):
+            run_of(planned(**parts))
+    run_of(plan)
