@@ -25,6 +25,9 @@ Metrics = dict[str, Any]
 BINS = 15
 """The number of equal bins of the calibration error."""
 
+_OF_CLASSES = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "brier", "calibration_error", "per_class")
+_OF_ONE_CLASS = ("class", "precision", "recall", "f1", "auc", "support")
+
 
 def metrics(
     outputs: NDArray[np.floating[Any]],
@@ -74,27 +77,28 @@ def of_classes(chances: Floats, labels: NDArray[np.int64], *, classes: int) -> M
     """
     classes = max(classes, chances.shape[1])
     chances = np.pad(chances, ((0, 0), (0, classes - chances.shape[1])))
-    nothing = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "brier", "calibration_error", "per_class")
     if not len(labels):
-        return {**dict.fromkeys(nothing), "baseline": {"accuracy": None, "balanced_accuracy": None}}
-    present = np.bincount(labels, minlength=classes)
-    baseline = {"accuracy": float(present.max() / len(labels)), "balanced_accuracy": 1 / int((present > 0).sum())}
+        return {**dict.fromkeys(_OF_CLASSES), "baseline": {"accuracy": None, "balanced_accuracy": None}}
+    support = np.bincount(labels, minlength=classes)
+    baseline = {"accuracy": float(support.max() / len(labels)), "balanced_accuracy": 1 / int((support > 0).sum())}
     if not np.isfinite(chances).all():
-        return {**dict.fromkeys(nothing), "baseline": baseline}
+        return {**dict.fromkeys(_OF_CLASSES), "baseline": baseline}
     predicted = chances.argmax(axis=1)
-    rows = _by_class(chances, predicted, labels, classes)
-    known = [row for row in rows if row["support"]]
-    seen = [row for row in rows if row["support"] or (predicted == row["class"]).any()]
-    return {
-        "accuracy": float((predicted == labels).mean()),
-        "balanced_accuracy": _mean([row["recall"] for row in known]),
-        "macro_f1": _mean([row["f1"] for row in seen]),
-        "auc": rows[1]["auc"] if classes == 2 else _mean([row["auc"] for row in rows]),
-        "brier": _brier(chances, labels, classes),
-        "calibration_error": calibration_error(chances, labels),
-        "per_class": rows,
-        "baseline": baseline,
-    }
+    right, guesses = (np.bincount(one, minlength=classes) for one in (labels[predicted == labels], predicted))
+    precision, recall, f1 = _ratio(right, guesses), _ratio(right, support), _ratio(2 * right, guesses + support)
+    aucs = [roc_auc(labels == place, chances[:, place]) for place in range(classes)]
+    distance = float(((chances - np.eye(classes)[labels]) ** 2).sum(axis=1).mean())
+    columns = range(classes), precision.tolist(), recall.tolist(), f1.tolist(), aucs, support.tolist()
+    figures = (
+        float(right.sum() / len(labels)),
+        float(recall[support > 0].mean()),
+        float(f1[support + guesses > 0].mean()),
+        aucs[1] if classes == 2 else _mean(aucs),
+        distance / 2 if classes == 2 else distance,
+        calibration_error(chances, labels),
+        [dict(zip(_OF_ONE_CLASS, row, strict=True)) for row in zip(*columns, strict=True)],
+    )
+    return {**dict(zip(_OF_CLASSES, figures, strict=True)), "baseline": baseline}
 
 
 def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
@@ -142,46 +146,16 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return single | {f"baseline_{name}": value for name, value in metrics["baseline"].items()}
 
 
-def _by_class(
-    chances: Floats, predicted: NDArray[np.int64], labels: NDArray[np.int64], classes: int
-) -> list[dict[str, Any]]:
-    support, said = (np.bincount(one, minlength=classes) for one in (labels, predicted))
-    right = np.bincount(labels[predicted == labels], minlength=classes)
-    return [
-        {
-            "class": place,
-            "precision": _share(right[place], said[place]),
-            "recall": _share(right[place], support[place]),
-            "f1": _share(2 * right[place], said[place] + support[place]),
-            "auc": roc_auc(labels == place, chances[:, place]),
-            "support": int(support[place]),
-        }
-        for place in range(classes)
-    ]
-
-
-def _share(part: int, whole: int) -> float:
-    """A ratio; 0 for a denominator of 0."""
-    return float(part / whole) if whole else 0.0
-
-
-def _brier(chances: Floats, labels: NDArray[np.int64], classes: int) -> float:
-    truth = np.eye(classes)[labels]
-    total = float(((chances - truth) ** 2).sum(axis=1).mean())
-    return total / 2 if classes == 2 else total
+def _ratio(parts: NDArray[np.int64], wholes: NDArray[np.int64]) -> Floats:
+    """Ratios; 0 for a denominator of 0."""
+    return np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes > 0)
 
 
 def _errors(predicted: Floats, labels: Floats) -> Metrics:
-    if not np.isfinite(predicted).all():
-        return dict.fromkeys(("mse", "rmse", "mae"))
-    with np.errstate(over="ignore"):
-        mse = float(((predicted - labels) ** 2).mean())
-    mae = float(np.abs(predicted - labels).mean())
-    return {
-        "mse": mse if np.isfinite(mse) else None,
-        "rmse": float(np.sqrt(mse)) if np.isfinite(mse) else None,
-        "mae": mae if np.isfinite(mae) else None,
-    }
+    with np.errstate(over="ignore", invalid="ignore"):
+        mse, mae = float(((predicted - labels) ** 2).mean()), float(np.abs(predicted - labels).mean())
+        errors = {"mse": mse, "rmse": float(np.sqrt(mse)), "mae": mae}
+    return {name: error if np.isfinite(error) else None for name, error in errors.items()}
 
 
 def _r2(predicted: Floats, labels: Floats) -> float | None:

@@ -16,9 +16,17 @@ from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomne
 from incrowd.audit.finding import Check
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, NormalisedClip, PerLayerClip
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    ElementwiseClip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    clip_rows,
+)
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
 _ROUNDING = 1e-4
@@ -258,6 +266,8 @@ def slowly_clipped(clip: Clip, row: Floats) -> Floats:
         return np.zeros_like(row)
     if isinstance(clip, ElementwiseClip):
         return np.clip(row, -clip.limit, clip.limit)
+    if isinstance(clip, ThirdPartyClip):
+        return clip_rows(clip, row).rows.reshape(-1)
     return np.concatenate([_part(clip, part, bound) for part, bound in _parts(clip, row)])
 
 

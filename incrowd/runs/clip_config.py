@@ -14,6 +14,7 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
+from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.settings.section import Numbers, Section, tag
 
 
@@ -95,6 +96,18 @@ class MedianSection(Section):
         return MedianClip(floor=self.floor)
 
 
+class ThirdPartySection(Section):
+    """A registered clip function of another package (`incrowd.types.ThirdPartyClip`), with its bound."""
+
+    kind: Literal["third-party"]
+    name: str
+    clip_norm: float
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
+        """See `NormalisedSection.clip`."""
+        return ThirdPartyClip(name=self.name, clip_norm=self.clip_norm)
+
+
 def _clip_section(value: Any) -> Any:
     """A clip as its section; whatever else there is stays for pydantic to judge."""
     for kind, (clip, given) in _CLIPS.items():
@@ -110,6 +123,7 @@ _CLIPS: dict[str, tuple[type, tuple[str, ...]]] = {
     "elementwise": (ElementwiseClip, ("limit",)),
     "quantile": (QuantileClip, ("clip_norm", "bit_noise", "quantile", "learning_rate")),
     "median": (MedianClip, ("floor",)),
+    "third-party": (ThirdPartyClip, ("name", "clip_norm")),
 }
 
 
@@ -119,13 +133,15 @@ ClipSection = Annotated[
     | Annotated[PerLayerSection, Tag("per-layer")]
     | Annotated[ElementwiseSection, Tag("elementwise")]
     | Annotated[QuantileSection, Tag("quantile")]
-    | Annotated[MedianSection, Tag("median")],
+    | Annotated[MedianSection, Tag("median")]
+    | Annotated[ThirdPartySection, Tag("third-party")],
     tag("kind", "normalised"),
     BeforeValidator(_clip_section),
 ]
 
 if TYPE_CHECKING:
-    AnyClip = ClipSection | FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip
+    _Clips = FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip | ThirdPartyClip
+    AnyClip = ClipSection | _Clips
 else:
     AnyClip = ClipSection
 

@@ -1,0 +1,69 @@
+"""The files that a reader of one round opens: the bounds may only fall; the aim is 15 each."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import incrowd
+from incrowd.algorithms.silos import Silo
+from incrowd.runs import settings
+from incrowd.runs.client_work import LedgerSession
+from incrowd.runs.run import Run
+
+PACKAGE = str(Path(incrowd.__file__).parent)
+ROUND, ANSWER = 39, 39
+
+
+def passed(function: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:
+    """The function, which notes the package's files that its latest call passed."""
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            seen.add(frame.f_code.co_filename)
+
+    def traced(*given: Any, **named: Any) -> Any:
+        seen.clear()
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            return function(*given, **named)
+        finally:
+            sys.setprofile(before)
+
+    return traced
+
+
+def files_of(owner: type, name: str, run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    seen: set[str] = set()
+    monkeypatch.setattr(owner, name, passed(getattr(owner, name), seen))
+    run()
+    return {str(Path(path).relative_to(PACKAGE)) for path in seen}
+
+
+def test_a_round_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings.load(None, overrides=["privacy.rounds=3", "run.threads=1"])
+    run = Run.create(config, tmp_path / "run")
+    files = files_of(LedgerSession, "step", run.train, monkeypatch)
+    assert {"algorithms/fedavg.py", "algorithms/clients.py", "privacy/release.py", "privacy/ledger/ledger.py"} <= files
+    assert len(files) <= ROUND, sorted(files)
+
+
+def test_an_answer_of_a_silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    labels = (rows[:, 0] > 0).astype(np.int64)
+    parts = {"north": (rows[:100], labels[:100]), "south": (rows[100:], labels[100:])}
+    federation = incrowd.Federation(
+        nn.Linear(3, 2),
+        incrowd.Clients.from_partitions(parts, classes=2, public=True),
+        local=incrowd.LocalRecords(learning_rate=0.5, batch_size=30),
+        privacy=incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, rounds=3),
+    )
+    files = files_of(Silo, "answer", lambda: federation.train(tmp_path / "run", progress=False), monkeypatch)
+    assert {"algorithms/silos.py", "privacy/records.py", "privacy/ledger/ledger.py"} <= files
+    assert len(files) <= ANSWER, sorted(files)
