@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,19 +22,19 @@ from contest.report import RecordReport, RecordResult
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS, WORKS, Task
 from harness import checks
 from harness.arrays import Floats
-from incrowd import Budget, ConfigError, IncrowdError, Ledger, Relation, SystemRandomness
+from incrowd import Budget, ConfigError, IncrowdError, Ledger, Poisson, Relation, SystemRandomness
 from incrowd.learning import (
     BatchedRecords,
     Descent,
     Execution,
     FastNoise,
-    GridNoise,
     Records,
     StepNoise,
     ieee,
     one_thread,
     poisson_batches,
 )
+from incrowd.privacy.account import compose
 from incrowd.privacy.mechanism import RecordTraining
 
 MODELS = ("mlp", "mlp600", "cnn", "transformer")
@@ -145,7 +146,19 @@ class Ours:
         if self.earnest:
             budget = Budget(epsilon=1e6, delta=1e-6)
             ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
-            return GridNoise.charged(training, ledger, SystemRandomness(), number)
+            event = Poisson(clients=len(self.task.task.tensors[1]), cohort=self.task.task.batch_size)
+            receipt = ledger.charge(
+                compose([(event.event(training.noise_multiplier), training.steps)]),
+                pays_for=((training.noise, training.steps),),
+                randomness=SystemRandomness(),
+            )
+            at = (("noise", number, step) for step in count())
+
+            def hide(total: Tensor) -> Tensor:
+                noised = training.noised(total.double().cpu().numpy(), receipt=receipt, at=next(at))
+                return torch.from_numpy(noised).to(total.device)
+
+            return hide
         return FastNoise.of(training, RANDOMNESS, number)
 
 

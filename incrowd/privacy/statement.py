@@ -1,6 +1,5 @@
 """What is promised, to whom, and what is not: the statement that goes with every result."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from typing import Any
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
-from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.ledger.ledger import Ledger
 
 FORMAT = "incrowd statement 1"
@@ -143,10 +141,6 @@ class Statement:
         if statement.text() != form["text"]:
             raise ConfigError(field="text", value=form["text"], remedy="it is not what the facts say: trust neither")
         return statement
-
-    def fingerprint(self) -> str:
-        """SHA-256 of the statement's form."""
-        return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()
 
     def attack(self) -> float:
         """See `guess`."""

@@ -48,8 +48,7 @@ def test_json_holds_every_fact() -> None:
 def test_a_statement_that_was_sent_is_read_back_equal_and_an_edited_one_is_refused() -> None:
     sent = json.loads(json.dumps(STATEMENT.to_json()))
     read = Statement.from_json(sent)
-    assert read == STATEMENT
-    assert read.fingerprint() == STATEMENT.fingerprint() != replace(STATEMENT, epsilon=7.0).fingerprint()
+    assert read == STATEMENT != replace(STATEMENT, epsilon=7.0)
     with pytest.raises(ConfigError, match="not what the facts say"):
         Statement.from_json(sent | {"epsilon": 0.1})
     with pytest.raises(ConfigError, match="format = 'incrowd statement 2'"):

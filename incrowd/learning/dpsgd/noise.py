@@ -1,7 +1,6 @@
-"""The noise of one step of record-level training: on a grid, and a fast one for simulations only."""
+"""The noise of one step of record-level training on tensors: of a round that is paid for, or fast, for simulations."""
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -10,9 +9,6 @@ from torch import Tensor
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError
 from incrowd.learning.dpsgd.records import StepNoise
-from incrowd.privacy.account.events import compose
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.noise import RecordTraining
 
 
@@ -23,35 +19,6 @@ def on_tensors(noised: Callable[[Floats], Floats]) -> StepNoise:
         return torch.from_numpy(noised(total.double().cpu().numpy())).to(total.device)
 
     return hide
-
-
-class GridNoise:
-    """Gaussian noise that is safe on floating point, against the receipt of a round.
-
-    Guarantee: every call costs ``training.event`` (see `incrowd.privacy.mechanism.noise.GaussianNoise`, with the bound
-    ``training.sensitivity`` on a contribution and ``training.most_records`` on their number).
-
-    Edge cases: more calls than the receipt pays for are refused.
-    """
-
-    def __init__(self, training: RecordTraining, receipt: Receipt, *indices: int) -> None:
-        self.training = training
-        self._receipt = receipt
-        self._indices = indices
-        self._steps = 0
-
-    @classmethod
-    def charged(cls, training: RecordTraining, ledger: Ledger, randomness: Randomness, *indices: int) -> "GridNoise":
-        """The noise of all steps of a round (and silo, say), charged to a ledger."""
-        pays_for = ((training.noise, training.steps),)
-        receipt = ledger.charge(compose(training.runs), pays_for=pays_for, randomness=randomness)
-        return cls(training, receipt, *indices)
-
-    def __call__(self, total: Tensor) -> Tensor:
-        """The sum with noise on it."""
-        at = "noise", *self._indices, self._steps
-        self._steps += 1
-        return on_tensors(partial(self.training.noised, receipt=self._receipt, at=at))(total)
 
 
 class FastNoise:
@@ -72,7 +39,9 @@ class FastNoise:
     def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
         """The noise of a round (and silo, say)."""
         if not randomness.simulated:
-            raise ConfigError(field="randomness", value=type(randomness).__name__, remedy="simulate, or use GridNoise")
+            raise ConfigError(
+                field="randomness", value=type(randomness).__name__, remedy="simulate, or use the noise of a RecordRun"
+            )
         return cls(training, int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1)))
 
     def __call__(self, total: Tensor) -> Tensor:

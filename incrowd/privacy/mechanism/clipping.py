@@ -109,15 +109,19 @@ class ScalingClip(Clip, Protocol):
 
 
 class _ScalesAll:
-    """A clip that scales the whole contribution."""
+    """A clip that scales the whole contribution down to its bound."""
 
     private: ClassVar[bool] = True
     parts: ClassVar[None] = None
     clip_norm: float
 
+    def factors(self, norms: Floats) -> Floats:
+        """min(1, C / norm), rounded down."""
+        return _down_to(self.clip_norm, norms)
+
     def clip(self, rows: Floats) -> Floats:
         """See `Clip.clip`."""
-        return scale(self, rows)  # type: ignore[arg-type]  # each of them has factors
+        return scale(self, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +138,6 @@ class FixedClip(_ScalesAll):
 
     def __post_init__(self) -> None:
         _check_bounds(clip_norm=self.clip_norm)
-
-    def factors(self, norms: Floats) -> Floats:
-        """min(1, C / norm), rounded down."""
-        return _down_to(self.clip_norm, norms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,10 +298,6 @@ class QuantileClip(_ScalesAll):
         """The clip of the next round, from the released (noised) fraction of contributions that were not clipped."""
         step = -self.learning_rate * (min(max(fraction_unclipped, 0.0), 1.0) - self.quantile)
         return replace(self, clip_norm=min(max(self.clip_norm * math.exp(step), 1e-12), 1e12))
-
-    def factors(self, norms: Floats) -> Floats:
-        """min(1, C / norm), rounded down."""
-        return _down_to(self.clip_norm, norms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ rounds have as well.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -29,8 +29,6 @@ from dp_accounting import GaussianDpEvent
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import grid, noise
 from incrowd.privacy.mechanism.grid import Whole
@@ -41,21 +39,13 @@ NoiseMemory = tuple[Floats, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Participation:
-    """How often one client may take part: its rounds are at least min_separation apart.
-
-    Guarantee: any pattern of at most `most` rounds out of `rounds` with that spacing is covered, not only regular ones.
-    """
+    """How often one client may take part: its rounds are at least min_separation apart, in any pattern."""
 
     rounds: int
     min_separation: int
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds, min_separation=self.min_separation)
-
-    @property
-    def most(self) -> int:
-        """The largest number of rounds that one client can take part in."""
-        return math.ceil(self.rounds / self.min_separation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +102,6 @@ class NoiseState:
     memory: NoiseMemory = field(repr=False)
 
 
-Noised = tuple[Whole, NoiseState]
-"""A noised sum, and the state after it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedNoise:
     """Gaussian noise on every round's sum, correlated by a strategy, for contributions of L2 norm at most clip_norm.
@@ -136,7 +122,6 @@ class CorrelatedNoise:
     contributions_bound: int
     participation: Participation
     strategy: Banded
-    relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
     whole_run: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -146,16 +131,6 @@ class CorrelatedNoise:
     def event(self) -> GaussianDpEvent:
         """The cost of the whole run."""
         return GaussianDpEvent(self.noise_multiplier)
-
-    def calibrate(self, budget: Budget) -> "CorrelatedNoise":
-        """The same noise with the least multiplier that keeps the whole run to the budget."""
-        least = smallest_noise(GaussianDpEvent, budget=budget, relation=self.relation)
-        return replace(self, noise_multiplier=least)
-
-    @property
-    def improvement(self) -> float:
-        """The typical error of running sums with independent noise over that with this noise."""
-        return improvement(self._column, self.participation)
 
     @cached_property
     def sensitivity(self) -> float:
@@ -173,7 +148,9 @@ class CorrelatedNoise:
         _validate.count(size=size)
         return NoiseState(round=0, size=size, memory=())
 
-    def add(self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose) -> Noised:
+    def add(
+        self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose
+    ) -> tuple[Whole, NoiseState]:
         """One round's noised sum, and the state for the next round."""
         if state.round >= self.participation.rounds:
             rounds = self.participation.rounds
@@ -235,14 +212,6 @@ def mean_squared_error(column: Floats, participation: Participation) -> float:
     effect = np.cumsum(inverse(column))
     times = np.arange(participation.rounds, 0, -1)  # the t-th diagonal of A C^-1 has that many entries
     return float(times @ effect**2) / participation.rounds * sensitivity(column, participation) ** 2
-
-
-def improvement(column: Floats, participation: Participation) -> float:
-    """The root mean square error with independent noise, over that with this column at the same cost."""
-    independent = np.zeros(participation.rounds)
-    independent[0] = 1
-    errors = [mean_squared_error(c, participation) for c in (independent, column)]
-    return math.sqrt(errors[0] / errors[1])
 
 
 def inverse(column: Floats) -> Floats:

@@ -5,7 +5,7 @@ such floats to a grid only dulls this, because a noise value computed in floatin
 et al. 2022). So nothing is added in floating point: the sum is rounded to whole steps of a grid, the noise is drawn as
 whole steps, and the two are added as 64-bit integers.
 
-`look`, `added` and `close` are the slow twins of `incrowd.privacy.mechanism.proposal_loops`, to the last bit.
+`look` and `added` are the slow twins of `incrowd.privacy.mechanism.proposal_loops`, to the last bit.
 """
 
 import math
@@ -154,13 +154,6 @@ def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
     return whole
 
 
-def close(values: Integers, refused: NDArray[np.int32]) -> int:
-    """Move the values of other places than the refused ones to the front, in order; return their number."""
-    kept = np.delete(values, refused)
-    values[: len(kept)] = kept
-    return len(kept)
-
-
 _LOOPS = LoopsOrPlain("incrowd.privacy.mechanism.proposal_loops", plain=sys.modules[__name__])
 
 
@@ -207,8 +200,9 @@ class _Staircase:
             more.append(stream.bits(len(places)))
         places = np.concatenate(undecided)
         kept = self._decided(np.concatenate(asked), values.take(places), np.concatenate(more))
-        left: int = work.close(values, places[~kept])
-        return left
+        left = np.delete(values, places[~kept])
+        values[: len(left)] = left
+        return len(left)
 
     def _decided(self, asked: Integers, values: Integers, more: Bits) -> NDArray[np.bool_]:
         """Whether each proposed value is kept: one comparison of real numbers with the chance, of the decision's first

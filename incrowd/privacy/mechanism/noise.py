@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import GaussianDpEvent
 
 from incrowd import _validate
 from incrowd._random import Floats
@@ -81,11 +81,10 @@ class RecordTraining:
     most `physical_batch` records are in memory at once. `most_records` bounds the records of a silo, and so the
     rounding errors of a sum.
 
-    Guarantee: `runs` is the cost of a round under adding or removing one record, provided that the noise of every step
-    is `noise_multiplier` times `sensitivity`.
+    Guarantee: the noise of every step is `noise_multiplier` times `sensitivity`, which the plan's event supposes.
 
-    Edge cases: a probability of 1 takes every record in every step and is priced without amplification. Clip bounds
-    outside of 1e-20 to 1e20 would meet the ends of float32 and are refused.
+    Edge cases: a probability of 1 takes every record in every step. Clip bounds outside of 1e-20 to 1e20 would meet the
+    ends of float32 and are refused.
     """
 
     steps: int
@@ -113,17 +112,6 @@ class RecordTraining:
         K = 128, and for both of two neighbouring sums, this is 2^-9 C. Larger sums, in float64, err by far less.
         """
         return self.clip_norm * (1 + 2.0**-9)
-
-    @property
-    def event(self) -> DpEvent:
-        """The cost of one step: a Gaussian on a Poisson sample; a plain one if everyone takes part."""
-        gaussian = GaussianDpEvent(self.noise_multiplier)
-        return gaussian if self.sampling_prob == 1 else PoissonSampledDpEvent(self.sampling_prob, gaussian)
-
-    @property
-    def runs(self) -> tuple[tuple[DpEvent, int], ...]:
-        """The cost of a round: the event of a step, and the number of steps."""
-        return ((self.event, self.steps),)
 
     @property
     def noise(self) -> GaussianNoise:

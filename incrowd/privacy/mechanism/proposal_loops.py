@@ -34,13 +34,3 @@ def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
     for place in range(noise.size):
         whole[place] = np.int64(np.rint(total[place] * in_a_unit)) + noise[place]
     return whole
-
-
-@compiled
-def close(values: Integers, refused: NDArray[np.int32]) -> int:
-    """See `grid.close`."""
-    for number in range(refused.size):
-        end = refused[number + 1] if number + 1 < refused.size else values.size
-        for place in range(refused[number] + 1, end):
-            values[place - number - 1] = values[place]
-    return int(values.size - refused.size)

@@ -115,25 +115,19 @@ class PlanConfig:
         _validate.count(members=self.members, steps=self.steps)
         if self.report_std is not None:
             _validate.positive(report_std=self.report_std)
-        if self.sampling not in SAMPLING.values() and type(self.sampling) is not ThirdPartySampling:
-            known = ", ".join(kind.__name__ for kind in SAMPLING.values())
-            remedy = f"give one of the classes {known}; SAMPLING has them by name"
-            raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
-        for name, kinds in (("unit", Unit), ("noise_by", NoiseBy)):
-            if getattr(self, name) not in get_args(kinds):
-                remedy = f"give one of {', '.join(get_args(kinds))}"
-                raise ConfigError(field=name, value=getattr(self, name), remedy=remedy)
+        known = ", ".join(kind.__name__ for kind in SAMPLING.values())
+        remedy = f"give one of the classes {known}; SAMPLING has them by name"
+        registered = type(self.sampling) is ThirdPartySampling
+        _need(registered or self.sampling in SAMPLING.values(), sampling=self.sampling, remedy=remedy)
+        _need(self.unit in get_args(Unit), unit=self.unit, remedy=f"give one of {', '.join(get_args(Unit))}")
+        remedy = f"give one of {', '.join(get_args(NoiseBy))}"
+        _need(self.noise_by in get_args(NoiseBy), noise_by=self.noise_by, remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)
         if self.unit == "record":
             self._check_records()
-        elif self.noise_by == "party":
-            self._check_local()
-        elif self.sampling is Cyclic:
-            self._check_correlated()
-        if self.unit == "client" and (self.steps, self.report_std) != (1, None):
-            remedy = "only records take part in several steps a round, or in a report: leave it out"
-            raise ConfigError(field="steps", value=self.steps, remedy=remedy)
+        else:
+            self._check_clients()
 
     @classmethod
     def of_records(
@@ -271,34 +265,29 @@ class PlanConfig:
         return Plan(config=self, budget=budget)
 
     def _check_records(self) -> None:
-        if self.sampling is not Poisson:
-            remedy = "a silo draws its records one by one: use Poisson"
-            raise ConfigError(field="sampling", value=self.sampling.__name__, remedy=remedy)
-        if not isinstance(self.clip, FixedClip):
-            remedy = "a record's gradient has a stated bound: use FixedClip"
-            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
-        if self.noise_by == "server" and (self.steps, self.report_std) != (1, None):
-            remedy = 'a round is one step, and there is no report, where noise_by is "server": leave it out'
-            raise ConfigError(field="steps", value=self.steps, remedy=remedy)
-        if len(self.schedule.steps) != 1:
-            remedy = "a silo may miss rounds, so all have the same batch and noise: use constant(...)"
-            raise ConfigError(field="schedule", value=len(self.schedule.steps), remedy=remedy)
+        remedy = "a silo draws its records one by one: use Poisson"
+        _need(self.sampling is Poisson, sampling=self.sampling.__name__, remedy=remedy)
+        remedy = "a record's gradient has a stated bound: use FixedClip"
+        _need(isinstance(self.clip, FixedClip), clip=type(self.clip).__name__, remedy=remedy)
+        remedy = 'a round is one step, and there is no report, where noise_by is "server": leave it out'
+        _need(self.noise_by == "party" or (self.steps, self.report_std) == (1, None), steps=self.steps, remedy=remedy)
+        remedy = "a silo may miss rounds, so all have the same batch and noise: use constant(...)"
+        _need(len(self.schedule.steps) == 1, schedule=len(self.schedule.steps), remedy=remedy)
 
-    def _check_local(self) -> None:
-        if self.sampling is not Everyone:
+    def _check_clients(self) -> None:
+        clip, adaptive = type(self.clip).__name__, isinstance(self.clip, MedianClip | QuantileClip)
+        if self.noise_by == "party":
             remedy = "who answers is seen where noise is local, so nothing is gained from drawing some: use Everyone"
-            raise ConfigError(field="sampling", value=self.sampling.__name__, remedy=remedy)
-        if isinstance(self.clip, MedianClip | QuantileClip):
+            _need(self.sampling is Everyone, sampling=self.sampling.__name__, remedy=remedy)
             remedy = "a client alone cannot know the cohort's norms: use a fixed or normalised clip"
-            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
-
-    def _check_correlated(self) -> None:
-        if isinstance(self.clip, MedianClip | QuantileClip):
+            _need(not adaptive, clip=clip, remedy=remedy)
+        elif self.sampling is Cyclic:
             remedy = "correlated noise belongs to one bound: use a fixed or normalised clip"
-            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
-        if len(self.schedule.steps) != 1:
+            _need(not adaptive, clip=clip, remedy=remedy)
             remedy = "correlated noise has one strength, and groups have one size: use constant(...)"
-            raise ConfigError(field="schedule", value=len(self.schedule.steps), remedy=remedy)
+            _need(len(self.schedule.steps) == 1, schedule=len(self.schedule.steps), remedy=remedy)
+        remedy = "only records take part in several steps a round, or in a report: leave it out"
+        _need((self.steps, self.report_std) == (1, None), steps=self.steps, remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,3 +479,10 @@ class Plan:
         return price(
             self.config.whole, delta=self.budget.delta, relation=self.relation, accountants=self.config.accountants
         )
+
+
+def _need(holds: bool, *, remedy: str, **given: object) -> None:  # noqa: FBT001 - it reads as a sentence
+    """Refuse a named value unless something holds."""
+    if not holds:
+        ((field, value),) = given.items()
+        raise ConfigError(field=field, value=value, remedy=remedy)

@@ -16,8 +16,8 @@ To zero out a client is to let it contribute nothing, in its place: clients that
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
@@ -32,32 +32,26 @@ class Sampler(Protocol):
     """How the cohort of one round is chosen, and what that is worth."""
 
     @property
-    def clients(self) -> int:
-        """How many clients there are (public)."""
-        ...
-
-    @property
-    def expected_cohort(self) -> float:
-        """The public denominator of the round's mean, whatever cohort is realised."""
-        ...
-
-    @property
     def relation(self) -> NeighboringRelation:
         """The neighbouring relation under which `event` is priced."""
-        ...
 
     @property
     def sensitivity_in_clips(self) -> int:
         """By how many clip bounds two neighbouring sums can differ: 1 or 2."""
-        ...
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are (public)."""
+
+    @property
+    def expected_cohort(self) -> float:
+        """The public denominator of the round's mean, whatever cohort is realised."""
 
     def event(self, noise_multiplier: float) -> DpEvent:
-        """What one round costs when N(0, (noise_multiplier * C)^2) is added to the sum."""
-        ...
+        """The cost of one round, where N(0, (noise_multiplier * C)^2) is added to the sum."""
 
     def sample(self, stream: Stream, *, round: int) -> Integers:
         """The cohort of a round: client numbers in rising order. Private: never log it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +59,16 @@ class Poisson:
     """Each client takes part with the same probability, independently of all others.
 
     Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
-    2^-64; neighbours differ by one client added or removed, which changes nobody else's coin: `clients` and `cohort`
-    are declared, and public, and give the probability and the denominator, whoever is there.
+    2^-64; neighbours differ by one client added or removed, which changes no other client's coin: `clients` and
+    `cohort` are declared, and public, and give the probability and the denominator, whichever clients are there.
 
     Edge cases: the cohort may be empty; a cohort of all clients means that everyone takes part, without amplification.
     """
 
     clients: int
     cohort: float
-    relation: NeighboringRelation = field(default=NeighboringRelation.ADD_OR_REMOVE_ONE, init=False)
-    sensitivity_in_clips: int = field(default=1, init=False)
+    relation: ClassVar = NeighboringRelation.ADD_OR_REMOVE_ONE
+    sensitivity_in_clips: ClassVar = 1
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
@@ -117,12 +111,11 @@ class FixedSize:
 
     clients: int
     cohort: int
-    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_ONE, init=False)
-    sensitivity_in_clips: int = field(default=2, init=False)
+    relation: ClassVar = NeighboringRelation.REPLACE_ONE
+    sensitivity_in_clips: ClassVar = 2
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients)
-        _validate.count(cohort=self.cohort)
+        _validate.count(clients=self.clients, cohort=self.cohort)
         _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
 
     @property
@@ -152,8 +145,8 @@ class Everyone:
     """
 
     clients: int
-    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_SPECIAL, init=False)
-    sensitivity_in_clips: int = field(default=1, init=False)
+    relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
+    sensitivity_in_clips: ClassVar = 1
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
@@ -180,8 +173,8 @@ class Cyclic:
     It is never a position among those who are there: one absent client would then move all who come after it to
     other groups, and the noise would have to hide all of them.
 
-    Guarantee: two participations of one client are exactly `groups` rounds apart, whoever else there is, which is what
-    correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
+    Guarantee: two participations of one client are exactly `groups` rounds apart, whichever others there are, which is
+    what correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
     Neighbours differ by one client that contributes nothing; one that is absent contributes nothing in its own rounds.
 
     Edge cases: cohorts may differ in size, and by name any number of clients may share a turn; the denominator is the
@@ -190,8 +183,8 @@ class Cyclic:
 
     clients: int
     groups: int
-    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_SPECIAL, init=False)
-    sensitivity_in_clips: int = field(default=1, init=False)
+    relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
+    sensitivity_in_clips: ClassVar = 1
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients, groups=self.groups)
@@ -202,24 +195,17 @@ class Cyclic:
         """See `Sampler.expected_cohort`."""
         return self.clients / self.groups
 
-    def participations(self, rounds: int) -> int:
-        """The most rounds, out of the first `rounds`, in which one client takes part."""
-        return -(-rounds // self.groups)
-
     def event(self, noise_multiplier: float) -> DpEvent:
         """Refused: rounds with correlated noise are priced together, as one event of the whole run."""
-        raise ConfigError(
-            field="sampling",
-            value=type(self).__name__,
-            remedy="use Everyone or Poisson for independent noise, or give Plan.event, the price of the whole run",
-        )
+        remedy = "use Everyone or Poisson for independent noise, or give Plan.event, the price of the whole run"
+        raise ConfigError(field="sampling", value=type(self).__name__, remedy=remedy)
 
     def has_turn(self, place: int, *, round: int) -> bool:
         """Whether the client at a place takes part in a round: public, so that the client itself can tell."""
         return place % self.groups == round % self.groups
 
     def among(self, places: Integers, *, round: int) -> Integers:
-        """Who of clients at these places takes part in a round: their numbers, in rising order."""
+        """The clients at these places that take part in a round: their numbers, in rising order."""
         return np.flatnonzero(places % self.groups == round % self.groups)
 
     def sample(self, stream: Stream, *, round: int) -> Integers:

@@ -14,7 +14,7 @@ from incrowd._random import Stream, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, linear, mlp
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
+from incrowd.learning.dpsgd.noise import FastNoise
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
 from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.settings.descent import Descent
@@ -31,7 +31,7 @@ from tests.learning.dpsgd.cases import (
     training,
     without,
 )
-from tests.privacy.receipts import roomy
+from tests.learning.dpsgd.test_noise import charged
 from tests.reference import one_record
 
 PLAIN = Descent(learning_rate=0.3)
@@ -222,8 +222,8 @@ def test_the_module_stays_as_it_is() -> None:
 def test_it_works_with_the_noises_that_there_are(kind: str) -> None:
     settings = training(noise_multiplier=0.5, clip_norm=0.5, physical_batch=8)
     noises: dict[str, Callable[[], StepNoise]] = {
-        "grid": lambda: GridNoise.charged(settings, roomy(), RANDOMNESS, 0),
-        "system": lambda: GridNoise.charged(settings, roomy(), SystemRandomness(), 0),
+        "grid": lambda: charged(settings, RANDOMNESS, 0),
+        "system": lambda: charged(settings, SystemRandomness(), 0),
         "fast": lambda: FastNoise.of(settings, RANDOMNESS, 0),
     }
     one, two = (round_of(engine("linear"), settings, noises[kind]()).weights for _ in range(2))

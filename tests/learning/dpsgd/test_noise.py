@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import pytest
@@ -7,18 +8,20 @@ from scipy import stats
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.dpsgd.noise import FastNoise, GridNoise
+from incrowd.learning.dpsgd.noise import FastNoise, on_tensors
 from incrowd.learning.dpsgd.records import StepNoise
 from incrowd.privacy.mechanism.noise import RecordTraining
 from tests.learning.dpsgd.cases import training
-from tests.privacy.receipts import roomy
+from tests.privacy.receipts import paid
 
 SETTINGS = training(noise_multiplier=1.5, clip_norm=2.0, most_records=100)
 SEEDED = SeededRandomness(seed=3)
 
 
-def charged(settings: RecordTraining, randomness: Randomness, *indices: int) -> GridNoise:
-    return GridNoise.charged(settings, roomy(), randomness, *indices)
+def charged(settings: RecordTraining, randomness: Randomness, *indices: int) -> StepNoise:
+    """The noise of a round's steps on a grid, paid for."""
+    receipt, steps = paid(settings.noise, times=settings.steps, randomness=randomness), count()
+    return on_tensors(lambda total: settings.noised(total, receipt=receipt, at=("noise", *indices, next(steps))))
 
 
 MAKERS: dict[str, Callable[..., StepNoise]] = {"grid": charged, "fast": FastNoise.of}
@@ -53,7 +56,7 @@ def test_seeded_noise_repeats_itself_and_differs_between_rounds_and_seeds(kind: 
 
 
 def test_fast_noise_is_for_simulations() -> None:
-    with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': simulate, or use GridNoise"):
+    with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': simulate, or use the noise"):
         FastNoise.of(SETTINGS, SystemRandomness())
 
 

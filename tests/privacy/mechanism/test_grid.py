@@ -174,15 +174,6 @@ def test_words_at_the_ends_are_looked_at_alike(word: int, width_bits: int) -> No
     assert looked(proposal_loops, words, cell, sure, width_bits) == looked(grid, words, cell, sure, width_bits)
 
 
-@given(st.lists(st.booleans(), max_size=40))
-def test_what_is_refused_leaves_and_the_rest_keeps_its_order(keep: list[bool]) -> None:
-    expected = [3 * place for place, kept in enumerate(keep) if kept]
-    for close in (proposal_loops.close, grid.close):
-        values = np.arange(len(keep), dtype=np.int64) * 3
-        left = close(values, np.flatnonzero(~np.array(keep, bool)).astype(np.int32))
-        assert values[:left].tolist() == expected
-
-
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(-(2**61), 2**61)), max_size=40), st.integers(-20, 30))
 def test_adding_is_exact_until_the_last_conversion(pairs: list[tuple[float, int]], exponent: int) -> None:
     total, noise = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs], np.int64)
