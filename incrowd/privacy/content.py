@@ -1,4 +1,4 @@
-"""What data are recognised by under other names: keyed digests of their rows, of which the registry keeps a sample."""
+"""Keyed digests of rows, by which data are recognised under other names; the registry keeps a sample."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ Digests = NDArray[np.uint64]
 KEPT = 256
 """So many digests of each kind are kept of some data."""
 
-_LEAST = 0.05  # of two samples, that is the same by more than chance
+_LEAST = 0.05  # the share of two samples that is the same by more than chance
 _STANDARD_ERRORS = 4.0
 _ALL = np.iinfo(np.uint64).max
 
@@ -31,16 +31,16 @@ def digests(rows: Iterable[bytes | memoryview], *, key: bytes) -> Digests:
 
 
 def which(key: bytes) -> str:
-    """What tells keys apart, and nothing else about them."""
+    """A name that tells keys apart, and nothing else about them."""
     return hmac.digest(key, b"which key, version 2", "sha256").hex()[:16]
 
 
 def fingerprint(rows: Digests, owners: NDArray[np.int64], *, key: bytes) -> str:
-    """The fingerprint of rows by the digests of each: who has which rows together counts, their order does not. Its
-    first part says which key made it.
+    """The fingerprint of rows, from the digests of each: it depends on the rows that an owner has together, and not on
+    their order. Its first part names the key that made it.
 
     The digests of an owner are added up modulo 2^64 (a keyed multiset hash); the sums, in order, are hidden by one
-    more digest. Who does not have the key learns nothing from it, not even how many rows there are.
+    more digest. Without the key it tells nothing, not even how many rows there are.
     """
     order = np.argsort(owners, kind="stable")
     starts = np.flatnonzero(np.diff(owners[order], prepend=-1))
@@ -85,7 +85,7 @@ class Rows:
         return _beyond_chance(_among(others.each, self.each), len(others.each), self.shared)
 
     def sample(self, kind: str) -> Sample:
-        """What is kept of them."""
+        """The sample that is kept of them."""
         return Sample(kind=kind, digests=self.own[:KEPT], shared=self.shared)
 
     def like(self, sample: Sample) -> bool:
@@ -99,7 +99,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Content:
-    """What some data are recognised by. All of it is made with the user's key.
+    """The marks by which some data are recognised, made with the user's key.
 
     `whole` is the fingerprint of all that rows hold, and `people` that of what is learned from: the same people with
     other labels have the same. `kinds` are digests of "cells", whatever columns are called and however they are
@@ -115,7 +115,7 @@ class Content:
         return any(rows.holds(others.kinds[kind]) for kind, rows in self.kinds.items())
 
     def samples(self) -> list[Sample]:
-        """What the registry keeps of them."""
+        """The samples that the registry keeps of them."""
         return [rows.sample(kind) for kind, rows in self.kinds.items()]
 
     def like(self, samples: Iterable[Sample]) -> bool:

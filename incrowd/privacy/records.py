@@ -19,14 +19,14 @@ from incrowd.privacy.statement import Statement
 
 
 class Owner(Protocol):
-    """Whose ledger it is: what they allow beside its budget, and what they note with each charge."""
+    """The owner of a ledger: limits beside its budget, and notes with each charge."""
 
     def admit(self, ledger: Ledger, event: DpEvent) -> None:
         """Refuse what the ledger would pay for and its owner does not want."""
         ...
 
     def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
-        """What the charge of a round says beside what it is; of the report, that of the round after the last."""
+        """More that the charge of a round notes; the report counts as the round after the last."""
         ...
 
 
@@ -36,8 +36,7 @@ class RecordRun(PaidRun):
     Several runs can share a ledger under different labels. Silos that are simulated on one machine from one seed differ
     by their `place`.
 
-    Guarantee: each round is charged once, as far as the plan pays for rounds, whichever of the federation's rounds they
-    are.
+    Guarantee: each round of the federation is charged once, as long as the plan pays for rounds.
     """
 
     takes = frozenset({("record", "party")})
@@ -148,8 +147,7 @@ class RecordRun(PaidRun):
 class RecordRound:
     """Noise for the steps of one round, and for nothing else.
 
-    Guarantee: where there is one, the event of its round is on the ledger's disk; noise can be drawn as often as the
-    round has steps.
+    Guarantee: the event of the round is on the ledger's disk; noise can be drawn as often as the round has steps.
     """
 
     def __init__(self, run: RecordRun, number: int, receipt: Receipt) -> None:
@@ -160,7 +158,7 @@ class RecordRound:
 
     @cached_property
     def batches(self) -> Stream:
-        """Where the batches of the round's steps are drawn from, once."""
+        """The random bits of the batches of the round's steps, made once."""
         return self._run.randomness.stream("batches", self._number, self._run.place)
 
     def noise(self, total: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """The one way from private contributions to a released number: clip -> whole steps -> sum -> charge -> noise.
 
-A `PrivateRound` holds the running sum and does not show it. What can be had from it is one `Release`, and only against
-the receipt for the round's event, which the ledger has put on disk.
+A `PrivateRound` holds the running sum and does not show it. It gives one `Release`, and only against the
+receipt for the round's event, which the ledger has put on disk.
 """
 
 import hashlib
@@ -38,16 +38,16 @@ Note = Mapping[str, str | int | float | bool | None]
 
 
 class Trainer(Protocol):
-    """Who has numbered clients trained: the engine on this machine, a network, a secure sum, canaries."""
+    """A way to train numbered clients: the engine on this machine, a network, a secure sum, canaries."""
 
     def cohort(self, clients: ClientNumbers, *, round: int) -> CohortContributions | Elsewhere:
-        """What these clients contribute to a round: their contributions, or their sum where it is made elsewhere."""
+        """The contributions of these clients to a round, or their sum where it is made elsewhere."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Carry:
-    """What one round hands to the next: its clip, which is public, and the memory of correlated noise, which is not."""
+    """The state between rounds: the clip, which is public, and the memory of correlated noise, which is private."""
 
     clip: Clip | MedianClip
     noise: NoiseState | None = field(default=None, repr=False)
@@ -55,7 +55,7 @@ class Carry:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What leaves the server after one round, all of it public, but for `observed`.
+    """The numbers that leave the server after one round, all of them public but for `observed`.
 
     `total` is the noised sum in whole steps of a public grid, `clip` what clips the next round. `observed` is
     simulation only: it is None unless the randomness was seeded.
@@ -87,7 +87,7 @@ class PaidRun:
     """
 
     takes: ClassVar[frozenset[tuple[Unit, NoiseBy]]]
-    """The plans that it pays for: who is protected, and who adds the noise."""
+    """The plans that it pays for, by the unit of protection and the actor that adds noise."""
 
     def __init__(self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str) -> None:
         forms.check_ours(plan)
@@ -137,7 +137,7 @@ class PaidRun:
 class PrivateRun(PaidRun):
     """All rounds of one plan, over contributions of one size.
 
-    Contributions come with their clients' numbers, so that each client of a round's cohort counts once and nobody else
+    Contributions come with their clients' numbers, so that each client of a round's cohort counts once and no other
     does. A caller who cannot give numbers says so (`numbered=False`), and then so does the statement. `places` are the
     public places of numbered clients, from which their turns follow (`incrowd.privacy.plan.sampling.Cyclic`); without
     them a client's number is its place.
@@ -184,10 +184,10 @@ class PrivateRun(PaidRun):
         return Carry(clip=self._clip, noise=None if correlated is None else correlated.init(self.size))
 
     def cohort(self, number: int) -> NDArray[np.int64]:
-        """The clients of a round. Private: they are told, and nobody else is.
+        """The clients of a round. Private: only they are told.
 
-        Guarantee: a cohort is drawn once, whichever rounds are asked for in between, and noted before any client is
-        told. A second request under this label, here or in another process, gets the same cohort until the round is
+        Guarantee: a cohort is drawn once, also when other rounds are asked for in between, and noted before any client
+        is told. A second request under this label, here or in another process, gets the same cohort until the round is
         charged: redrawing it would exceed the probability that is priced.
         """
         clients = self._cohorts.get(number)
@@ -326,7 +326,7 @@ class PrivateRound:
 
     @property
     def after(self) -> Carry:
-        """What the next round is handed: private, where noise is correlated. There is one after the release."""
+        """The carry for the next round, after the release: private, if noise is correlated."""
         if self._after is None:
             raise ConfigError(field="round", value=self._number, remedy="release it first: then there is a carry")
         return self._after
@@ -349,10 +349,10 @@ class PrivateRound:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live, or from
         elsewhere.
 
-        Guarantee: of a sum that comes from elsewhere the clients that were asked have contributed, whoever of them
-        answered; where they noise for themselves the round is charged before anybody is asked.
+        Guarantee: all clients that were asked count as having contributed to a sum from elsewhere. If they add noise
+        themselves, the round is charged before they are asked.
 
-        Edge cases: the median of norms that are elsewhere is nothing that anybody knows: refused.
+        Edge cases: a median clip is refused for a sum from elsewhere, because its norms are not known here.
         """
         clip = self._sum.clip
         if isinstance(cohort, Elsewhere):
@@ -429,7 +429,7 @@ class PrivateRound:
         return self._receipt
 
     def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:
-        """Each contribution is of a client of the cohort, and its first; where numbers are given, or have to be."""
+        """Refuse a contribution that is not of the cohort, or not its client's first, as far as numbers are given."""
         if self._run.plan.unit == "record":
             raise ConfigError(field="unit", value="record", remedy="give sums over records: add_records")
         if clients is None:
@@ -450,7 +450,7 @@ class PrivateRound:
         self._waiting -= set(numbers)
 
     def _numbers(self, clients: ClientNumbers | None, contributions: int) -> list[int]:
-        """The numbers that name the streams of local noise; those who have none are counted."""
+        """The numbers that name the streams of local noise; clients without numbers are counted."""
         if clients is not None:
             return [int(client) for client in clients]
         before = self._sum.observed.contributions

@@ -1,4 +1,4 @@
-"""What is promised, to whom, and what is not: the statement that goes with every result."""
+"""The statement that goes with every result: what it promises, and what weakens it."""
 
 import math
 from collections import Counter
@@ -164,7 +164,7 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """What each party of a run may claim: a statement a party, told apart because they protect different things.
+    """The claims of a run: one statement a party, told apart because they protect different things.
 
     Guarantee: no statement is left out, and none is shown under another's name; parties that may claim the same are
     named together.
@@ -199,9 +199,9 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so do a ledger that nobody kept, data that are declared public or were released before, and a fresh start. What
-    other runs spent is in epsilon, and is said; what their charges note of themselves (contributions without numbers, a
-    clip that is not private, third-party code, another unit, a server that is trusted) is said, too, whoever asks.
+    so do a ledger in memory, data that are declared public or were released before, and a fresh start. Epsilon contains
+    the charges of other runs, and the statement mentions them. It also repeats the notes of all charges: contributions
+    without numbers, a clip that is not private, third-party code, another unit, a server that is trusted.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
@@ -235,7 +235,7 @@ def _known(epsilon: float | None) -> str:
 
 
 def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
-    """What the charges of a ledger say of themselves that a statement for all of them must not leave out."""
+    """The notes of a ledger's charges that a statement for all of them must not leave out."""
     notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
     units = Counter(note.get("unit", unit) for note in notes)
     marks = [

@@ -353,7 +353,7 @@ def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
 
 
 def factors_of(clip: ScalingClip, norms: Floats) -> Floats:
-    """The clip's factors for finite norms; those of a third-party clip no larger than its bound allows."""
+    """The clip's factors for finite norms; factors of a third-party clip are no larger than its bound allows."""
     factors = clip.factors(norms)
     if type(clip) in _OURS:
         return factors
@@ -372,7 +372,7 @@ def _bounded(clip: Clip, rows: Floats) -> Floats:
 
 
 _OURS = (FixedClip, NormalisedClip, PerLayerClip, ElementwiseClip, L1Clip, QuantileClip)
-"""Their bounds are proved; those of all other classes are checked row by row."""
+"""Their bounds are proved; the bounds of all other classes are checked row by row."""
 
 
 def part_norms(rows: Floats, parts: tuple[int, ...] | None) -> Floats:

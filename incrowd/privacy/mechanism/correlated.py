@@ -9,14 +9,14 @@ noise of few rounds is remembered. The whole run is one Gaussian event.
 The promise holds on floating point. Call s the sum of a round in whole grid steps, z its fresh noise (whole steps, from
 `grid.sample_noise`) and n the correlated noise. A round releases s + n with n = z - r(earlier n). The echo r of the
 earlier noise is computed in floating point and rounded to whole steps. An attacker who sees the releases y and
-supposes the sums s knows the earlier n = y - s, so a round adds z moved by s - r to the attacker's knowledge. Between
-two neighbouring suppositions that move differs by exactly (C(s - s'))_t if r were the true echo, and by at most one
-step and two rounding errors a number more. All moves are whole steps, and rounding real Gaussian noise down commutes
+supposes the sums s knows the earlier n = y - s. A round then adds z moved by s - r to this knowledge. Between two
+neighbouring suppositions the move differs by exactly (C(s - s'))_t for the true echo, and by at most one step and two
+rounding errors a number more. All moves are whole steps, and rounding real Gaussian noise down commutes
 with them. So the run is a post-processing of Gaussian mechanisms whose moves, chosen as the run goes, have squares that
 add up to at most Delta^2: together one Gaussian mechanism of sensitivity Delta (Denisov et al. 2022; Smith and Thakurta
-2022). Delta is the sensitivity of C for contributions of norm `noise.padded(clip_norm)`, which covers the rounding of
-the sums in the rounds that a client takes part in, plus sqrt(rounds * size) times the error of r, which the other
-rounds have as well.
+2022). Delta is the sensitivity of C for contributions of norm `noise.padded(clip_norm)`, plus sqrt(rounds * size) times
+the error of r. The padding covers the rounding of the sums in the rounds that a client takes part in; the other rounds
+have the error of r as well.
 """
 
 import math
@@ -84,8 +84,8 @@ class Banded:
 
     @property
     def rounding(self) -> float:
-        """A bound on the rounding error of an echo, relative to the largest noise value: that of a sum of products
-        (Higham 2002, section 3.1), with room to spare.
+        """A bound on the rounding error of an echo, relative to the largest noise value, with room to spare (a sum of
+        products: Higham 2002, section 3.1).
         """
         return 2.0**-52 * len(self.coefficients) * sum(self.coefficients[1:])
 
@@ -106,8 +106,8 @@ class NoiseState:
 class CorrelatedNoise:
     """Gaussian noise on every round's sum, correlated by a strategy, for contributions of L2 norm at most clip_norm.
 
-    Guarantee: releasing all rounds costs `event()`, one Gaussian event for the whole run, where one client contributes
-    or leaves its place empty, as long as no client takes part more often than `participation` says. The error of
+    Guarantee: releasing all rounds costs `event()`, one Gaussian event for the whole run. Neighbours differ by one
+    client that leaves its place empty, and no client takes part more often than `participation` says. The error of
     `grid.sample_noise` adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta. The sums may
     depend on earlier releases. A run that goes on from a state releases bit for bit the same as an uninterrupted run,
     given the same streams.

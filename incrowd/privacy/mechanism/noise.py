@@ -141,7 +141,7 @@ def padded(bound: float, *, contributions_bound: int) -> float:
     """The farthest that one contribution can move a sum that was added up in float64 and rounded to the grid.
 
     Rounding two neighbouring sums of d numbers to the grid moves each number of each by half a step, together
-    `grid.SHARE` of the bound; as much again is left for a norm that was itself clipped in floating point. Adding K
+    `grid.SHARE` of the bound; as much again is left for a norm that was clipped in floating point. Adding K
     vectors in any order errs by at most (K - 1) u / (1 - (K - 1) u) times the sum of their norms, u = 2^-53 (Higham
     2002, section 4.2). So two neighbours differ by at most K^2 2^-52 bounds more than real sums would (Casacuberta et
     al. 2022 attack sums without this term).

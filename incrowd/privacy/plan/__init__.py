@@ -1,4 +1,4 @@
-"""What is promised before anything is spent: who takes part, how often, with which noise."""
+"""The promise before anything is spent: participants, rounds, bounds and noise."""
 
 from typing import TYPE_CHECKING
 

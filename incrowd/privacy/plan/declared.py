@@ -1,8 +1,8 @@
-"""How many there are: a public number that an owner declares, never one that is counted.
+"""Declared numbers of clients and records: public, and never counted.
 
-What is counted tells whether somebody is there: a probability, a number of steps or a line of a report that follows the
-count is another one for a neighbouring data set. So everything public is made of the declared number, and what is
-really there is compared with it once, by its owner, before anything is spent.
+A count reveals a single member: a probability, a number of steps or a line of a report that follows the count differs
+for a neighbouring data set. So everything public is made of the declared number. The owner compares it with the data
+once, before anything is spent.
 """
 
 from incrowd.errors import ConfigError
@@ -11,7 +11,7 @@ from incrowd.errors import ConfigError
 def fewest(declared: int) -> int:
     """The fewest that a declared number allows, nine tenths of it; the most is the number itself.
 
-    Guarantee: whoever rounds up to two digits is within it.
+    Guarantee: a number that was rounded up to two digits is within it.
     """
     return -(-9 * declared // 10)
 

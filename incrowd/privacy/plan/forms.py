@@ -1,6 +1,6 @@
 """Plans and rounds as plain data, so that they can be sent, signed and compared.
 
-A form names its kind and version; what reads it refuses every other. `fingerprint` is the same for the same form, on
+A form names its kind and version; a reader refuses every other. `fingerprint` is the same for the same form, on
 any machine.
 """
 
@@ -43,7 +43,7 @@ _OURS = {Plan, PlanConfig, Schedule, Step, Budget, ThirdPartySampling, *CLIPS.va
 
 @dataclass(frozen=True, kw_only=True)
 class RoundForm:
-    """What a trainer is told of a round: the plan, the number, and how contributions are clipped."""
+    """The message about a round to a trainer: the plan, the number, and how contributions are clipped."""
 
     plan: str
     round: int
@@ -94,7 +94,7 @@ def from_json(form: PlanForm) -> Plan | RoundForm:
 def check_ours(stated: object) -> None:
     """Refuse a plan, and any part of one, of another class than ours: it could state one noise and draw another.
 
-    Edge cases: subclasses of ours are others' classes; so are clips of one's own.
+    Edge cases: subclasses of ours are not ours, and neither are unregistered clips.
     """
     if isinstance(stated, tuple):
         for one in stated:

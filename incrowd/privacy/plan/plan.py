@@ -1,4 +1,4 @@
-"""From a few numbers to a promise: config -> calibrate(budget) -> plan.
+"""Plans of private rounds: config -> calibrate(budget) -> plan.
 
 The plan is the one place that states the sampling probability, the clip bound, the noise multiplier and the number of
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
@@ -82,7 +82,7 @@ class RoundPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig:
-    """Who takes part, how often, and how contributions are bounded; the noise is still relative.
+    """Participants, rounds and bounds on contributions; the noise is still relative.
 
     There are so many `members`: clients, or records, as the `unit` says. With `noise_by` "party" each client, or silo,
     adds noise to what it sends, and the server adds none; the records are then those of one silo. With "server" they
@@ -94,11 +94,11 @@ class PlanConfig:
     Records take part in `steps` noised sums a round, each of an expected batch that is the schedule's cohort. With
     `report_std` a silo also releases one table of counts at the end, each number with noise of this deviation.
 
-    Edge cases: a cohort larger than the number of members, a fractional cohort under fixed-size sampling, a cohort
-    other than all members under `Everyone` and one that does not divide the members into groups under `Cyclic` are
-    refused; so are a sampling that is not one of the classes in `SAMPLING`, its name included, and a sample and a clip
-    that needs the cohort's norms where clients add the noise. Records are sampled by `Poisson` and clipped by
-    `FixedClip`. Correlated noise belongs to one bound: clips that change from round to round are refused.
+    Edge cases: a cohort larger than the number of members is refused, and one that does not fit its sampling: a
+    fraction under `FixedSize`, less than all under `Everyone`, no whole division of the members under `Cyclic`. A
+    sampling is one of the classes in `SAMPLING`, not its name. Records are sampled by `Poisson` and clipped by
+    `FixedClip`. Clients that add noise are not sampled, and their clip does not need the cohort's norms. Correlated
+    noise belongs to one bound: clips that change from round to round are refused.
     """
 
     members: int
@@ -165,7 +165,7 @@ class PlanConfig:
 
     @property
     def relation(self) -> Relation:
-        """The neighbouring relation of every round: of a client's own values, where its noise is its own."""
+        """The neighbouring relation of every round; a client that adds noise is protected against a replaced value."""
         if self.unit == "client" and self.noise_by == "party":
             return Relation.REPLACE_ONE
         return self.sampler(self.schedule.steps[0]).relation
@@ -319,7 +319,7 @@ class Plan:
 
     @property
     def noise_by(self) -> NoiseBy:
-        """Who adds the noise."""
+        """The actor that adds the noise."""
         return self.config.noise_by
 
     @property
@@ -341,7 +341,7 @@ class Plan:
     def noise_multiplier(self) -> float:
         """The smallest noise multiplier of any round (they are all the same in a constant schedule).
 
-        That of correlated noise is relative to the sensitivity of the whole run.
+        The multiplier of correlated noise is relative to the sensitivity of the whole run.
         """
         return min(step.noise_multiplier for step in self.config.schedule.steps)
 
@@ -377,7 +377,7 @@ class Plan:
         return RoundPlan(sampler=config.sampler(step), noise_multiplier=step.noise_multiplier, event=event)
 
     def noise(self, number: int, clip: Clip) -> GaussianNoise | CorrelatedNoise:
-        """The noise on the released sum of a round in which this clip was used, whoever adds it."""
+        """The noise on the released sum of a round in which this clip was used."""
         if self.correlated is not None:
             return self.correlated
         if self.unit == "record":

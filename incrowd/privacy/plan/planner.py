@@ -1,4 +1,4 @@
-"""What a budget buys: solve a plan of equal rounds for its one unknown, and compare plans for a table or a picture."""
+"""Solve a plan of equal rounds for its one unknown, and compare plans for a table or a picture."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -119,10 +119,10 @@ class Comparison:
 
     `shares` are cohorts, too, in parts of the clients. An epsilon of None is found.
 
-    Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
-    grid, or a tenth of the clients a round where several numbers of clients or budgets are compared. Where noise,
-    rounds and cohort are all given, epsilon is found, and one that is given, too, is refused. A cohort that grows
-    starts from `grow_from`; a share of less than one client is one client.
+    Edge cases: missing rounds or cohorts are solved for when the noise is given, and otherwise taken from a small grid;
+    the cohort is a tenth of the clients if several numbers of clients or budgets are compared. Epsilon is solved for
+    when noise, rounds and cohort are all given, and may not be given, too. A cohort that grows starts from `grow_from`;
+    a share of less than one client is one client.
     """
 
     clients: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""Who takes part in a round.
+"""Samplers: the choice of the clients that take part in a round.
 
-A sampler is public: its fields say how clients are chosen, never who was. It knows its neighbouring relation and turns
-a noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant prices, so that
-what is executed is what is accounted.
+A sampler is public: its fields say how clients are chosen, and not which clients were. It knows its neighbouring
+relation. It turns a noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant
+prices, so that the executed sampling is the accounted one.
 
 To zero out a client is to let it contribute nothing, in its place: clients that are counted are not removed.
 
@@ -60,7 +60,7 @@ class Poisson:
 
     Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
     2^-64; neighbours differ by one client added or removed, which changes no other client's coin: `clients` and
-    `cohort` are declared, and public, and give the probability and the denominator, whichever clients are there.
+    `cohort` are declared, and public, and give the probability and the denominator for any clients that are there.
 
     Edge cases: the cohort may be empty; a cohort of all clients means that everyone takes part, without amplification.
     """
@@ -173,8 +173,8 @@ class Cyclic:
     It is never a position among those who are there: one absent client would then move all who come after it to
     other groups, and the noise would have to hide all of them.
 
-    Guarantee: two participations of one client are exactly `groups` rounds apart, whichever others there are, which is
-    what correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
+    Guarantee: two participations of one client are exactly `groups` rounds apart for any other clients, which is what
+    correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
     Neighbours differ by one client that contributes nothing; one that is absent contributes nothing in its own rounds.
 
     Edge cases: cohorts may differ in size, and by name any number of clients may share a turn; the denominator is the
@@ -214,6 +214,6 @@ class Cyclic:
 
 
 def named_places(names: Sequence[str]) -> Integers:
-    """A public place for each name: 48 bits of its SHA-256, the same whoever else there is."""
+    """A public place for each name: 48 bits of its SHA-256, which no other name changes."""
     digests = (hashlib.sha256(f"incrowd place: {name}".encode()).digest() for name in names)
     return np.array([int.from_bytes(digest[:6]) for digest in digests], np.int64)

@@ -98,8 +98,8 @@ def growing(*, rounds: int, first_cohort: float, last_cohort: float, steps: int 
 
 
 def preceded(schedule: Schedule, *, share: float) -> Schedule:
-    """The schedule after a round of its own, with the first cohort, that gets such a share of the sum of 1 / z_t^2 over
-    all rounds: of what everyone says, where nobody is sampled.
+    """The schedule after one more round, with the first cohort, that gets a share of the total precision: of the sum of
+    1 / z_t^2 over all rounds.
     """
     _validate.fraction(share=share)
     said = sum(step.rounds / step.noise_multiplier**2 for step in schedule.steps)
