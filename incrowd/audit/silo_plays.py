@@ -19,6 +19,7 @@ from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.silos import Silo
 from incrowd.audit.checks import Steps
 from incrowd.audit.plays import log_mixed
+from incrowd.errors import BudgetExceeded
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.learning.losses import SQUARED
@@ -27,6 +28,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import RecordTraining
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import RecordRun
+from incrowd.privacy.release import PrivateRun
 from incrowd.settings.descent import Descent
 
 MOST = 256
@@ -92,6 +94,12 @@ class SiloGame:
         divisor = -self._rate * float(summed @ summed) / float(summed @ moved)
         return self._seen(seen, inside, rounds, ledger.spent().epsilon, divisor=divisor)
 
+    def rounds_within(self, ledger: Ledger, *, label: str, seed: int) -> int:
+        """How many rounds a run under this label gets from a ledger."""
+        silo = self.silo(RecordRun(self.plan, ledger=ledger, randomness=SeededRandomness(seed=seed), label=label))
+        weights = np.zeros(self.canaries)
+        return sum(silo.answer(number, weights).update is not None for number in range(self.plan.rounds))
+
     def longest(self) -> float:
         """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
         huge; each alone in its silo, in every batch.
@@ -124,7 +132,7 @@ class SiloGame:
         records = Records(features=features, labels=torch.tensor([label], dtype=torch.float32))
         return BatchedRecords(linear(2, 1, bias=False), records, Descent(learning_rate=1e-9), loss=SQUARED)
 
-    def _engine(self, inside: NDArray[np.bool_]) -> RecordEngine:
+    def _engine(self, inside: NDArray[np.bool_]) -> BatchedRecords:
         """A linear model without bias, whose squared loss has the gradient (w x - y) x: along the canary's direction,
         as long as its label says. Who is outside, and everybody else, is a record of zeros, which has no gradient.
         """
@@ -165,6 +173,46 @@ class SiloGame:
             drawn=np.abs(entered[:, inside]) > bound / 2,
             divisor=divisor,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumsGame(SiloGame):
+    """The game against one plan for the records of all silos, whose sums the server noises.
+
+    All canaries are in the first silo. The adversary sees each round's release.
+    """
+
+    def play(self, seed: int) -> SiloPlay:
+        """See `SiloGame.play`."""
+        randomness = SeededRandomness(seed=seed)
+        inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
+        engine, seen = self._engine(inside), _Overlooked(self._engine(inside))
+        ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
+        run = PrivateRun(self.plan, ledger=ledger, randomness=randomness, size=self.canaries)
+        rounds = self.plan.rounds if self.rounds is None else min(self.rounds, self.plan.rounds)
+        moved = np.zeros(self.canaries)
+        for number in range(rounds):
+            opened = run.round(number)
+            total = engine.clipped_sum(moved * 0, self.plan.training(), batches=opened.batches(0)).numpy()
+            opened.add_records(self.plan.training().whole(-total), silo=0, records=engine.held)
+            release = opened.release()
+            seen.totals.append(total)
+            seen.noised.append(-release.total.values)
+            moved -= release.mean
+        summed = np.sum(seen.noised, axis=0)
+        divisor = float(summed @ summed) / float(summed @ moved)
+        return self._seen(seen, inside, rounds, ledger.spent().epsilon, divisor=divisor)
+
+    def rounds_within(self, ledger: Ledger, *, label: str, seed: int) -> int:
+        """See `SiloGame.rounds_within`."""
+        randomness = SeededRandomness(seed=seed)
+        try:
+            run = PrivateRun(self.plan, ledger=ledger, randomness=randomness, size=1, label=label)
+        except BudgetExceeded:
+            return 0
+        for number in range(self.plan.rounds):
+            run.round(number).release()
+        return self.plan.rounds
 
 
 class _Overlooked:

@@ -9,10 +9,11 @@ from scipy.stats import norm
 from incrowd._random import SeededRandomness
 from incrowd.audit.checks import ALARM, least_epsilon_of, likeness, size_of_noise
 from incrowd.audit.finding import Check, Claim, Finding, bounded
-from incrowd.audit.silo_plays import SiloGame, SiloPlay, released_steps
+from incrowd.audit.silo_plays import SiloGame, SiloPlay, SumsGame, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.records import RecordRun
+from incrowd.runs.record_work import assemble_records
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 
@@ -122,11 +123,7 @@ def _budget(game: SiloGame, *, seed: int) -> Iterator[Check]:
     """A silo that is opened again knows what it spent."""
     plan = game.plan
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    weights = np.zeros(game.canaries)
-    given = 0
-    for label in ("first", "second", "third"):
-        silo = game.silo(RecordRun(plan, ledger=ledger, randomness=SeededRandomness(seed=seed), label=label))
-        given += sum(silo.answer(number, weights).update is not None for number in range(plan.rounds))
+    given = sum(game.rounds_within(ledger, label=label, seed=seed) for label in ("first", "second", "third"))
     spent = ledger.spent().epsilon
     lost = least_epsilon_of(released_steps(plan, given), plan.budget.delta)
     yield Check(
@@ -162,9 +159,11 @@ def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Fin
 
     Edge cases: of silos with equal plans one stands for all.
     """
-    federation = assemble_silos(config)
     alike: list[SiloGame] = []
-    for name, plan in zip(federation.names, federation.plans, strict=True):
+    if config.privacy.noise_by == "server":
+        alike = [SumsGame(name="all silos", plan=assemble_records(config).plan)]
+    federation = None if alike else assemble_silos(config)
+    for name, plan in () if federation is None else zip(federation.names, federation.plans, strict=True):
         if all(plan != game.plan for game in alike):
             alike.append(SiloGame(name=name, plan=plan))
     findings, checks = [], []

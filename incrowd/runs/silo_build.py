@@ -153,7 +153,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
     """
     if config.privacy.noise_by == "server":
-        remedy = 'audits know silos that noise their own steps: use "party"'
+        remedy = 'models are attacked of silos that noise their own steps: use "party"'
         raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
     silos = silos_of(config, given)
     data, model, names = silos.data, silos.model, silos.names

@@ -3,6 +3,7 @@
 These are the bugs that published software has had, or nearly had. None of them is refused by what they break.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,12 +42,12 @@ Breakage = Callable[[], Any]
 @contextmanager
 def changed(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """Something of the product, replaced by what is made of it."""
-    before = vars(owner)[name]
+    own, before = name in vars(owner), inspect.getattr_static(owner, name)
     setattr(owner, name, make(before))
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        setattr(owner, name, before) if own else delattr(owner, name)
 
 
 def ledger_believes() -> Any:

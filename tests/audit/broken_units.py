@@ -197,6 +197,16 @@ RECORDS: dict[str, tuple[Breakage, str]] = {
 }
 """What is broken about silos, and what sees it."""
 
+SUMS: dict[str, tuple[Breakage, str]] = {
+    "noise of the server halved": (noise_is(0.5), "noise of the steps"),
+    "noise of the server a tenth short": (noise_is(0.9), "noise of the steps"),
+    "gradients not clipped": (clip_off, "rounds of all silos"),
+    "gradients clipped at twice the bound": (clip_twice, "longest gradient"),
+    "all records in every batch": (batches_of_a_shuffle, "how often a record"),
+    "a ledger that begins anew for each run": (spends_from_nothing_each_run, "may spend together"),
+}
+"""What is broken about sums of records, and what sees it."""
+
 DEVICES: dict[str, tuple[str, Breakage, str]] = {
     "noise of a device halved": ("whole", laplace_is(0.5), "noise of a contribution"),
     "noise of a device a tenth short": ("whole", laplace_is(0.9), "noise of a contribution"),

@@ -5,11 +5,13 @@ import pytest
 from incrowd import Specification
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.silo_plays import SiloGame
+from incrowd.audit.silo_plays import SiloGame, SumsGame
 from incrowd.audit.silos import audit_silo
 from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import PlanConfig
-from tests.audit.broken_units import DEVICES, RECORDS
+from incrowd.privacy.plan.schedule import constant
+from tests.audit.broken_units import DEVICES, RECORDS, SUMS
 from tests.drawdiscard.mail import KEYS
 
 SPECIFICATIONS: dict[str, dict[str, object]] = {
@@ -23,6 +25,19 @@ SPECIFICATIONS: dict[str, dict[str, object]] = {
 def silo() -> list[Finding | Check]:
     config = PlanConfig.of_records(records=100, rounds=2, batch_size=25, epochs=1, clip_norm=0.7, report_std=20.0)
     game = SiloGame(name="ward", plan=config.calibrate(Budget(epsilon=2.0, delta=1e-4)))
+    findings, checks = audit_silo(game, trials=1_500, seed=3)
+    return [*findings, *checks]
+
+
+def sums() -> list[Finding | Check]:
+    config = PlanConfig(
+        members=100,
+        schedule=constant(rounds=8, cohort=25.0),
+        unit="record",
+        noise_by="server",
+        clip=FixedClip(clip_norm=0.7),
+    )
+    game = SumsGame(name="all silos", plan=config.calibrate(Budget(epsilon=2.0, delta=1e-4)))
     findings, checks = audit_silo(game, trials=1_500, seed=3)
     return [*findings, *checks]
 
@@ -48,6 +63,20 @@ def test_a_broken_silo_is_caught(name: str) -> None:
     breakage, witness = RECORDS[name]
     with breakage():
         found = broken(silo())
+    assert any(witness in one for one in found), found
+
+
+@pytest.mark.slow
+def test_right_sums_of_records_pass() -> None:
+    assert broken(sums()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SUMS)
+def test_broken_sums_of_records_are_caught(name: str) -> None:
+    breakage, witness = SUMS[name]
+    with breakage():
+        found = broken(sums())
     assert any(witness in one for one in found), found
 
 

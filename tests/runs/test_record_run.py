@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import incrowd
+from incrowd.audit.audit import Effort
 from incrowd.audit.wanted import audit
 from incrowd.data import load_digits
 from incrowd.errors import BudgetExceeded, ConfigError
@@ -175,9 +176,9 @@ def test_a_dry_run_and_advice_speak_of_all_records() -> None:
         include_data(tables(overrides=SMALL))
 
 
-def test_networks_audits_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
+def test_networks_attacks_on_models_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
-        audit(None, overrides=SMALL)
+        audit(None, overrides=SMALL, effort=Effort(membership=True))
     with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
         Simulation(workers=1).train(Run.create(small(), tmp_path / "run"))
     with pytest.raises(ConfigError, match="recipe = 'general'"):
@@ -185,3 +186,10 @@ def test_networks_audits_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
     parties = "data={name='parties', federation='wards', enrolled='keys', shape=[4], classes=2}"
     with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
         small(parties)
+
+
+def test_an_audit_attacks_the_one_plan_of_all_silos() -> None:
+    found = audit(None, overrides=(*SMALL, "privacy.rounds=2"), effort=Effort(canaries=700))
+    assert found.holds, found.violations
+    assert found.claimed == pytest.approx(4.0, abs=0.01)
+    assert found.notes[0].startswith("attacked: all silos")
