@@ -2,8 +2,8 @@
 
 from incrowd.algorithms.clients import ClientCohort
 from incrowd.algorithms.diagnostics import Diagnostics, Watch
-from incrowd.algorithms.evaluate import Score, evaluate, score
 from incrowd.algorithms.fedavg import FedAvg, RoundReport, Standing, State
+from incrowd.algorithms.metrics import Score, evaluate, score
 from incrowd.algorithms.silos import Answer, RecordCohort, Silo, SiloCohort
 from incrowd.privacy.records import RecordRun
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats
+from incrowd.algorithms.metrics import mean_of_known
 from incrowd.errors import DataError
 from incrowd.learning import Model
 from incrowd.learning.arithmetic import one_thread
@@ -84,8 +85,8 @@ def figures(table: Floats, *, std: float) -> dict[str, Any]:
         "records": total,
         "accuracy": accuracy,
         "accuracy_std": spread,
-        "balanced_accuracy": _mean(recall),
-        "macro_f1": _mean(f1),
+        "balanced_accuracy": mean_of_known(recall),
+        "macro_f1": mean_of_known(f1),
         "recall": recall,
         "f1": f1,
         "noise_std": std,
@@ -102,8 +103,3 @@ def accuracy_std(accuracy: float, total: float, *, cells: int, right: int) -> fl
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known_values = [value for value in values if value is not None]
-    return sum(known_values) / len(known_values) if known_values else None

@@ -1,4 +1,4 @@
-"""Metrics of a model on examples of the server.
+"""Scores and metrics of a model on examples of the server, which no client holds.
 
 | labels          | metrics                                                                                         |
 | --------------- | ----------------------------------------------------------------------------------------------- |
@@ -10,31 +10,97 @@ Each has a baseline that always predicts the most frequent label, or the mean, o
 (an AUC over equal labels, any figure of outputs that are not finite) is None.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from incrowd._random import Floats
 from incrowd._ranks import roc_auc
+from incrowd.data import Examples
 from incrowd.data.examples import IGNORED
+from incrowd.data.inputs import each
+from incrowd.learning import CROSS_ENTROPY, Loss, Model
+from incrowd.learning.inputs import calling
 
 Metrics = dict[str, Any]
 
 BINS = 15
 """The number of equal bins of the calibration error."""
 
+_BATCH, _MOST = 2000, 2**25  # examples in a call of the model, and outputs to keep
+
 _OF_CLASSES = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "brier", "calibration_error", "per_class")
 _OF_ONE_CLASS = ("class", "precision", "recall", "f1", "auc", "support")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The mean loss, and the accuracy if labels are classes."""
+
+    loss: float
+    accuracy: float | None
+
+
+def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY) -> Score:
+    """Score weights on the server's public examples (see `Clients.test`)."""
+    total, right = 0.0, 0.0
+    for outputs, labels in _outputs(model.with_weights(weights), examples):
+        total += float(loss.value(outputs, labels)) * len(labels)
+        if examples.classes is not None:
+            right += float(_right(outputs, labels))
+    accuracy = right / len(examples) if examples.classes is not None else None
+    return Score(loss=total / len(examples), accuracy=accuracy)
+
+
+def evaluate(
+    model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY
+) -> Metrics | None:
+    """The metrics of weights on public examples: see `metrics`.
+
+    Edge cases: None for more than 2^25 outputs, as for long texts over a large vocabulary.
+    """
+    if examples.labels.size * (examples.classes or 1) > _MOST:
+        return None
+    outputs = outputs_of(model.with_weights(weights), examples)
+    return metrics(outputs, examples.labels, classes=examples.classes, loss=loss.name)
+
+
+def outputs_of(module: nn.Module, examples: Examples) -> NDArray[Any]:
+    """The outputs of a module for examples, in order."""
+    return np.concatenate([outputs.numpy() for outputs, _ in _outputs(module, examples)])
+
+
+def _outputs(module: nn.Module, examples: Examples) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Outputs and labels, batch by batch."""
+    ask = calling(module, examples.features)
+    with torch.no_grad():
+        for start in range(0, len(examples), _BATCH):
+            rows = slice(start, start + _BATCH)
+            yield ask(each(torch.from_numpy, examples.values(rows))), torch.from_numpy(examples.labels[rows])
+
+
+def _right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The number of right predictions; a sequence counts as the share of its positions that are not ignored."""
+    if labels.ndim == 1:
+        return (_predicted(outputs) == labels).sum()
+    counted = labels != IGNORED
+    right = ((outputs.argmax(-1) == labels) & counted).sum(1)
+    return (right / counted.sum(1).clamp(min=1)).sum()
+
+
+def _predicted(outputs: torch.Tensor) -> torch.Tensor:
+    if outputs.ndim == 2 and outputs.shape[1] > 1:
+        return outputs.argmax(1)
+    return (outputs.reshape(len(outputs)) > 0).long()
+
+
 def metrics(
-    outputs: NDArray[np.floating[Any]],
-    labels: NDArray[Any],
-    *,
-    classes: int | None,
-    loss: str = "",
+    outputs: NDArray[np.floating[Any]], labels: NDArray[Any], *, classes: int | None, loss: str = ""
 ) -> Metrics:
     """The metrics of a model's outputs [N, C], [N, 1] or [N] for labels [N], or binary labels [N, L].
 
@@ -93,7 +159,7 @@ def of_classes(chances: Floats, labels: NDArray[np.int64], *, classes: int) -> M
         float(right.sum() / len(labels)),
         float(recall[support > 0].mean()),
         float(f1[support + guesses > 0].mean()),
-        aucs[1] if classes == 2 else _mean(aucs),
+        aucs[1] if classes == 2 else mean_of_known(aucs),
         distance / 2 if classes == 2 else distance,
         calibration_error(chances, labels),
         [dict(zip(_OF_ONE_CLASS, row, strict=True)) for row in zip(*columns, strict=True)],
@@ -115,7 +181,7 @@ def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
         "accuracy": float((said == labels).mean()),
         "micro_f1": float(f1_score(labels, said, average="micro", zero_division=0)),
         "macro_f1": float(f1_score(labels, said, average="macro", zero_division=0)),
-        "mean_auc": _mean([roc_auc(labels[:, column] > 0, chances[:, column]) for column in columns]),
+        "mean_auc": mean_of_known([roc_auc(labels[:, column] > 0, chances[:, column]) for column in columns]),
         "baseline": baseline,
     }
 
@@ -167,7 +233,7 @@ def _r2(predicted: Floats, labels: Floats) -> float | None:
     return float(np.mean(1 - residual / spread))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
     """The mean of the defined values."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd._random import Floats, SeededRandomness
 from incrowd.algorithms.counts import Counter
 from incrowd.errors import RehearsalFailed
 from incrowd.learning.dpsgd.noise import on_tensors
@@ -58,31 +58,22 @@ def _go(planned: RecordTraining, engine: RecordEngine, counter: Counter | None, 
     if counter is not None:
         counter.table(weights, classes=1)  # synthetic labels are zeros
     training = replace(planned, steps=STEPS, sampling_prob=1.0, noise_multiplier=1.0)
-    stand_in = _StandIn(training)
+    stream, hidden = SeededRandomness(seed=0).stream("rehearsal"), []
+
+    def noised(total: Floats) -> Floats:
+        """Add public noise of about the size of the real noise."""
+        hidden.append(total.size)
+        return np.asarray(total + training.noise_multiplier * training.sensitivity * stream.normals(total.size))
+
     start = weights.astype(np.float32)
-    trained = engine.train(start, training, noise=on_tensors(stand_in.noised), batches=stand_in.stream)
-    if stand_in.steps != STEPS:
-        raise ValueError(f"the engine hid {stand_in.steps} sums in {STEPS} steps: one in each is what is paid for")
+    trained = engine.train(start, training, noise=on_tensors(noised), batches=stream)
+    if len(hidden) != STEPS:
+        raise ValueError(f"the engine hid {len(hidden)} sums in {STEPS} steps: one in each is what is paid for")
     sent = difference(trained.weights, start)
     if sent.shape != start.shape:
         raise ValueError(f"the engine gives weights of the shape {sent.shape} for {start.shape}")
     if not np.isfinite(sent).all():
         raise ValueError("the weights that come out are not finite: is the learning rate too large?")
-
-
-class _StandIn:
-    """Public noise for sums of synthetic gradients, of about the size of the real noise."""
-
-    def __init__(self, training: RecordTraining) -> None:
-        self.stream: Stream = SeededRandomness(seed=0).stream("rehearsal")
-        self.steps = 0
-        self._std = training.noise_multiplier * training.sensitivity
-
-    def noised(self, total: Floats) -> Floats:
-        """Add the noise to a sum."""
-        self.steps += 1
-        noised: Floats = total + self._std * self.stream.normals(total.size)
-        return noised
 
 
 def difference(trained: torch.Tensor, start: np.typing.NDArray[np.float32]) -> Floats:

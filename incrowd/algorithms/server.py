@@ -4,9 +4,8 @@ An optimizer is a pair of functions: `init` gives named arrays, `update` takes a
 the next arrays. `incrowd.types.ServerOptimizer` is the protocol for one of your own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -25,8 +24,7 @@ SECOND_MOMENT = 0.99
 def optimizer_of(settings: ServerOptimizer) -> Optimizer:
     """The optimizer that settings name: a built-in one, or a registered one of another package."""
     if settings.built_in:
-        start, update = _BUILT_IN[settings.kind]
-        return _Pair(init=partial(start, settings), update=partial(update, settings))
+        return _BuiltIn(settings)
     made: Optimizer = _extensions.found("server_optimizers", settings.kind)(settings)
     return made
 
@@ -47,9 +45,19 @@ def stepped(settings: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Fl
 
 
 @dataclass(frozen=True)
-class _Pair:
-    init: Callable[[int], Memory]
-    update: Callable[[Floats, Memory], tuple[Floats, Memory]]
+class _BuiltIn:
+    """A pair of functions of the settings. Yogi's second moment starts at the square of the adaptivity."""
+
+    settings: ServerOptimizer
+
+    def init(self, size: int) -> Memory:
+        """See `incrowd.types.ServerOptimizer.init`."""
+        start = self.settings.adaptivity**2 if self.settings.kind == "yogi" else 0.0
+        return {name: np.full(size, start if name == "second" else 0.0) for name in _BUILT_IN[self.settings.kind][0]}
+
+    def update(self, mean: Floats, state: Memory) -> tuple[Floats, Memory]:
+        """See `incrowd.types.ServerOptimizer.update`."""
+        return _BUILT_IN[self.settings.kind][1](self.settings, mean, state)
 
 
 def _sgd(_: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
@@ -76,17 +84,9 @@ def _adaptive(settings: ServerOptimizer, mean: Floats, memory: Memory, second: F
     return first / (np.sqrt(second) + settings.adaptivity), {"first": first, "second": second}
 
 
-def _zeros(*names: str) -> Callable[[ServerOptimizer, int], Memory]:
-    return lambda _, size: {name: np.zeros(size) for name in names}
-
-
-def _yogi_start(settings: ServerOptimizer, size: int) -> Memory:
-    return {"first": np.zeros(size), "second": np.full(size, settings.adaptivity**2)}
-
-
 _BUILT_IN = {
-    "sgd": (_zeros(), _sgd),
-    "momentum": (_zeros("velocity"), _momentum),
-    "adam": (_zeros("first", "second"), _adam),
-    "yogi": (_yogi_start, _yogi),
+    "sgd": ((), _sgd),
+    "momentum": (("velocity",), _momentum),
+    "adam": (("first", "second"), _adam),
+    "yogi": (("first", "second"), _yogi),
 }

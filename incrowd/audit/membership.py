@@ -17,9 +17,8 @@ from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.algorithms.clients import ClientCohort
-from incrowd.algorithms.evaluate import outputs_of
 from incrowd.algorithms.fedavg import FedAvg, State
-from incrowd.algorithms.metrics import probabilities
+from incrowd.algorithms.metrics import outputs_of, probabilities
 from incrowd.audit.bounds import SURE, allowed, odds
 from incrowd.audit.finding import Finding
 from incrowd.data.examples import Examples

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import nn
 
-from incrowd.algorithms.evaluate import outputs_of
-from incrowd.algorithms.metrics import probabilities
+from incrowd.algorithms.metrics import outputs_of, probabilities
 from incrowd.data import Columns, Examples, read_features
 from incrowd.data.examples import Labels
 from incrowd.data.tables import row_ids

@@ -14,8 +14,7 @@ from torch import nn
 
 from incrowd import _files
 from incrowd._html import html_table
-from incrowd.algorithms.evaluate import outputs_of
-from incrowd.algorithms.metrics import probabilities
+from incrowd.algorithms.metrics import outputs_of, probabilities
 from incrowd.data import Clients, Columns, from_arrays, read_features
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError

@@ -97,21 +97,6 @@ def test_where_nobody_sends_anything_the_weights_stay() -> None:
     assert len(reports) == ROUNDS
 
 
-@pytest.mark.parametrize(
-    "server", [ServerOptimizer(kind="momentum", learning_rate=0.5), ServerOptimizer(average="tail")]
-)
-def test_the_servers_step_is_that_of_any_federation(server: ServerOptimizer) -> None:
-    its = federation(sending(1.0), server=server)
-    weights, tail = its.init().weights[0], []
-    velocity = 0.0
-    for _ in range(ROUNDS):
-        velocity = server.momentum * velocity + 1.0 if server.kind == "momentum" else 1.0
-        weights += server.learning_rate * velocity
-        tail.append(weights)
-    expected = np.mean(tail[ROUNDS // 2 :]) if server.average == "tail" else weights
-    assert finished(its)[0][0] == pytest.approx(expected)
-
-
 def test_silos_learn_together_and_each_meets_its_own_budget() -> None:
     weights, reports = finished(federation(learners(3), init_scale=0.0))
     assert all(0.999 * ROOM.epsilon < standing.epsilon <= ROOM.epsilon for standing in reports[-1].silos)

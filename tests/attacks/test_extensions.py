@@ -27,6 +27,8 @@ from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.types import register
 
+pytestmark = pytest.mark.watched
+
 CLIENTS, SIZE, C = 20, 4, 0.5
 LOOSE = Budget(epsilon=1e6, delta=1e-3)  # noise far below a clip bound
 EVENT = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
