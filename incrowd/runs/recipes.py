@@ -141,7 +141,7 @@ def general(facts: Outline) -> Tables:
 
 def images(facts: Outline) -> Tables:
     """Softmax regression on features of pictures; the stronger the signal, the more directions."""
-    directions = 2 ** min(10, max(6, round(math.log2(4 * facts.signal))))
+    directions = 2 ** min(10, max(6, round(math.log2(facts.signal))))
     return _linear(facts, {"name": "pictures", "dimensions": directions, "constant": CONSTANT})
 
 
