@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from incrowd._random import Floats, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
@@ -28,14 +27,6 @@ def test_the_event_is_on_the_ledger_as_soon_as_there_is_a_round() -> None:
     assert its.rounds == {2}
     stated = price(its.plan.round(2).event, delta=BUDGET.delta, relation=its.plan.relation).epsilon
     assert its.ledger.spent().epsilon == stated
-
-
-def test_a_round_costs_its_steps() -> None:
-    records: dict[str, float] = {"clip_norm": 1.0, "noise_multiplier": 1.5}
-    some = PlanConfig.of_records(records=100, rounds=2, batch_size=25, epochs=0.75, **records)
-    assert some.runs() == [(SelfComposedDpEvent(PoissonSampledDpEvent(0.25, GaussianDpEvent(1.5)), 3), 2)]
-    all_of_them = PlanConfig.of_records(records=100, rounds=2, epochs=3, **records)
-    assert all_of_them.runs() == [(SelfComposedDpEvent(GaussianDpEvent(1.5), 3), 2)]
 
 
 def test_what_was_paid_is_read_once_however_long_the_ledger_is() -> None:

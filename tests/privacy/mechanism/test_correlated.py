@@ -51,15 +51,6 @@ def correlated(strategy: Banded, *, multiplier: float = 2.0, clip_norm: float = 
     )
 
 
-def improvement(strategy: Banded, participation: Participation) -> float:
-    """The root mean square error of running sums with independent noise, over that with a strategy."""
-    errors = [
-        mean_squared_error(each.column(participation.rounds), participation)
-        for each in (Banded(coefficients=(1.0,)), strategy)
-    ]
-    return math.sqrt(errors[0] / errors[1])
-
-
 def run(noise: CorrelatedNoise, totals: Floats, source: Randomness) -> Floats:
     """All rounds' noised sums, a row a round."""
     state, rows = noise.init(totals.shape[1]), []
@@ -107,22 +98,6 @@ def worst_error(rows: Floats, expected: Floats) -> float:
     variances = np.diag(expected)
     errors = np.sqrt((np.outer(variances, variances) + expected**2) / rows.shape[1])
     return float(np.max(np.abs(rows @ rows.T / rows.shape[1] - expected) / errors))
-
-
-def test_running_sums_are_better_than_with_independent_noise_by_the_stated_factor() -> None:
-    better, alone = (
-        correlated(strategy) for strategy in (Banded(coefficients=(1.0, 0.5, 0.375)), Banded(coefficients=(1.0,)))
-    )
-    assert better.event() == alone.event()
-    size = 100_000
-    errors = [
-        math.sqrt(np.mean(np.cumsum(run(noise, np.zeros((ROUNDS, size)), SeededRandomness(2)), axis=0) ** 2))
-        for noise in (better, alone)
-    ]
-    assert improvement(alone.strategy, alone.participation) == 1
-    stated = improvement(better.strategy, better.participation)
-    assert stated > 1.23
-    assert errors[1] / errors[0] == pytest.approx(stated, rel=0.01)
 
 
 @STRATEGIES
@@ -290,12 +265,6 @@ def test_sensitivity_is_the_worst_of_all_patterns(column: Floats, apart: int) ->
     assert sensitivity(column, participation) == pytest.approx(worst, rel=1e-12)
 
 
-def test_a_column_that_rises_has_another_worst_pattern_which_is_why_it_is_refused() -> None:
-    column, participation = np.array([1.0, 0.0, 0.0, 0.9]), Participation(rounds=4, min_separation=2)
-    worst = max(np.linalg.norm(dense(column)[:, pattern].sum(axis=1)) for pattern in patterns(participation))
-    assert worst > sensitivity(column, participation)
-
-
 @EACH_MATRIX
 def test_strategies_have_falling_columns_and_true_inverses(strategy: Banded) -> None:
     column = strategy.column(9)
@@ -354,12 +323,6 @@ def test_the_slope_is_that_of_the_error() -> None:
         nudge = width * (np.arange(12) == t)
         ends = [correlated_noise._log_error(column + side * nudge, participation)[0] for side in (-1, 1)]
         assert slope[t] == pytest.approx((ends[1] - ends[0]) / (2 * width), rel=1e-6)
-
-
-@pytest.mark.parametrize(("rounds", "apart", "banded"), [(100, 100, 3.06), (1000, 100, 6.11), (2000, 200, 8.15)])
-def test_figures_that_the_documentation_states(rounds: int, apart: int, banded: float) -> None:
-    participation = Participation(rounds=rounds, min_separation=apart)
-    assert improvement(optimal_banded(participation, bands=apart), participation) > banded
 
 
 @pytest.mark.parametrize(

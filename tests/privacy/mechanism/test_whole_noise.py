@@ -212,17 +212,22 @@ def test_the_same_words_give_the_same_noise_as_the_slow_twin(seed: bytes, scale:
     assert discrete_laplace(scale, size=size, stream=Words(seed)).tolist() == slow(scale, size, words)
 
 
-def test_noise_is_drawn_against_a_receipt_once() -> None:
-    whole = Mechanism(size=3, clip=0.5, epsilon=1.0).whole
-    receipt = paid(whole)
-    released = whole.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 1))
+@pytest.mark.parametrize("kind", [{}, {"noise": "direction", "bound": "norm"}])
+def test_noise_is_drawn_against_a_receipt_once(kind: dict[str, Any]) -> None:
+    (drawn, _), (other, _) = (
+        Mechanism(size=3, clip=0.5, epsilon=epsilon, **kind).pays_for[0] for epsilon in (1.0, 2.0)
+    )
+    assert isinstance(drawn, WholeLaplace | ChosenDirection)
+    assert isinstance(other, WholeLaplace | ChosenDirection)
+    receipt = paid(drawn)
+    released = drawn.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 1))
     assert released.steps.dtype == np.int64
-    assert released.step == whole.step
+    assert released.step == drawn.step
+    assert isinstance(drawn, WholeLaplace) or set(np.abs(released.steps).tolist()) == {drawn.length}
     with pytest.raises(BudgetExceeded, match="is drawn"):
-        whole.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 2))
-    other = Mechanism(size=3, clip=0.5, epsilon=2.0).whole
+        drawn.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 2))
     with pytest.raises(ConfigError, match="not what this receipt was paid for"):
-        other.noised(np.array([1, 2, 3]), receipt=paid(whole), at=("noise", 1))
+        other.noised(np.array([1, 2, 3]), receipt=paid(drawn), at=("noise", 1))
 
 
 def test_words_beyond_the_last_full_run_are_left_out() -> None:
@@ -336,19 +341,6 @@ def test_any_gradient_becomes_whole_numbers_that_add_up_exactly(gradient: Floats
     finite = np.where(np.isfinite(gradient), gradient, 0.0)
     assert ((np.sign(found) == np.sign(finite)) | (found == 0)).all()
     assert (found[~np.isfinite(gradient)] == 0).all()
-
-
-def test_a_direction_is_named_against_a_receipt_once() -> None:
-    choice, other = (ChosenDirection.fitting(size=3, clip=0.5, epsilon=epsilon) for epsilon in (1.0, 2.0))
-    receipt = paid(choice)
-    released = choice.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 1))
-    assert released.steps.dtype == np.int64
-    assert released.step == choice.step
-    assert set(np.abs(released.steps).tolist()) == {choice.length}
-    with pytest.raises(BudgetExceeded, match="is drawn"):
-        choice.noised(np.array([1, 2, 3]), receipt=receipt, at=("noise", 2))
-    with pytest.raises(ConfigError, match="not what this receipt was paid for"):
-        other.noised(np.array([1, 2, 3]), receipt=paid(choice), at=("noise", 1))
 
 
 # The signs of a direction

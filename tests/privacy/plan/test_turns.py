@@ -10,11 +10,11 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.correlated import mean_squared_error
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning
 from incrowd.privacy.plan.sampling import Cyclic, Everyone
 from incrowd.privacy.plan.schedule import constant, listed
 from incrowd.privacy.release import Carry, PrivateRun
-from tests.privacy.mechanism.test_correlated import improvement
 from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
@@ -65,8 +65,9 @@ def test_running_sums_are_better_than_with_independent_noise() -> None:
     sigma = independent.calibrate(BUDGET).noise_multiplier  # what covers a client's four participations
     alone = sigma * math.sqrt((rounds + 1) / 2)  # the typical error of running sums of independent noise
     assert plan.correlated is not None
-    stated = improvement(plan.correlated.strategy, plan.correlated.participation)
-    assert alone / error == pytest.approx(stated, rel=0.1)
+    column = plan.correlated.strategy.column(rounds)
+    stated = plan.noise_multiplier * math.sqrt(mean_squared_error(column, plan.correlated.participation))
+    assert error == pytest.approx(stated, rel=0.1)
     assert alone / error > 1.4
 
 
