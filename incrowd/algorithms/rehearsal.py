@@ -69,14 +69,8 @@ def _go(planned: RecordTraining, engine: RecordEngine, counter: Counter | None, 
     trained = engine.train(start, training, noise=on_tensors(noised), batches=stream)
     if len(hidden) != STEPS:
         raise ValueError(f"the engine hid {len(hidden)} sums in {STEPS} steps: one in each is what is paid for")
-    sent = difference(trained.weights, start)
+    sent = trained.update(start)
     if sent.shape != start.shape:
         raise ValueError(f"the engine gives weights of the shape {sent.shape} for {start.shape}")
     if not np.isfinite(sent).all():
         raise ValueError("the weights that come out are not finite: is the learning rate too large?")
-
-
-def difference(trained: torch.Tensor, start: np.typing.NDArray[np.float32]) -> Floats:
-    """The update: trained weights minus the weights at the start."""
-    moved: Floats = trained.numpy().astype(np.float64) - start
-    return moved

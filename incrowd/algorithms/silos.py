@@ -15,7 +15,7 @@ from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.fedavg import Answers, Standing, State
-from incrowd.algorithms.rehearsal import difference, rehearse
+from incrowd.algorithms.rehearsal import rehearse
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.learning import Model
 from incrowd.learning.arithmetic import with_threads
@@ -232,8 +232,7 @@ class Silo:
         start = weights.astype(np.float32)
         with with_threads(self.threads):
             trained = self.engine.train(start, self.training, noise=on_tensors(paid.noise), batches=paid.batches)
-        update = difference(trained.weights, start)
-        return Answer(silo=self.name, round=number, epsilon=self.epsilon, update=update)
+        return Answer(silo=self.name, round=number, epsilon=self.epsilon, update=trained.update(start))
 
     def report(self, weights: Floats, *, classes: int) -> Floats | None:
         """The noised table of the classes that these weights give the silo's records (`Counter.table`), once a run.

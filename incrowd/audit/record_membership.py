@@ -17,7 +17,6 @@ from torch import nn
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.algorithms import FedAvg, SiloCohort
-from incrowd.algorithms.rehearsal import difference
 from incrowd.algorithms.silos import Answer, Ask
 from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
@@ -134,6 +133,6 @@ def _noiseless(silos: SiloFederation, place: int) -> Ask:
         batches = silos.randomness.stream("batches", place, number)
         with with_threads(silos.config.run.threads):
             trained = engine.train(start, plan.training(), noise=lambda total: total, batches=batches)
-        return Answer(silo=silos.names[place], round=number, epsilon=0.0, update=difference(trained.weights, start))
+        return Answer(silo=silos.names[place], round=number, epsilon=0.0, update=trained.update(start))
 
     return answer

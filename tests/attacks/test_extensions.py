@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import LaplaceDpEvent, SampledWithoutReplacementDpEvent
 from torch import nn
@@ -14,6 +15,7 @@ from incrowd import Clients, Federation, Private, _extensions
 from incrowd._random import Floats, Integers, KeyedStream, SeededRandomness, Stream, SystemRandomness
 from incrowd.audit.contributions import contribution_checks
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
+from incrowd.flower.offer import Offer
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
@@ -161,8 +163,10 @@ def sampled(sampler: Any, **parts: Any) -> Plan:
     ids=["twice", "falling", "beyond", "negative", "halves", "a matrix"],
 )
 def test_a_sampler_that_gives_no_cohort_is_refused_before_the_first_round(change: Callable[[Integers], Any]) -> None:
+    run = run_of(sampled(Changed(change)))
     with pytest.raises(ConfigError, match="sampling = 'mine': return the numbers of existing clients"):
-        sampled(Changed(change))
+        run.cohort(0)
+    assert run.ledger.charges() == (0, 0)
 
 
 @pytest.mark.parametrize("seeded", [True, False])
@@ -199,8 +203,9 @@ def test_a_sampler_that_looks_at_who_answered_is_refused(checked: bool, monkeypa
 
 def test_a_sampler_with_randomness_of_its_own_is_refused() -> None:
     generator = np.random.default_rng(0)
+    run = run_of(sampled(Changed(lambda _: np.unique(generator.integers(0, CLIENTS, 5)))))
     with pytest.raises(ConfigError, match="another result for the same input"):
-        run_of(sampled(Changed(lambda _: np.unique(generator.integers(0, CLIENTS, 5))))).cohort(0)
+        run.cohort(0)
     turns = iter(range(10**6))
     probes = {0: np.arange(3), 1: np.arange(3)}  # it knows the probe, and not that it draws twice
 
@@ -247,7 +252,7 @@ def test_a_sampler_of_a_fixed_size_is_priced_for_a_client_replaced_and_keeps_its
         return SampledWithoutReplacementDpEvent(CLIENTS, 5, GaussianDpEvent(z / 2))
 
     with pytest.raises(ConfigError, match="as many as its event states"):
-        sampled(Claims(claimed, Relation.REPLACE_ONE))
+        run_of(sampled(Claims(claimed, Relation.REPLACE_ONE))).cohort(0)
     _extensions._REGISTERED.clear()
 
     class First(Claims):
@@ -327,10 +332,32 @@ def test_a_plan_with_a_part_that_is_not_installed_is_refused_and_nothing_is_impo
         with pytest.raises(ConfigError, match=rf"{field} = 'mine': .*one package .* entry points incrowd\.{kind}"):
             forms.from_json(form)
         _extensions._REGISTERED[kind, "mine"] = kept
+    key = Ed25519PrivateKey.generate()
+    frame = Offer(plan=plan, size=SIZE).to_bytes(key)
+    assert Offer.read(frame, key=key.public_key()).plan == plan
+    kept = _extensions._REGISTERED.pop(("samplers", "mine"))
+    with pytest.raises(ConfigError, match="sampling = 'mine': install exactly one package"):
+        Offer.read(frame, key=key.public_key())
+    _extensions._REGISTERED["samplers", "mine"] = kept
     with pytest.raises(ConfigError, match="clip = 'os:system'"):
         forms.from_json({**form, "clip": {**form["clip"], "name": "os:system"}})
     with pytest.raises(ConfigError, match="another extension of incrowd"):
         register("clips", "mine", lambda rows, _: rows)
+
+
+def test_a_plan_that_is_only_read_draws_no_cohort() -> None:
+    """A server could name so many clients that a party's memory ends."""
+    drawn: list[int] = []
+
+    def noted(cohort: Integers) -> Integers:
+        drawn.append(cohort.size)
+        return cohort
+
+    plan = sampled(Changed(noted))
+    assert forms.from_json(forms.to_json(plan)) == plan
+    assert not drawn
+    run_of(plan).cohort(0)  # the control
+    assert drawn
 
 
 def test_classes_of_others_are_no_parts_of_a_plan() -> None:

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from incrowd._random import Integers, Stream
+from incrowd._random import Floats, Integers, Stream
 from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import are_numbers, check_inputs, chosen, meant, zeros
@@ -91,6 +91,11 @@ class Trained:
 
     weights: Tensor
     dropped: int
+
+    def update(self, start: NDArray[np.float32]) -> Floats:
+        """The trained weights minus the weights at the start."""
+        moved: Floats = self.weights.numpy().astype(np.float64) - start
+        return moved
 
 
 class RecordEngine(Protocol):

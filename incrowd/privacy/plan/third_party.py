@@ -79,7 +79,7 @@ class ThirdPartySampler:
     plan draws: the sampler states probabilities alone, and these are not verified (`incrowd.testing.check_sampler`).
 
     Edge cases: a sampler is refused if it gives another cohort for the same stream and round: it may look at more than
-    these, say at the clients that answered.
+    these, say at the clients that answered. A machine that only reads a plan never draws a cohort.
     """
 
     name: str
@@ -90,7 +90,7 @@ class ThirdPartySampler:
         _validate.count(clients=self.clients)
         _validate.positive(cohort=self.cohort)
         _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
-        _FIRST.setdefault(self._key, self._drawn(_PROBE, 0))
+        _extensions.found("samplers", self.name, field="sampling")
 
     @cached_property
     def _sampler(self) -> Any:
@@ -128,8 +128,9 @@ class ThirdPartySampler:
     def sample(self, stream: Stream, *, round: int) -> Integers:
         """See `Sampler.sample`."""
         key = stream.bits(4).tobytes()
+        tried = "sampling", self.name, (self.clients, self.cohort)
         cohort = self._drawn(key, round)
-        _unchanged(self._key, self._drawn(_PROBE, 0), field="sampling", name=self.name)
+        _unchanged(tried, self._drawn(_PROBE, 0), field="sampling", name=self.name)
         if not np.array_equal(cohort, self._drawn(key, round)):
             raise ConfigError(field="sampling", value=self.name, remedy=_REMEMBERS)
         return cohort
@@ -149,16 +150,12 @@ class ThirdPartySampler:
             raise ConfigError(field="sampling", value=self.name, remedy=remedy)
         return cohort.astype(np.int64)
 
-    @property
-    def _key(self) -> tuple[str, str, Any]:
-        return "sampling", self.name, (self.clients, self.cohort)
-
 
 _REMEMBERS = "it gives another result for the same input: let it depend on its arguments alone"
 _FIRST: dict[tuple[str, str, Any], Any] = {}
 
 
 def _unchanged(key: tuple[str, str, Any], found: Floats | Integers, *, field: str, name: str) -> None:
-    """Refuse code whose result for a synthetic input is not what it was when this process began."""
+    """Refuse code whose result for a synthetic input is not what it was when this process first tried it."""
     if not np.array_equal(_FIRST.setdefault(key, found), found, equal_nan=True):
         raise ConfigError(field=field, value=name, remedy=_REMEMBERS)
