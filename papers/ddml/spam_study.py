@@ -48,8 +48,7 @@ class Problem:
     def gradient(self, weights: Floats, device: int) -> Floats:
         """The bounded gradient of a device's examples."""
         gradient = self.model.gradient(weights, self.features[device], self.responses[device])
-        bounded: Floats = self.mechanism.clipping.clip(np.asarray(gradient, np.float64)[None])[0]
-        return bounded
+        return self.mechanism.clipped(np.asarray(gradient))
 
     def accuracy(self, weights: Floats) -> float:
         """The share of test examples that are predicted right."""

@@ -12,7 +12,6 @@ from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, bounding, gammas, seeded_noise, simulate
-from incrowd.privacy.mechanism.clipping import clip_rows
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
 
@@ -115,7 +114,7 @@ def test_gradients_are_bounded_as_the_mechanism_says(given: dict[str, str], nois
     delta = 1e-5 if noise == "gaussian" else None
     bounds = mechanism(clip, noise=noise, delta=delta, **given)
     gradient = GENERATOR.standard_normal(MODEL.size)
-    expected = clip_rows(bounds.clipping, gradient).rows[0]
+    expected = bounds.clipped(gradient)
     found = gradient.astype(np.float32)
     bounding(bounds)(found)
     np.testing.assert_allclose(found, expected, rtol=1e-5)

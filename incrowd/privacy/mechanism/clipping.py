@@ -200,8 +200,7 @@ class PerLayerClip:
 class ElementwiseClip:
     """Limit every number of a contribution to [-limit, limit].
 
-    Guarantee: no number of the result exceeds `limit`, so its L2 norm is at most limit * sqrt(size) and its L1 norm at
-    most limit * size.
+    Guarantee: no number of the result exceeds `limit`, so its L2 norm is at most limit * sqrt(size).
 
     Edge cases: a contribution of another size is refused.
     """
@@ -219,42 +218,10 @@ class ElementwiseClip:
         """See `Clip.clip_norm`."""
         return self.limit * math.sqrt(self.size) * ROUNDED_UP
 
-    @property
-    def l1_bound(self) -> float:
-        """The L1 norm that no clipped contribution exceeds: the sensitivity for Laplace noise."""
-        return self.limit * self.size * ROUNDED_UP
-
     def clip(self, rows: Floats) -> Floats:
         """See `Clip.clip`."""
         _fits(self.size, rows)
         return np.clip(rows, -self.limit, self.limit)
-
-
-@dataclass(frozen=True, kw_only=True)
-class L1Clip:
-    """Scale a contribution down to the L1 norm `l1_bound` if it is longer, for Laplace noise on a whole.
-
-    Guarantee: as `FixedClip`, in the L1 norm; the L2 norm is then at most `l1_bound` as well.
-
-    Edge cases: as `FixedClip`; numbers so large that their sum overflows become zero.
-    """
-
-    private: ClassVar[bool] = True
-    l1_bound: float
-
-    def __post_init__(self) -> None:
-        _check_bounds(l1_bound=self.l1_bound)
-
-    @property
-    def clip_norm(self) -> float:
-        """See `Clip.clip_norm`."""
-        return self.l1_bound
-
-    def clip(self, rows: Floats) -> Floats:
-        """See `Clip.clip`."""
-        with np.errstate(over="ignore"):
-            norms = np.abs(rows).sum(axis=1, keepdims=True)
-        return rows * _down_to(self.l1_bound, norms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,14 +331,12 @@ def factors_of(clip: ScalingClip, norms: Floats) -> Floats:
 
 
 def _bounded(clip: Clip, rows: Floats) -> Floats:
-    """The rows of a third-party clip, held to the bounds that it states."""
+    """The rows of a third-party clip, held to the bound that it states."""
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
-    rows = rows * _down_to(clip.clip_norm, _norms(rows))[:, None]
-    most: float | None = getattr(clip, "l1_bound", None)
-    return rows if most is None else rows * _down_to(most, np.abs(rows).sum(axis=1, keepdims=True))  # which are short
+    return rows * _down_to(clip.clip_norm, _norms(rows))[:, None]
 
 
-_OURS = (FixedClip, NormalisedClip, PerLayerClip, ElementwiseClip, L1Clip, QuantileClip)
+_OURS = (FixedClip, NormalisedClip, PerLayerClip, ElementwiseClip, QuantileClip)
 """Their bounds are proved; the bounds of all other classes are checked row by row."""
 
 

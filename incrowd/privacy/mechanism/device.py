@@ -29,7 +29,7 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Draws, Receipt
-from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
+from incrowd.privacy.mechanism.clipping import ROUNDED_UP, Clip, ElementwiseClip, FixedClip, clip_rows
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection, WholeLaplace
@@ -111,10 +111,19 @@ class Mechanism:
 
     @cached_property
     def clipping(self) -> Clip:
-        """The bound in floating point, for Gaussian noise and for simulations."""
+        """The bound of Gaussian noise, in floating point."""
         if self.bound == "element":
             return ElementwiseClip(limit=self.clip, size=self.size)
-        return FixedClip(clip_norm=self.clip) if self.noise == "gaussian" else L1Clip(l1_bound=self.clip)
+        return FixedClip(clip_norm=self.clip)
+
+    def clipped(self, gradient: NDArray[Any]) -> Floats:
+        """A gradient within the bound in floating point, for Gaussian noise and for simulations. Private."""
+        if self.bound == "element" or self.noise == "gaussian":
+            clipped: Floats = clip_rows(self.clipping, gradient).rows[0]
+            return clipped
+        length = float(np.abs(gradient).sum())
+        bounded: Floats = gradient.astype(np.float64) * (self.clip / max(self.clip, length))
+        return bounded if math.isfinite(length) else np.zeros(self.size)
 
     @cached_property
     def multiplier(self) -> float:
@@ -170,8 +179,7 @@ class Mechanism:
         drawn = self._drawn
         if isinstance(drawn, WholeLaplace | ChosenDirection):
             return drawn.bounded(gradient.astype(np.float64))
-        clipped: Floats = clip_rows(self.clipping, gradient).rows[0]
-        return clipped
+        return self.clipped(gradient)
 
     def noised(self, bounded: Floats | Integers, receipt: Receipt) -> Whole:
         """A bounded gradient plus noise: whole steps of a public grid, and their value."""
@@ -223,8 +231,9 @@ class Mechanism:
         """The farthest that the gradient may move: one number of it or (in the norm of the noise) all of it."""
         if unit == "feature" or self.bound == "norm":
             return 2 * self.clip
-        whole = ElementwiseClip(limit=self.clip, size=self.size)
-        return 2 * (whole.clip_norm if self.noise == "gaussian" else whole.l1_bound)
+        if self.noise == "gaussian":
+            return 2 * self.clipping.clip_norm
+        return 2 * (self.clip * self.size * ROUNDED_UP)
 
 
 class Contribution:

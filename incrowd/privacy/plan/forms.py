@@ -28,7 +28,6 @@ CLIPS: dict[str, type[Any]] = {
     for each in (
         clipping.ElementwiseClip,
         clipping.FixedClip,
-        clipping.L1Clip,
         clipping.MedianClip,
         clipping.NormalisedClip,
         clipping.PerLayerClip,

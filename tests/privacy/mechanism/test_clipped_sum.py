@@ -7,7 +7,6 @@ from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
     FixedClip,
-    L1Clip,
     MedianClip,
     NormalisedClip,
     PerLayerClip,
@@ -20,7 +19,6 @@ CLIPS: list[Clip | MedianClip] = [
     NormalisedClip(clip_norm=3.0),
     PerLayerClip(clip_norms=(0.7, 1.1), parts=(2, 4)),
     ElementwiseClip(limit=0.4, size=SIZE),
-    L1Clip(l1_bound=0.9),
     QuantileClip(clip_norm=1.3, bit_noise=5.0),
     MedianClip(),
 ]

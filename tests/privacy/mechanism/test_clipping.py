@@ -15,7 +15,6 @@ from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
     FixedClip,
-    L1Clip,
     Layout,
     MedianClip,
     NormalisedClip,
@@ -33,7 +32,6 @@ def every_clip(size: int, bound: float = 1.0) -> list[Clip]:
         NormalisedClip(clip_norm=bound),
         QuantileClip(clip_norm=bound, bit_noise=5.0),
         ElementwiseClip(limit=bound, size=max(size, 1)),
-        L1Clip(l1_bound=bound),
         PerLayerClip(clip_norms=(bound,), parts=(max(size, 1),)),
     ]
     if size > 1:
@@ -86,7 +84,7 @@ def test_a_contribution_without_a_norm_is_dropped_and_counted(bad: float) -> Non
 def test_short_contributions_are_left_exactly_alone() -> None:
     rows = np.array([[0.3, -0.4], [0.0, 0.0]])
     clips = (FixedClip(clip_norm=1), QuantileClip(clip_norm=1, bit_noise=5), ElementwiseClip(limit=1, size=2))
-    for clip in (*clips, L1Clip(l1_bound=1)):
+    for clip in clips:
         clipped = clip_rows(clip, rows)
         assert np.array_equal(clipped.rows, rows)
         assert clipped.unclipped.all()
@@ -111,14 +109,7 @@ def test_per_layer_bounds_each_layer_and_is_priced_jointly() -> None:
 def test_elementwise_bounds_every_number() -> None:
     clip = ElementwiseClip(limit=0.5, size=4)
     assert 1 <= clip.clip_norm < 1 + 1e-12
-    assert 2 <= clip.l1_bound < 2 + 1e-12
     assert list(clip_rows(clip, np.array([-7, 0.25, 0.5, 7])).rows[0]) == [-0.5, 0.25, 0.5, 0.5]
-
-
-@given(rows=ROWS, bound=st.floats(1e-6, 1e6))
-def test_l1_bounds_the_sum_of_magnitudes(rows: NDArray[np.float64], bound: float) -> None:
-    clipped = clip_rows(L1Clip(l1_bound=bound), rows)
-    assert np.all(np.abs(clipped.rows).sum(axis=1) <= bound)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.int64, np.bool_])
@@ -146,7 +137,6 @@ def test_another_size_than_the_clip_s_is_refused() -> None:
 def test_clips_that_scale_are_recognised() -> None:
     kinds = {type(clip).__name__: isinstance(clip, ScalingClip) for clip in every_clip(3)}
     assert kinds.pop("ElementwiseClip") is False
-    assert kinds.pop("L1Clip") is False
     assert all(kinds.values())
     assert not isinstance(MedianClip(), ScalingClip)
 
@@ -219,7 +209,6 @@ class TestMedian:
         (lambda: PerLayerClip(clip_norms=(1.0, 1.0), parts=(1, 0)), "parts[1]"),
         (lambda: ElementwiseClip(limit=0, size=1), "limit"),
         (lambda: ElementwiseClip(limit=1, size=0), "size"),
-        (lambda: L1Clip(l1_bound=0), "l1_bound"),
         (lambda: QuantileClip(clip_norm=1, bit_noise=0), "bit_noise"),
         (lambda: QuantileClip(clip_norm=1, bit_noise=1, quantile=1), "quantile"),
         (lambda: MedianClip(floor=0), "floor"),

@@ -13,7 +13,6 @@ from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
     FixedClip,
-    L1Clip,
     MedianClip,
     NormalisedClip,
     PerLayerClip,
@@ -32,7 +31,6 @@ register("clips", "to nothing", lambda rows, _: 0 * rows)
 EVERY_CLIP: list[Clip | MedianClip] = [
     ElementwiseClip(limit=0.1, size=7),
     FixedClip(clip_norm=0.1),
-    L1Clip(l1_bound=3.0),
     MedianClip(floor=1e-9),
     NormalisedClip(),
     PerLayerClip(clip_norms=(0.1, 0.2), parts=(3, 4)),
