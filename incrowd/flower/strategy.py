@@ -24,6 +24,7 @@ from incrowd.flower.attendance import Attendance
 from incrowd.flower.wrapped import difference, question, stepped
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
 from incrowd.privacy.mechanism.clipping import QuantileClip
+from incrowd.privacy.plan.forms import check_ours
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
 from incrowd.privacy.statement import Statement
@@ -102,6 +103,7 @@ class PrivateStrategy(Strategy):
         randomness: Randomness = EARNEST,
     ) -> None:
         _check_averages(strategy)
+        check_ours(plan)
         if plan.config.groups is not None:
             remedy = "noise that is correlated over rounds needs clients that keep their numbers: use another sampling"
             raise ConfigError(field="sampling", value=plan.config.sampling.__name__, remedy=remedy)

@@ -12,8 +12,9 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, Strategy
 from incrowd.errors import BudgetExceeded, ConfigError, RehearsalFailed, RoundUnanswered
 from incrowd.flower import private
 from incrowd.flower.strategy import LOOKS_AT_ONE
+from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism import FixedClip, QuantileClip
-from incrowd.privacy.plan.plan import Sampling
+from incrowd.privacy.plan.plan import PlanConfig, Sampling
 from incrowd.privacy.plan.planner import Question
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.release import PrivateRun
@@ -278,6 +279,9 @@ def test_plans_that_stock_nodes_cannot_keep_are_refused() -> None:
         made(local)
     with pytest.raises(ConfigError, match="give a Plan"):
         private(averaging(), "a plan", ledger_for(planned()))  # type: ignore[arg-type]  # as a program without types could
+    turns = PlanConfig.in_turns(clients=CLIENTS, rounds=2, groups=1).calibrate(Budget(epsilon=8.0, delta=1e-5))
+    with pytest.raises(ConfigError, match="needs clients that keep their numbers"):
+        made(turns)
     with pytest.raises(ConfigError, match="evaluation"):
         made(planned(), evaluation="free")  # type: ignore[arg-type]  # as a program without types could
 

@@ -37,6 +37,7 @@ CLIPS: dict[str, type[Any]] = {
 }
 """The clips that a plan may have, by the names that forms use; `SAMPLING` has the samplers."""
 
+_PLAIN = (Number, str, Price, Relation, type(None))
 _OURS = {Plan, PlanConfig, Schedule, Step, Budget, ThirdPartySampling, *CLIPS.values()}
 
 
@@ -90,22 +91,22 @@ def from_json(form: PlanForm) -> Plan | RoundForm:
     raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {PLAN!r}, {ROUND!r}")
 
 
-def check_ours(stated: object) -> None:
+def check_ours(plan: object) -> None:
     """Refuse a plan, and any part of one, of another class than ours: it could state one noise and draw another.
 
     Edge cases: subclasses of ours are not ours, and neither are unregistered clips.
     """
-    if isinstance(stated, tuple):
-        for one in stated:
-            check_ours(one)
-        return
-    if isinstance(stated, Number | str | Price | Relation | None) or stated in SAMPLING.values():
-        return
-    if type(stated) not in _OURS:
-        remedy = "give a Plan of ours, with our clips: others could state one noise and draw another"
-        raise ConfigError(field="plan", value=type(stated).__name__, remedy=remedy)
-    for each in fields(stated):  # type: ignore[arg-type]  # all of them are dataclasses
-        check_ours(getattr(stated, each.name))
+    left: list[object] = [plan]
+    while left:
+        stated = left.pop()
+        if type(stated) in (_OURS if stated is not plan else {Plan}):
+            names = [each.name for each in fields(stated)]  # type: ignore[arg-type]  # all of them are dataclasses
+            left += (getattr(stated, name) for name in names)
+        elif stated is not plan and isinstance(stated, tuple):
+            left += stated
+        elif stated is plan or not (isinstance(stated, _PLAIN) or stated in SAMPLING.values()):
+            remedy = "give a Plan of ours, with our clips: others could state one noise and draw another"
+            raise ConfigError(field="plan", value=type(stated).__name__, remedy=remedy)
 
 
 def fingerprint(form: PlanForm) -> str:
