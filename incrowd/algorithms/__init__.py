@@ -2,7 +2,7 @@
 
 from incrowd.algorithms.clients import ClientCohort
 from incrowd.algorithms.diagnostics import Diagnostics, Watch
-from incrowd.algorithms.fedavg import FedAvg, RoundReport, Standing, State
+from incrowd.algorithms.fedavg import FedAvg, RoundReport, SiloStatus, State
 from incrowd.algorithms.metrics import Score, evaluate, score
 from incrowd.algorithms.silos import Answer, RecordCohort, Silo, SiloCohort
 from incrowd.privacy.records import RecordRun
@@ -18,7 +18,7 @@ __all__ = [
     "Score",
     "Silo",
     "SiloCohort",
-    "Standing",
+    "SiloStatus",
     "State",
     "Watch",
     "evaluate",

@@ -31,7 +31,7 @@ NO_CLIP = Carry(clip=NormalisedClip())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class SiloStatus:
     """A silo after a round: its spent epsilon, and the reason if it sent nothing (see `Answer`)."""
 
     silo: str
@@ -51,7 +51,7 @@ class Answers:
     carry: Carry
     release: Release | None = None
     adjustment: Floats | None = None
-    silos: tuple[Standing, ...] = ()
+    silos: tuple[SiloStatus, ...] = ()
     diagnostics: Diagnostics | None = None
     seconds: float | None = None
 
@@ -69,12 +69,12 @@ class State:
     Guarantee: neither `to_arrays` nor the repr holds anything secret.
     """
 
-    round: int
     weights: Floats
     memory: Mapping[str, Floats]
     tail: Floats
-    tail_rounds: int
     carry: Carry
+    round: int = 0
+    tail_rounds: int = 0
     shared: Floats = field(default_factory=lambda: np.zeros(0))
     adjustment: Floats | None = None
 
@@ -93,22 +93,6 @@ class State:
         """The weights to publish: the tail's mean if the server keeps one, otherwise the latest."""
         found = self.tail / self.tail_rounds if self.tail_rounds else self.weights.copy()
         return found if self.adjustment is None else found + self.adjustment
-
-    @classmethod
-    def first(
-        cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, shares: int = 0, queries: bool = False
-    ) -> "State":
-        """The state before the first round."""
-        return cls(
-            round=0,
-            weights=weights,
-            memory=optimizer_of(server).init(weights.size),
-            tail=np.zeros_like(weights),
-            tail_rounds=0,
-            carry=carry,
-            shared=np.zeros(shares),
-            adjustment=np.zeros_like(weights) if queries else None,
-        )
 
     def step_number(self, rounds: int) -> tuple[int, int]:
         """The number of the server's next step and of all its steps; a label query is step -1."""
@@ -236,7 +220,7 @@ class RoundReport:
     noise_std: float | None = None
     observed: Observed | None = None
     diagnostics: Diagnostics | None = None
-    silos: tuple[Standing, ...] = ()
+    silos: tuple[SiloStatus, ...] = ()
 
     @property
     def epsilon(self) -> float:
@@ -272,9 +256,14 @@ class FedAvg(Generic[AnyCohort]):
         cohort = self.cohort
         first = cohort.model.initial(cohort.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        carry = NO_CLIP if cohort.private is None else cohort.private.start()
-        shares = cohort.size - weights.size
-        return State.first(weights, server=self.server, carry=carry, shares=shares, queries=cohort.queries)
+        return State(
+            weights=weights,
+            memory=optimizer_of(self.server).init(weights.size),
+            tail=np.zeros_like(weights),
+            carry=NO_CLIP if cohort.private is None else cohort.private.start(),
+            shared=np.zeros(cohort.size - weights.size),
+            adjustment=np.zeros_like(weights) if cohort.queries else None,
+        )
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take a state through its round."""

@@ -14,7 +14,7 @@ import numpy as np
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.algorithms.counts import Counter
-from incrowd.algorithms.fedavg import Answers, Standing, State
+from incrowd.algorithms.fedavg import Answers, SiloStatus, State
 from incrowd.algorithms.rehearsal import rehearse
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.learning import Model
@@ -98,7 +98,7 @@ class SiloCohort:
 
     def combined(self, state: State, answers: Sequence[Answer]) -> Answers:
         """The mean of the silos' answers, clipped and noised if the silos are protected as a whole."""
-        silos = tuple(Standing(silo=one.silo, epsilon=one.epsilon, absence=one.absence) for one in answers)
+        silos = tuple(SiloStatus(silo=one.silo, epsilon=one.epsilon, absence=one.absence) for one in answers)
         if self.private is None:
             return Answers(mean=self._mean(answers), carry=state.carry, silos=silos)
         opened = self.private.round(state.round, carry=state.carry)

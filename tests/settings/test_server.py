@@ -118,7 +118,7 @@ def test_an_optimizer_is_found_in_the_entry_points_of_one_package_alone(
 @pytest.mark.parametrize("decay", ["none", "linear"])
 def test_the_published_weights_are_the_mean_over_the_last_half_of_the_rounds(decay: str) -> None:
     step = ServerOptimizer.model_validate({"decay": decay, "average": "tail", "learning_rate": 0.7})
-    state = State.first(np.zeros(4), server=step, carry=NO_CLIP)
+    state = State(weights=np.zeros(4), memory=optimizer_of(step).init(4), tail=np.zeros(4), carry=NO_CLIP)
     weights, late = np.zeros(4), []
     for number, mean in enumerate(MEANS):
         state = state.after(Answers(mean=mean, carry=NO_CLIP), server=step, rounds=7)
