@@ -4,6 +4,7 @@ Run: python examples/hospitals.py
 """
 
 import sys
+from typing import Literal
 
 import numpy as np
 from torch import nn
@@ -17,7 +18,7 @@ wards = {f"hospital {n}": (readings[300 * n :][:300], ill[300 * n :][:300]) for 
 data = incrowd.Clients.from_partitions(wards, classes=2, test=(readings[1500:], ill[1500:]), public=True).named()
 folder = sys.argv[1] if len(sys.argv) > 1 else "out/hospitals"
 
-ways = {
+ways: dict[Literal["party", "server"], tuple[incrowd.LocalRecords | None, incrowd.ServerOptimizer]] = {
     # nobody is trusted with sums: each hospital takes noisy steps, on a budget of its own
     "party": (incrowd.LocalRecords(learning_rate=0.3), incrowd.ServerOptimizer()),
     # the server sees each hospital's sum of clipped gradients, and adds noise once for all of them

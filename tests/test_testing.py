@@ -14,7 +14,6 @@ from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.privacy.mechanism.clipping import (
     ElementwiseClip,
     FixedClip,
-    L1Clip,
     NormalisedClip,
     PerLayerClip,
     clip_rows,
@@ -164,7 +163,6 @@ def test_a_sampler_whose_rounds_depend_on_each_other_is_caught() -> None:
     [
         lambda norm: FixedClip(clip_norm=norm),
         lambda norm: NormalisedClip(clip_norm=norm),
-        lambda norm: L1Clip(l1_bound=norm),
         lambda norm: PerLayerClip(clip_norms=(norm / 2, norm / 2), parts=(2, 4)),
         lambda norm: ElementwiseClip(limit=norm / 4, size=6),
     ],

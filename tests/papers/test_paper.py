@@ -121,6 +121,7 @@ def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
         ]
     ).astype(np.float64)
     norms = np.linalg.norm(updates, axis=1)
+    assert report.clip_norm is not None
     assert report.clip_norm == pytest.approx(np.median(norms), rel=1e-6)
     median = report.clip_norm  # to the last bit: which coins of the exact noise are tossed again depends on its scale
     assert norms.max() > 1.01 * median  # so that the clip is seen
