@@ -18,7 +18,7 @@ al. 2018; directions that are tossed instead of sent: Shah et al. 2022).
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 
 import numpy as np
@@ -258,59 +258,44 @@ def discrete_laplace(scale: int, *, size: int, stream: Stream) -> Integers:
     Edge cases: the scale is at least 1 and below 2^31; size 0 draws nothing.
     """
     word = random_words(stream, size)
-    usable = _WORDS - _WORDS % scale
-    return np.array([_one(word, scale, usable) for _ in range(size)], dtype=np.int64)
+    return np.array([_laplace(word, scale) for _ in range(size)], dtype=np.int64)
 
 
-def _one(word: Callable[[], int], scale: int, usable: int) -> int:
-    """One value. The loops are written out, because calls cost more than their work."""
+def _laplace(word: Callable[[], int], scale: int) -> int:
     while True:
-        while True:  # a remainder u below the scale, which is kept with probability exp(-u / scale)
-            remainder = word()
-            while remainder >= usable:
-                remainder = word()
-            remainder %= scale
-            trial = 1
-            while True:  # Bernoulli(u / (scale * trial)) for trial = 1, 2, ... until one fails: kept if that is odd
-                if trial > 1 and below(word, trial):
-                    break
-                drawn = word()
-                while drawn >= usable:
-                    drawn = word()
-                if drawn % scale >= remainder:
-                    break
-                trial += 1
-            if trial & 1:
-                break
-        magnitude = remainder
-        while True:  # whole scales: one more with probability exp(-1)
-            trial = 2
-            while not below(word, trial):
-                trial += 1
-            if not trial & 1:
-                break
+        magnitude = below(word, scale)  # is kept with probability exp(-magnitude / scale)
+        if not _holds(word, partial(_is_less, word, scale, magnitude)):
+            continue
+        while _holds(word, _always):  # whole scales: one more with probability exp(-1)
             magnitude += scale
-        if word() & 1:
-            if magnitude:  # there is one zero
-                return -magnitude
-        else:
+        if word() % 2 == 0:
             return magnitude
+        if magnitude:  # there is one zero
+            return -magnitude
 
 
 def survives(word: Callable[[], int], loss: int) -> bool:
     """True with probability exp(-loss / 2^24), exactly."""
-    for _ in range(loss // PARTS):  # written out: it is most of a device's work if epsilon is large
-        if not _survives(word, PARTS):
-            return False
-    return _survives(word, loss % PARTS)
+    parts = (*[PARTS] * (loss // PARTS), loss % PARTS)
+    return all(_holds(word, partial(_is_less, word, PARTS, part)) for part in parts)  # PARTS divides 2^32
 
 
-def _survives(word: Callable[[], int], part: int) -> bool:
-    """The same for a loss of at most 1: Bernoulli(part / (2^24 trial)) for trial = 1, 2, ... until one fails."""
-    trial = 1  # PARTS divides the number of words, so that no word is left out for it
-    while (trial == 1 or below(word, trial) == 0) and word() % PARTS < part:
+def _holds(word: Callable[[], int], coin: Callable[[], bool]) -> bool:
+    """True with probability exp(-x) for a coin of chance x: a coin of chance x / trial is tossed for trial = 1, 2, ...
+    until one fails, and the last trial is odd.
+    """
+    trial = 1
+    while (trial == 1 or below(word, trial) == 0) and coin():
         trial += 1
     return trial % 2 == 1
+
+
+def _is_less(word: Callable[[], int], most: int, bound: int) -> bool:
+    return below(word, most) < bound
+
+
+def _always() -> bool:
+    return True
 
 
 @lru_cache(maxsize=16)
