@@ -21,6 +21,7 @@ from incrowd.runs.config import Config, GivenModel, Private, RunOptions
 from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.folder import DATABASE, Summary
+from incrowd.runs.own_loop import OwnLoop
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.progress import say
 from incrowd.runs.recipes import config_of, with_recipe
@@ -183,6 +184,20 @@ class Federation:
         summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
         say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
+
+    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> OwnLoop:
+        """The rounds of the run in a folder, new or begun, for a training loop of your own.
+
+        >>> with federation.session("out/own") as session:  # doctest: +SKIP
+        ...     for now in session:
+        ...         now.submit({client: trained(now.module(), *now.examples(client)) for client in now.cohort})
+        >>> result = federation.result("out/own")  # doctest: +SKIP
+        """
+        return OwnLoop(self.run_in(Path(folder)), [*([shown(sys.stderr)] if progress else []), *watchers])
+
+    def result(self, folder: Path | str) -> Result:
+        """The result of the finished run in a folder."""
+        return Result.of(self.run_in(Path(folder)))
 
     def evaluate(
         self,

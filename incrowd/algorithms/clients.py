@@ -71,7 +71,7 @@ class ClientCohort:
         watch = Watch(self.size) if self.diagnose else None
         begin = time.perf_counter()
         opened = self.private.round(state.round, carry=state.carry)
-        opened.ask(self._trainer(state.start, watch), present=partial(self._present, number=state.round))
+        opened.ask(self._trainer(state.start, watch), present=partial(self.present, number=state.round))
         return self.released(opened, watch, seconds=time.perf_counter() - begin)
 
     def released(self, opened: PrivateRound, watch: Watch | None = None, *, seconds: float | None = None) -> Answers:
@@ -95,7 +95,7 @@ class ClientCohort:
         see = None if watch is None else watch.see
         return EngineTrainer(self.engine, weights, randomness=self.randomness, see=see)
 
-    def _present(self, cohort: Integers, *, number: int) -> Integers:
+    def present(self, cohort: Integers, *, number: int) -> Integers:
         """The clients of a round's cohort that exist and answer."""
         coins = self.randomness.stream("unavailable", number).bits(cohort.size)
         return self.engine.present(cohort[coins >= np.uint64(self.unavailable * 2**64)])

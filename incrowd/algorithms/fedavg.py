@@ -267,15 +267,19 @@ class FedAvg(Generic[AnyCohort]):
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take a state through its round."""
-        begin, rounds = time.perf_counter(), self.cohort.rounds
-        answers = self.cohort.answers(state)
+        begin = time.perf_counter()
+        return self.applied(state, self.cohort.answers(state), begin=begin)
+
+    def applied(self, state: State, answers: Answers, *, begin: float | None = None) -> tuple[State, RoundReport]:
+        """The state after a round that had these answers, and its report; `begin` is when it began."""
+        rounds = self.cohort.rounds
         after = state.after(answers, server=self.server, rounds=rounds)
         release, (number, steps) = answers.release, state.step_number(rounds)
         simulated = self.cohort.randomness.simulated
         report = RoundReport(
             round=state.round,
             learning_rate=self.server.rate(number, steps) if number >= 0 else 0.0,
-            seconds=time.perf_counter() - begin if simulated else None,
+            seconds=time.perf_counter() - begin if simulated and begin is not None else None,
             seconds_of_training=answers.seconds if simulated else None,
             clip_norm=None if release is None else release.clip_norm,
             noise_std=None if release is None else release.noise_std,

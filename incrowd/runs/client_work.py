@@ -233,7 +233,10 @@ class LedgerSession:
 
     def step(self, state: State) -> tuple[State, Record]:
         """Take a state through its round."""
-        after, report = self.algorithm.apply(state)
+        return self.recorded(*self.algorithm.apply(state))
+
+    def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
+        """A state, and the record of the round that led to it."""
         return after, self._record(report)
 
     def report(self, state: State) -> Summary:

@@ -1,6 +1,6 @@
 """The way of a run through its rounds, whichever unit it protects: each is written down before the next begins."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,8 @@ from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.stopping import Stop, decision
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
-RoundFunction = Callable[[State], tuple[State, Record]]
-"""Takes a state through one round, and says what to remember of it."""
+Walk = Generator[State, tuple[State, Record], Summary]
+"""The rounds from one state: each is yielded, and the state after it and its record are sent back."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,16 +96,18 @@ class RoundLoop:
             self.database.add(Record(round=number, epsilon=spent, lost=True))
         return replace(state, round=charged)
 
-    def run(
+    def walk(
         self,
         state: State,
-        step: RoundFunction,
         *,
         finish: Callable[[State], Summary],
         settings: Facts,
         watchers: Sequence[Tracker],
-    ) -> Summary:
-        """Go from this state to the last round, or to the one that decides to stop, and finish there."""
+    ) -> Walk:
+        """Go from this state to the last round, or to the one that decides to stop, and finish there.
+
+        Each round's state is yielded; the state after it, and its record, are sent back.
+        """
         simulated = self.wanted.seed is not None
         watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
         past = [record for record in self.database.rounds() if record.round < state.round]
@@ -114,7 +116,7 @@ class RoundLoop:
             watcher.start(settings, list(past))
         try:
             while state.round < self.rounds and decision(self.stop, past) is None:
-                state, record = step(state)
+                state, record = yield state
                 self.database.add(record)
                 past.append(record)
                 if state.round % self.wanted.checkpoint_every == 0:

@@ -15,7 +15,8 @@
 | `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds      |
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,8 @@ from incrowd.runs.trackers import Tracker, trackers
 
 UnitWork = LedgerWork | SiloWork
 Session = LedgerSession | SiloSession
+Rounds = Generator[tuple[Session, State], tuple[State, Record], Summary]
+"""The rounds of a run: see `Run.rounds`."""
 
 
 class Run:
@@ -199,6 +202,20 @@ class Run:
 
         Edge cases: nobody asks the parties of a run whose data are elsewhere: `ConfigError`.
         """
+        with closing(self.rounds(watchers)) as rounds:
+            try:
+                session, state = next(rounds)
+                while True:
+                    session, state = rounds.send(session.step(state))
+            except StopIteration as over:
+                summary: Summary = over.value
+                return summary
+
+    def rounds(self, watchers: Sequence[Tracker] = ()) -> Rounds:
+        """The rounds that are left, for a loop that takes them itself: see `train`.
+
+        Each round is yielded as the session and the state before it; the state after it, and its record, are sent back.
+        """
         wanted = self.config
         if isinstance(wanted.data, Parties) and not self.work.asks_others:
             remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
@@ -207,31 +224,33 @@ class Run:
             summary = results.of_stopped(self.folder)
             if summary is None:
                 with self.work.open(self.folder) as session:
-                    summary = self._train(loop, session, watchers)
+                    summary = yield from self._rounds(loop, session, watchers)
             else:
                 loop.tell(summary, settings=self.settings, watchers=watchers)
             if summary["stopped_early"] is not None:
                 self.work.give_back(self.folder)
             return summary
 
-    def _train(self, loop: RoundLoop, session: Session, watchers: Sequence[Tracker]) -> Summary:
-        work = self.work
-
-        def step(state: State) -> tuple[State, Record]:
-            after, record = session.step(state)
-            return after, record.measured(**self._measured(after)) if loop.due(after) else record
-
-        state = session.restored(loop)
+    def _rounds(self, loop: RoundLoop, session: Session, watchers: Sequence[Tracker]) -> Rounds:
+        work, state = self.work, session.restored(loop)
         if state.round < work.rounds:
             session.rehearse(state)
         results.rehearse(work.model, state.published, work.data.test, loss=work.loss)
-        return loop.run(
+        walk = loop.walk(
             state,
-            step,
             finish=lambda state: self._finished(state, loop.database.rounds(), session),
             settings=self.settings,
             watchers=watchers,
         )
+        with closing(walk):
+            try:
+                state = next(walk)
+                while True:
+                    after, record = yield session, state
+                    state = walk.send((after, record.measured(**self._measured(after)) if loop.due(after) else record))
+            except StopIteration as over:
+                summary: Summary = over.value
+                return summary
 
     def evaluate(self, wanted: EvaluationConfig, *, weights: ArrayLike | None = None) -> Summary:
         """Measure the released model, or other weights for it, on the clients' own examples: noised, and charged to the

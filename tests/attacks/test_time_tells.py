@@ -64,7 +64,7 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Time passes with the examples that are trained, at a pace; in earnest, the same numbers are drawn."""
     monkeypatch.setattr("incrowd.runs.build.SystemRandomness", lambda: Repeatable(seed=5))
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0" * 2 * size)
-    present, answer = ClientCohort._present, Silo.answer
+    present, answer = ClientCohort.present, Silo.answer
     sizes = federated_data(small(*UNEVEN)).sizes
 
     def at(pace: float) -> None:
@@ -81,7 +81,7 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             clock.now += clock.pace * (1 + number % 3)
             return answer(self, number, weights)
 
-        monkeypatch.setattr(ClientCohort, "_present", working)
+        monkeypatch.setattr(ClientCohort, "present", working)
         monkeypatch.setattr(Silo, "answer", asked)
 
     return at
