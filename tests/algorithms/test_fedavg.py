@@ -217,7 +217,7 @@ def test_absent_clients_change_neither_denominator_nor_noise(make: Maker) -> Non
 
 def test_absent_clients_follow_their_rate(make: Maker) -> None:
     algorithm = make(plan=plan_with(rounds=60), unavailable=0.25)
-    present = [len(algorithm.cohort._present(np.arange(CLIENTS), number=number)) for number in range(60)]
+    present = [len(algorithm.cohort.present(np.arange(CLIENTS), number=number)) for number in range(60)]
     assert abs(np.mean(present) / CLIENTS - 0.75) < 5 * (0.25 * 0.75 / (60 * CLIENTS)) ** 0.5
 
 
