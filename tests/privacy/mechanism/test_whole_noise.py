@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.whole_noise import (
     FEWEST,
@@ -397,11 +396,3 @@ def test_the_direction_most_along_is_that_of_the_slow_twin(size: int, count: int
     seeds, gradient = draw.integers(0, 2**SEED_BITS, count), draw.integers(-5, 6, size).astype(np.float64)
     sums = [sum(g if bit else -g for g, bit in zip(gradient, one_by_one(int(s), size), strict=True)) for s in seeds]
     assert most_along(seeds, gradient) == sums.index(max(sums))
-
-
-def test_many_directions_at_a_time_are_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = np.random.default_rng(3)
-    seeds, gradient = draw.integers(0, 2**SEED_BITS, 200), draw.normal(size=70).round(3) * 1000
-    expected = most_along(seeds, gradient)
-    monkeypatch.setattr(whole_noise, "_AT_ONCE", 100)
-    assert most_along(seeds, gradient) == expected

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError
@@ -81,17 +80,6 @@ def test_the_ledger_pays_a_calibrated_plan_to_the_last_round(plan: Plan) -> None
     assert ledger.spent().epsilon <= 8.0
 
 
-def test_events_of_the_three_samplings() -> None:
-    expected = {
-        Poisson: PoissonSampledDpEvent(0.22, GaussianDpEvent(50.0)),
-        FixedSize: SampledWithoutReplacementDpEvent(1000, 220, GaussianDpEvent(25.0)),
-        Everyone: GaussianDpEvent(50.0),
-    }
-    for sampling, event in expected.items():
-        step = Step(rounds=1, cohort=1000 if sampling is Everyone else 220, noise_multiplier=50.0)
-        assert a_config(Schedule((step,)), sampling=sampling).plan(BUDGET).event == event
-
-
 def test_impossible_configs_are_refused() -> None:
     for schedule, sampling, message in (
         (constant(rounds=1, cohort=1001), Poisson, "cohort = 1001: give at most the number of clients"),
@@ -153,13 +141,6 @@ class TestStatement:
         for config, trust in ((central, CENTRAL_TRUST), (replace(central, noise_by="party"), LOCAL_TRUST)):
             plan = config.plan(BUDGET)
             assert plan.statement(spent_on(plan), own=1).trust == trust
-
-    def test_names_one_cohort_once(self) -> None:
-        step = Step(rounds=1, cohort=1000, noise_multiplier=4.0)
-        plan = a_config(Schedule((step,)), sampling=Everyone).plan(BUDGET)
-        statement = plan.statement(spent_on(plan), own=1)
-        assert statement.sampler == "Everyone, 1000 of 1000 clients a round, 1 round"
-        assert statement.accountant == "GDP"
 
     def test_marks_a_simulation_and_a_median(self) -> None:
         """Rules 6 and 7."""

@@ -9,7 +9,7 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import mean_squared_error
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning
 from incrowd.privacy.plan.sampling import Cyclic, Everyone
@@ -71,20 +71,6 @@ def test_running_sums_are_better_than_with_independent_noise() -> None:
     assert alone / error > 1.4
 
 
-def test_contributions_are_the_clipped_ones() -> None:
-    plan = a_plan(clip=FixedClip(clip_norm=2.0), budget=Budget(epsilon=1e4, delta=1e-5))
-    run = PrivateRun(
-        plan,
-        ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation),
-        randomness=SeededRandomness(0),
-        size=2,
-        numbered=False,
-    )
-    open_round = run.round(0)
-    open_round.add(np.array([[30.0, 40.0]] * 10))
-    assert open_round.release().mean == pytest.approx([1.2, 1.6], abs=0.1)
-
-
 def test_a_run_without_its_memory_is_refused() -> None:
     run = a_run(a_plan(), size=2)
     first = run.round(0)
@@ -107,11 +93,6 @@ def test_the_statement_says_that_nothing_is_sampled() -> None:
     assert statement.sampler == "none: 60 clients take turns in 6 groups over 12 rounds"
     assert any(caveat.startswith("SIMULATION") for caveat in statement.caveats)
     assert statement.epsilon <= 2.0
-
-
-def test_a_single_round_is_a_run_too() -> None:
-    plan = a_plan(rounds=1, groups=1)
-    assert plan.runs == [(plan.round(0).event, 1)]
 
 
 def test_impossible_plans_are_refused() -> None:
