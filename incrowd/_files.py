@@ -110,21 +110,33 @@ def sync(place: Path) -> None:
         os.close(descriptor)
 
 
+_HELD: set[tuple[int, str]] = set()
+"""The locks that `alone` holds, by process and file."""
+
+
 @contextmanager
 def alone(lock: Path, *, what: str) -> Iterator[None]:
-    """Keep other processes from what this one does in a folder.
+    """Keep other processes, and other parts of this one, from work in a folder.
 
     The operating system lets go when this process ends; processes that it has started do not hold the lock.
     """
     import fcntl
 
+    name = os.getpid(), os.path.realpath(lock)
+    if name in _HELD:  # to open and close the file once more would let go of it
+        remedy = f"this process {what} already: end that first"
+        raise ConfigError(field="run", value=str(lock.parent), remedy=remedy)
     with open(_open(lock, os.O_RDWR | os.O_CREAT), "wb") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             remedy = f"another process {what}: wait for it, or stop it"
             raise ConfigError(field="run", value=str(lock.parent), remedy=remedy) from error
-        yield
+        _HELD.add(name)
+        try:
+            yield
+        finally:
+            _HELD.discard(name)
 
 
 def take(lock: Path, *, wait: bool = True) -> int | None:

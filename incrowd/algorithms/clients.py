@@ -64,7 +64,7 @@ class ClientCohort:
         self._query = self._checked_query()
         self.queries = self._query is not None
         private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
-        private.third_party = engine.third_party
+        private.name_third_party(engine.third_party)
 
     def answers(self, state: State) -> Answers:
         """See `Cohort.answers`."""

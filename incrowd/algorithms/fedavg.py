@@ -244,9 +244,7 @@ class FedAvg(Generic[AnyCohort]):
     def __init__(self, cohort: AnyCohort, *, server: ServerOptimizer, init_scale: float = 1.0) -> None:
         _validate.non_negative(init_scale=init_scale)
         if cohort.private is not None and not server.built_in:
-            cohort.private.third_party = ", ".join(
-                part for part in (cohort.private.third_party, f"server optimizer {server.kind}") if part
-            )
+            cohort.private.name_third_party(f"server optimizer {server.kind}")
         self.cohort = cohort
         self.server = server
         self.init_scale = init_scale

@@ -157,6 +157,7 @@ class RecordCohort:
             raise ConfigError(field="members", value=plan.config.members, remedy=remedy)
         for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True), start=1):
             check_declared(declared, held=engine.held, field="records", what=f"the records of silo {place}")
+            self.private.name_third_party(engine.third_party)
         self.model, self.size = self.engines[0].model, self.engines[0].size
         self.rounds, self.randomness = plan.rounds, self.private.randomness
 
@@ -209,6 +210,7 @@ class Silo:
         self._counter = counter if reports else None
         self._rehearsed = False
         run.plan.check_held(engine.held, silo=name)
+        run.name_third_party(engine.third_party)
 
     @property
     def epsilon(self) -> float:

@@ -229,6 +229,11 @@ class _Overlooked:
         return self._engine.size
 
     @property
+    def third_party(self) -> str:
+        """See `RecordEngine.third_party`."""
+        return self._engine.third_party
+
+    @property
     def held(self) -> int:
         """See `RecordEngine.held`."""
         return self._engine.held

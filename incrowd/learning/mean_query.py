@@ -88,7 +88,7 @@ class MeanQuery:
         tensors = ClientTensors.of(data)
         self.check(tensors, private)
         private.check_clients(clients=data.clients, declared=data.declared is not None)
-        private.third_party = f"query {self.name}"
+        private.name_third_party(f"query {self.name}")
         opened = private.round(number)
         trainer = self.trainer(tensors, width=private.size)
         opened.ask(trainer, present=lambda clients: clients[clients < tensors.present])

@@ -18,8 +18,7 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers, KeyedStream, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.account.events import RepeatedEvent
-from incrowd.privacy.ledger.home import cohort_key, forget_cohorts
-from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.ledger import Ledger, cohort_key, forget_cohorts
 from incrowd.privacy.ledger.receipt import Draws, Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
@@ -104,7 +103,11 @@ class PaidRun:
         self.ledger = ledger
         self.randomness = randomness
         self.label = label
-        self.third_party = ""  # code that statements name, besides the plan's
+        self._third_party: dict[str, None] = {}
+
+    def name_third_party(self, *parts: str) -> None:
+        """Have statements name this code from the next charge on, besides the plan's; no name is removed."""
+        self._third_party |= dict.fromkeys(part for part in parts if part)
 
     @property
     def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
@@ -121,8 +124,8 @@ class PaidRun:
     def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
         """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""
         its: dict[str, str] = {"unit": self.plan.unit, "noise_by": self.plan.noise_by}
-        if parts := ", ".join(part for part in (self.third_party, *self.plan.config.third_party) if part):
-            its["third_party"] = parts
+        if parts := [*self._third_party, *self.plan.config.third_party]:
+            its["third_party"] = ", ".join(parts)
         return self.ledger.charge(
             event,
             pays_for=draws,

@@ -63,7 +63,9 @@ def identity_of_records(config: SiloConfig, held: Clients | None = None) -> Data
     """The records of all silos together, which one plan protects: see `identity_of`."""
     with section("data"):
         source = _source(config, held)
-        return replace(_identity(source, config)[0], unit="record", division=source.division("silo"))
+        common, rows = _identity(source, config)
+        parts = () if common.public else tuple(its.fingerprint(_key(source)) for its in source.by_silo(rows))
+        return replace(common, unit="record", division=source.division("silo"), parts=parts)
 
 
 def declare_public(name: str, examples: Examples, *, remedy: str) -> None:

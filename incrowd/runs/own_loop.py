@@ -34,8 +34,8 @@ class OwnRound:
     """
 
     number: int
-    cohort: tuple[int, ...]
-    weights: Floats
+    cohort: tuple[int, ...] = field(repr=False)
+    weights: Floats = field(repr=False)
     _work: ClientWork = field(repr=False)
     _open: PrivateRound = field(repr=False)
     submitted: bool = field(default=False, init=False, repr=False)
@@ -45,7 +45,9 @@ class OwnRound:
         return self._work.model.with_weights(self.weights)
 
     def examples(self, client: int) -> tuple[Inputs, Tensor]:
-        """A client's own features, as the model sees them, and labels."""
+        """The features of a client of the cohort, as the model sees them, and its labels."""
+        if client not in self.cohort:
+            raise ConfigError(field="client", value=client, remedy="give one of this round's cohort")
         data = self._work.engine.data
         rows = torch.as_tensor(data.examples(client).astype(np.int64))
         features = meant(chosen(data.features, rows), scale=data.scale, offset=data.offset)
@@ -120,7 +122,7 @@ class OwnLoop(AbstractContextManager["OwnLoop"]):
 
 def _opened(session: LedgerSession, state: State, work: ClientWork) -> OwnRound:
     cohort: ClientCohort = session.algorithm.cohort
-    cohort.private.third_party = ", ".join(filter(None, (work.engine.third_party, _THIRD_PARTY)))
+    cohort.private.name_third_party(_THIRD_PARTY)
     clients = cohort.present(cohort.private.cohort(state.round), number=state.round)
     return OwnRound(
         number=state.round,

@@ -98,6 +98,7 @@ class Curious:
     threads: int = 0
     size: int = MODEL.size
     held: int = RECORDS
+    third_party: str = ""
 
     def rehearsal(self, records: int) -> RecordEngine:
         """One that is not watched."""

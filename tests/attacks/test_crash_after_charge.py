@@ -76,6 +76,7 @@ class Odd:
     value: float = 0.0
     size: int = MODEL.size
     held: int = RECORDS
+    third_party: str = ""
 
     def rehearsal(self, records: int) -> "Odd":
         """The same."""

@@ -20,7 +20,7 @@ from incrowd.privacy import release
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import PureDpEvent, compose
 from incrowd.privacy.daily import DailyLimit
-from incrowd.privacy.ledger import home
+from incrowd.privacy.ledger import ledger as ledgers
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import check_paid
 from incrowd.privacy.ledger.registry import state_folder
@@ -286,7 +286,7 @@ class TestACohortThatIsDrawnAgain:
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         assert len({tuple(run_of(plan, ledger).cohort(0).tolist()) for _ in range(20)}) == 1
         run_of(plan, ledger).round(0).release()
-        with home._cohorts(ledger) as keys:
+        with ledgers._cohorts(ledger) as keys:
             assert keys == {}
 
     def test_a_simulation_repeats_itself_and_keeps_nothing(self) -> None:
@@ -294,5 +294,5 @@ class TestACohortThatIsDrawnAgain:
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         its = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=SIZE)
         its.cohort(0)
-        with home._cohorts(ledger) as keys:
+        with ledgers._cohorts(ledger) as keys:
             assert keys == {}

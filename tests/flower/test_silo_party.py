@@ -167,7 +167,7 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
 
     def failing(_: object) -> OwnRecords:
         class Broken:
-            size, held = whole.engine.size, whole.engine.held
+            size, held, third_party = whole.engine.size, whole.engine.held, ""
 
             def rehearsal(self, records: int) -> "Broken":
                 return self

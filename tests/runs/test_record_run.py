@@ -14,7 +14,7 @@ import incrowd
 from incrowd.audit.audit import Effort
 from incrowd.audit.wanted import audit
 from incrowd.data import load_digits
-from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.flower.simulation import Simulation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.statement import SUMS_TRUST
@@ -193,3 +193,33 @@ def test_an_audit_attacks_the_one_plan_of_all_silos() -> None:
     assert found.holds, found.violations
     assert found.claimed == pytest.approx(4.0, abs=0.01)
     assert found.notes[0].startswith("attacked: all silos")
+
+
+@pytest.mark.parametrize("order", [("party", "server"), ("server", "party")])
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_same_records_have_no_second_budget_with_noise_by_another(
+    order: tuple[str, str], alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that most silos have are alike by chance: the fingerprints of silos decide."""
+    monkeypatch.setenv("INCROWD_STATE", str(tmp_path / "state"))
+    made = np.random.default_rng(0)
+    x = made.integers(0, 2, (400, 5)) if alike else made.normal(size=(400, 5))
+    rows, labels = x.astype(np.float32), (x.sum(1) > 2).astype(np.int64)
+
+    def train(noise_by: Any, name: str, silos: slice = slice(None)) -> None:
+        owner = np.repeat([0, 1], [380, 20])[silos]
+        records = (380, 20) if silos == slice(None) else (20,)
+        data = incrowd.Clients.from_arrays(
+            rows[silos], labels[silos], owner=owner, classes=2, name=name, clients=len(records)
+        )
+        privacy = incrowd.PrivateRecords(noise_by=noise_by, epsilon=1, delta=1e-5, rounds=1, records=records)
+        incrowd.Federation(nn.Linear(5, 2), data, privacy=privacy).train(
+            tmp_path / f"{noise_by}-{name}", progress=False
+        )
+
+    train(order[0], "wards")
+    with pytest.raises(LedgerMismatch, match=r"charged to|are those of"):
+        train(order[1], "wards")
+    if order[0] == "server":
+        with pytest.raises(LedgerMismatch, match=r"charged to|are those of"):
+            train("party", "small", slice(380, None))

@@ -72,6 +72,11 @@ class BatchedRecords:
         return self.model.size
 
     @property
+    def third_party(self) -> str:
+        """See `RecordEngine.third_party`."""
+        return ", ".join(self._own.names)
+
+    @property
     def held(self) -> int:
         """See `RecordEngine.held`."""
         return len(self.records)

@@ -110,6 +110,11 @@ class RecordEngine(Protocol):
         ...
 
     @property
+    def third_party(self) -> str:
+        """The loss that is not incrowd's, in words; empty without one."""
+        ...
+
+    @property
     def held(self) -> int:
         """How many records there are. Private."""
         ...

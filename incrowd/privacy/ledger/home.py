@@ -1,27 +1,22 @@
 """One ledger for one data set: found by the data's name and content, begun, moved, restored and replaced."""
 
 import hashlib
-import json
 import re
-import secrets
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from incrowd import _files
-from incrowd._private import check_ours, make_ours, read_ours
+from incrowd._private import check_ours, make_ours
 from incrowd.errors import AccountingError, ConfigError, LedgerError, LedgerMismatch, LedgerMisplaced
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.content import Content
 from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, copy
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.registry import Guard, Registered, Registry, beside, state_folder, write_witness
+from incrowd.privacy.ledger.registry import Guard, Registered, Registry, beside, write_witness
 from incrowd.privacy.ledger.tally import DataIdentity, Declared, Forgotten, Mark, Tally, same
-
-_IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, str]] = WeakKeyDictionary()
 
 
 class Home(Registry):
@@ -54,6 +49,7 @@ class Home(Registry):
         path, witness = (None if each is None else each.resolve() for each in (path, witness))
         with self.alone():
             self._check_undivided(identity)
+            self._check_apart(identity)
             known = self._known(identity, path)
             if known is None:
                 self._check_key(identity)
@@ -145,6 +141,21 @@ class Home(Registry):
                 raise LedgerMismatch(
                     f"these data were divided among silos before ({part.division}; one ledger is {part.path}); divided "
                     f"otherwise ({identity.division}) the same records would be paid for twice: divide them as before"
+                )
+
+    def _check_apart(self, identity: DataIdentity) -> None:
+        """No ledger holds charges of these data by silo, or of all silos together: the same records would have two.
+
+        Guarantee: the fingerprints alone decide, however many rows are alike or how few a silo has.
+        """
+        for known in self.ledgers() if identity.fingerprint is not None else ():
+            if known.unit != (identity.unit or "") or identity.fingerprint in known.fingerprints:
+                continue
+            shared = {identity.whole, *identity.parts} & {*known.fingerprints}
+            if shared or identity.fingerprint in known.wholes:
+                raise LedgerMismatch(
+                    f"records of the data {identity.name!r} are charged to {known.path} ({_listed(known.names)}), by "
+                    "silo or for all silos together: divide and charge them as before"
                 )
 
     def _check_key(self, identity: DataIdentity) -> None:
@@ -318,37 +329,6 @@ def fresh(
         with begun as ledger:
             home.add(ledger.id, identity, ledger.mark, path, beside(path), replaces=known.id)
     return next(each for each in home.ledgers() if each.id == ledger.id)
-
-
-def cohort_key(ledger: Ledger, reservation: str, round: int) -> bytes:
-    """The key from which a round's cohort is drawn: redrawing it would exceed the sampling probability that is charged.
-
-    Guarantee: all processes of this user get the same key until the round is charged, and only this user can read it.
-    """
-    with _cohorts(ledger) as keys:
-        return bytes.fromhex(keys.setdefault(json.dumps([reservation, round]), secrets.token_hex(32)))
-
-
-def forget_cohorts(ledger: Ledger, reservation: str, *, upto: int) -> None:
-    """Forget the keys of a reservation's rounds up to this one, which is charged."""
-    with _cohorts(ledger) as keys:
-        for name in [name for name in keys if (its := json.loads(name))[0] == reservation and its[1] <= upto]:
-            del keys[name]
-
-
-@contextmanager
-def _cohorts(ledger: Ledger) -> Iterator[dict[str, str]]:
-    """The keys of a ledger's cohorts; changes are on disk afterwards, unless the ledger is in memory."""
-    path = state_folder() / "cohorts" / ledger.id
-    with ledger.held():
-        keys = _IN_MEMORY.setdefault(ledger, {})
-        if ledger.kept:
-            keys = json.loads(read_ours(path, secret=True)) if path.exists() else {}
-        before = dict(keys)
-        yield keys
-        if ledger.kept and keys != before:
-            make_ours(path.parent)
-            _files.write(path, json.dumps(keys)) if keys else path.unlink()
 
 
 def _carry(home: Home, known: Registered, target: Path, witness: Path) -> None:

@@ -1,14 +1,18 @@
 """The privacy budget ledger of some data: each charge is on disk before anything is released for it."""
 
+import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from dp_accounting import DpEvent
 
-from incrowd import _validate
+from incrowd import _files, _validate
 from incrowd._html import html_table
+from incrowd._private import make_ours, read_ours
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import (
     AccountingError,
@@ -23,7 +27,7 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, check_paid, noted
-from incrowd.privacy.ledger.registry import Guard, Location, write_witness
+from incrowd.privacy.ledger.registry import Guard, Location, state_folder, write_witness
 from incrowd.privacy.ledger.tally import (
     DataIdentity,
     Forgotten,
@@ -40,6 +44,8 @@ __all__ = ["DataIdentity", "Entry", "Ledger", "Receipt", "Reservation", "Verific
 
 EARNEST = SystemRandomness()
 """The source of noise unless a caller names another."""
+
+_IN_MEMORY: "WeakKeyDictionary[Ledger, dict[str, str]]" = WeakKeyDictionary()
 
 Result = TypeVar("Result")
 Verification = dict[str, Any]
@@ -249,7 +255,19 @@ class Ledger:
         return self._ask(lambda tally: (tally.charged, tally.simulated))
 
     def release_reservation(self, reservation: str) -> None:
-        """Give back what a reservation has not charged. Edge cases: if nothing remains, nothing is written."""
+        """Give back what a reservation has not charged. Edge cases: if nothing remains, nothing is written.
+
+        Guarantee: rounds whose cohorts were drawn are charged first. Who gave them back and drew again under another
+        label until a cohort pleased would exceed the sampling probability that is charged.
+        """
+        with _cohorts(self) as keys:
+            drawn = [its[1] for its in map(json.loads, keys) if its[0] == reservation]
+        standing = self.reservation(reservation)
+        events = [event for event, count in standing.runs for _ in range(count)] if drawn else []
+        for number in range(standing.charged, max(drawn, default=-1) + 1):
+            self.charge(events[number], reservation=reservation, note={"round": number, "drawn": True})
+        if drawn:
+            forget_cohorts(self, reservation, upto=max(drawn))
         with self._current(write=True) as tally:
             if next(tally.reservation(reservation).left(), None) is None:
                 return
@@ -398,3 +416,34 @@ def renew_witness(path: Location, *, head: str, witness: Location | None = None)
         if mark.head != head:
             raise LedgerRolledBack(f"the head of {guard.path} is {mark.head}, not {head}: put the latest copy back")
         write_witness(guard.witness, mark)
+
+
+def cohort_key(ledger: Ledger, reservation: str, round: int) -> bytes:
+    """The key from which a round's cohort is drawn: redrawing it would exceed the sampling probability that is charged.
+
+    Guarantee: all processes of this user get the same key until the round is charged, and only this user can read it.
+    """
+    with _cohorts(ledger) as keys:
+        return bytes.fromhex(keys.setdefault(json.dumps([reservation, round]), secrets.token_hex(32)))
+
+
+def forget_cohorts(ledger: Ledger, reservation: str, *, upto: int) -> None:
+    """Forget the keys of a reservation's rounds up to this one, which is charged."""
+    with _cohorts(ledger) as keys:
+        for name in [name for name in keys if (its := json.loads(name))[0] == reservation and its[1] <= upto]:
+            del keys[name]
+
+
+@contextmanager
+def _cohorts(ledger: Ledger) -> Iterator[dict[str, str]]:
+    """The keys of a ledger's cohorts; changes are on disk afterwards, unless the ledger is in memory."""
+    path = state_folder() / "cohorts" / ledger.id
+    with ledger.held():
+        keys = _IN_MEMORY.setdefault(ledger, {})
+        if ledger.kept:
+            keys = json.loads(read_ours(path, secret=True)) if path.exists() else {}
+        before = dict(keys)
+        yield keys
+        if ledger.kept and keys != before:
+            make_ours(path.parent)
+            _files.write(path, json.dumps(keys)) if keys else path.unlink()

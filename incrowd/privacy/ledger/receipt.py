@@ -1,5 +1,6 @@
 """A receipt proves that an event is on a ledger's disk. Noise is drawn against a receipt, and in no other way."""
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import NoReturn
@@ -40,6 +41,7 @@ class Receipt:
         self._pays_for = pays_for
         self._remaining = [times for _, times in pays_for]
         self._drawn: set[tuple[str, tuple[int, ...]]] = set()
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     @property
@@ -50,6 +52,8 @@ class Receipt:
     def noise_stream(self, noise: object, purpose: str, *indices: int) -> Stream:
         """Take one of the draws of a noise that were paid for: the stream that it is drawn from."""
         name = purpose, indices
+        if os.getpid() != self._process:  # a copy that a fork made would draw what the original draws, too
+            self.__reduce__()
         with self._lock:
             if name in self._drawn:
                 raise ConfigError(field="noise", value=name, remedy="it was drawn already: charge again for another")

@@ -358,7 +358,7 @@ def _names(path: Path) -> list[Path]:
 def _know(connection: sqlite3.Connection, ledger: str, unit: str | None, its: DataIdentity) -> None:
     people = None if its.content is None else its.content.people
     known = (("names", its.name), ("fingerprints", its.fingerprint), ("fingerprints", people), ("wholes", its.whole))
-    for table, value in known:
+    for table, value in (*known, *(("wholes", part) for part in its.parts)):
         if value is not None:
             statement = f"INSERT OR IGNORE INTO {table} (unit, {_LISTS[table]}, ledger) VALUES (?, ?, ?)"  # noqa: S608 - our own names
             connection.execute(statement, (unit or "", value, ledger))

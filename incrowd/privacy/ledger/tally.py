@@ -38,7 +38,7 @@ class DataIdentity:
     how units are made: the column of a table, or how examples were divided; for records, how silos divide them.
     `whole` is the fingerprint of all that was divided, if these data are a part of it. `released` says that they were
     released without privacy before. `content` recognises them under another name, and `declared` holds the public data
-    of their run; neither is written to the ledger.
+    of their run. `parts` are the fingerprints of each silo, if one ledger is for all. None of these is in the ledger.
 
     Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
     """
@@ -52,6 +52,7 @@ class DataIdentity:
     released: bool = False
     content: Content | None = field(default=None, compare=False, repr=False)
     declared: tuple[Declared, ...] = field(default=(), compare=False, repr=False)
+    parts: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= 1000:

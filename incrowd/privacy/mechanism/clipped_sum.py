@@ -120,7 +120,7 @@ class ClippedSum:
         """Add contributions, one a row."""
         self.check_fits(rows)
         if isinstance(self.clip, MedianClip):
-            self._waiting.append(rows)
+            self._waiting.append(rows.copy())
             return
         for row in rows:
             steps, step = self._clipped(self.clip, row)
@@ -231,7 +231,7 @@ class ClippedSum:
 
     def _add_whole(self, noised: Whole) -> None:
         if self._noised is None:
-            self._noised = noised
+            self._noised = Whole(steps=noised.steps.copy(), step=noised.step)
         else:
             np.add(self._noised.steps, noised.on(self._noised.step), out=self._noised.steps)
 

@@ -162,6 +162,8 @@ def check_sum(total: Floats | Whole, *, bound: float, contributions_bound: int) 
     """
     _validate.count(contributions_bound=contributions_bound)
     _validate.at_most(MOST_CONTRIBUTIONS, "MOST_CONTRIBUTIONS", contributions_bound=contributions_bound)
+    if isinstance(total, Whole) and total.steps.dtype != np.int64:
+        raise DataError(f"steps of the type {total.steps.dtype}: give whole numbers of 64 bits (int64)")
     values = total.values if isinstance(total, Whole) else total
     if values.ndim != 1 or values.dtype != np.float64:
         raise DataError(f"a sum of shape {values.shape} and type {values.dtype}: give a flat float64 array")

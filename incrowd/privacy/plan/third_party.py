@@ -49,7 +49,7 @@ class ThirdPartyClip:
 
     def _row(self, row: Floats) -> Floats:
         function = _extensions.found("clips", self.name, field="clip")
-        clipped: Floats = np.asarray(function(row[None].copy(), self.clip_norm), dtype=np.float64)
+        clipped: Floats = np.array(function(row[None].copy(), self.clip_norm), dtype=np.float64)  # never its own buffer
         if clipped.shape != (1, row.size):
             raise ConfigError(field="clip", value=self.name, remedy="return as many rows and numbers as it is given")
         return clipped.reshape(-1)
@@ -137,7 +137,7 @@ class ThirdPartySampler:
 
     def _drawn(self, key: bytes, round: int) -> Integers:
         found = self._sampler.sample(KeyedStream(key), clients=self.clients, cohort=self.cohort, round=round)
-        cohort = np.asarray(found)
+        cohort = np.array(found)  # never the sampler's own buffer
         fixed = isinstance(self.event(1.0), SampledWithoutReplacementDpEvent)
         if (
             cohort.ndim != 1
