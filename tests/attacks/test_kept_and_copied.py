@@ -55,20 +55,23 @@ def of_records() -> tuple[PrivateRound, Plan]:
 # Receipts
 
 
-def test_a_fork_copies_no_paid_noise() -> None:
+def test_a_fork_copies_no_paid_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """One charge would pay for the noise of every child."""
     local = opened(of_clients(FixedClip(clip_norm=1.0), noise_by="party"), system=True)
     local.add(np.ones((1, 2)), clients=[0])
 
-    def draws(refused: bool) -> None:
+    def draws(refused: bool, client: int = 1) -> None:
         try:
-            local.add(np.ones((1, 2)), clients=[1])
+            local.add(np.ones((1, 2)), clients=[client])
         except ConfigError:
             assert refused
             return
         assert not refused
 
     assert status_of(start(lambda: draws(refused=True))) == 0
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("incrowd.privacy.ledger.receipt.os.getpid", lambda: -1)
+        draws(refused=True, client=2)
     draws(refused=False)  # the control: in its own process it is paid for
 
 

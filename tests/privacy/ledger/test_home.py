@@ -430,3 +430,19 @@ def test_another_ledger_does_not_take_a_registered_place(home: Home, folder: Pat
 def test_a_folder_is_no_ledger(folder: Path) -> None:
     with pytest.raises(LedgerMisplaced, match="is a folder: name the ledger in it"):
         check_own(folder)
+
+
+@pytest.mark.parametrize("first", ["silo", "all"])
+def test_records_are_charged_by_silo_or_for_all_silos_together(home: Home, first: str) -> None:
+    def record(name: str, content: str, **changes: Any) -> DataIdentity:
+        return DataIdentity(name=name, fingerprint=content, unit="record", **changes)
+
+    silo = record("wards, silo-1", "1:aa", whole="1:ff")
+    together = record("wards", "1:ff", parts=("1:aa", "1:bb"))
+    begun, other = (silo, together) if first == "silo" else (together, silo)
+    ledger = found(home, begun)
+    for refused in (other, replace(other, name="elsewhere", whole=None)):
+        with pytest.raises(LedgerMismatch, match="by silo or for all silos together"):
+            found(home, refused)
+    assert found(home, begun).id == ledger.id  # the controls
+    assert found(home, record("others", "1:cc", whole="1:ee")).id != ledger.id
