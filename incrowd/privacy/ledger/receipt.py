@@ -97,8 +97,8 @@ def check_paid(
     Guarantee: the sum of 1 / z^2 of the event's Gaussian releases is at least that of the noises, and so is the sum of
     the epsilons of all others.
 
-    Edge cases: this function does not see how participants are sampled: `PrivateRun` and `Permit` draw them. A charge
-    `per` feature, as the ledger notes, is one number of the many that a noise bounds together: not checked.
+    Edge cases: this function does not see how participants are sampled: `PrivateRun` and `RecordRun` draw them. A
+    charge `per` feature, as the ledger notes, is one number of the many that a noise bounds together: not checked.
     """
     if per == "feature" or not pays_for:
         return
