@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import incrowd
-from incrowd.data.partitioners import by_column
+from incrowd.data.partition import by_column
 from incrowd.errors import ConfigError, DataError
 
 pd = pytest.importorskip("pandas")

@@ -8,30 +8,22 @@
 (100, 15)
 """
 
-from incrowd.data._cells import Reading
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients
-from incrowd.data.columns import Columns
-from incrowd.data.digits import load_digits
-from incrowd.data.download import DownloadSource
+from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients, hold_out_clients
+from incrowd.data.columns import Columns, column_of, columns_of
 from incrowd.data.examples import Examples, Split, hold_out
-from incrowd.data.held_out import hold_out_clients
-from incrowd.data.mnist import MNIST, download_mnist, load_mnist
-from incrowd.data.partition import Partition
-from incrowd.data.partitioners import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
+from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
+from incrowd.data.reading import Reading
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
-from incrowd.data.spelling import column_of, columns_of
+from incrowd.data.sources import load_digits, load_mnist
 from incrowd.data.tables import load_table, read_features, read_table
-from incrowd.data.texts import Texts, load_texts
 
 __all__ = [
-    "MNIST",
     "Category",
     "Clients",
     "Column",
     "Columns",
     "Date",
-    "DownloadSource",
     "Examples",
     "Ignored",
     "MapDataset",
@@ -43,14 +35,12 @@ __all__ = [
     "Tensors",
     "TestClients",
     "Text",
-    "Texts",
     "YesNo",
     "by_column",
     "by_sizes",
     "column_of",
     "columns_of",
     "dirichlet",
-    "download_mnist",
     "from_arrays",
     "from_dataset",
     "hold_out",
@@ -59,7 +49,6 @@ __all__ = [
     "load_digits",
     "load_mnist",
     "load_table",
-    "load_texts",
     "lognormal_sizes",
     "read_features",
     "read_table",

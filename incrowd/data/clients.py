@@ -1,5 +1,6 @@
 """A federated data set: shared examples, the clients' index lists, and what the server holds."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,21 +10,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
-from incrowd.data._tensors import shared_tensor
+from incrowd._random import Randomness
 from incrowd.data.arrays import Classes, MapDataset, from_arrays, from_dataset
 from incrowd.data.columns import Columns
 from incrowd.data.examples import Examples, Split, check_alike
-from incrowd.data.inputs import Inputs, joined
-from incrowd.data.names import check_safe
-from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
-from incrowd.data.partitioners import by_column, names_of
-from incrowd.data.rows import Cells
+from incrowd.data.fingerprints import Cells
+from incrowd.data.inputs import Inputs, joined, shared_tensor
+from incrowd.data.partition import Indices, Partition, Sizes, by_column, end_to_end, names_of
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.privacy.plan.sampling import named_places
 
 if TYPE_CHECKING:
     import torch
+
 
 TestClients = Literal["separate", "shared"]
 """Whether those whom the test examples are from hold none of the others, or may."""
@@ -282,3 +282,92 @@ class Clients:
         else:
             test = f"{len(self.test)} examples, public: held by the server, not by any client"
         return {"data": self.name, "clients": self.clients, "test_set": test}
+
+
+_SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9_-])?")
+_RESERVED = re.compile(r"(the )?server|text|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+"""The server's own names, that of all statements' text, and what no file may be called on Windows."""
+
+
+def check_safe(names: tuple[str, ...]) -> None:
+    """Refuse names that cannot be those of folders, each of its own, on every system."""
+    for name in names:
+        if not _SAFE.fullmatch(name) or _RESERVED.fullmatch(name):
+            remedy = (
+                "it is to be a folder's: use up to 64 letters, digits, '-', '_', '.' and blanks, a letter or a digit "
+                "first, not 'server'; or leave names out, and the silos are called silo-1, silo-2, ..."
+            )
+            raise ConfigError(field="names", value=name, remedy=remedy)
+    if len({name.casefold() for name in names}) != len(names):
+        remedy = "two of them are the same folder where case does not count: rename one"
+        raise ConfigError(field="names", value=names, remedy=remedy)
+
+
+def check_names(names: tuple[str, ...], *, actual: tuple[str, ...], public: bool) -> None:
+    """Refuse stated names that are not those of the clients who are there, in their order.
+
+    Guarantee: of private clients, the refusal does not say which names are there, nor how many.
+    """
+    check_safe(names)
+    if tuple(sorted(names)) == actual and names != actual:
+        raise ConfigError(field="names", value=names, remedy=f"give them in order: {', '.join(actual)}")
+    if names != actual:
+        shown = f": they are {', '.join(actual)}" if public else ", which are for their owner to see"
+        raise ConfigError(field="names", value=names, remedy=f"these are not the clients in the table{shown}")
+
+
+def hold_out_clients(data: Clients, *, share: float, randomness: Randomness) -> Clients:
+    """Put a share of the clients, chosen at random, aside: all their examples become the test set.
+
+    Whoever does this declares these clients public, and how many there are.
+
+    Guarantee: no client is on both sides; the others keep their order, and their examples are not copied.
+
+    Edge cases: a test set that is there already, or a share that leaves nobody to train: `ConfigError`.
+    """
+    _validate.fraction(holdout_clients=share)
+    aside = max(1, round(share * data.present))
+    if data.test is not None or aside >= data.present:
+        remedy = "leave at least one client to train, and no other test set"
+        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
+    order = np.argsort(randomness.stream("hold out").bits(data.present), kind="stable")
+    held, kept = np.sort(order[:aside]), np.sort(order[aside:])
+    owners = None if data.owners is None else tuple(data.owners[client] for client in kept)
+    return replace(
+        data,
+        partition=Partition.of([data.client(int(client)) for client in kept]),
+        test=data.examples.some(np.sort(np.concatenate([data.client(int(client)) for client in held]))),
+        owners=owners,
+        names=owners if owners and data.names else (),
+    )
+
+
+def stand_in(examples: Examples, names: tuple[str, ...], *, name: str, columns: Columns | None = None) -> Clients:
+    """As many clients as there are names, each of which holds the one made-up example.
+
+    Guarantee: what is built around them knows of the parties their number, their names, and what examples look like.
+    """
+    places = np.zeros(len(names), np.int64)
+    return Clients(
+        examples=examples,
+        partition=Partition(offsets=np.arange(len(names) + 1), indices=places),
+        name=name,
+        declared=len(names),
+        owners=names,
+        names=names,
+        table=columns,
+    )
+
+
+def made_up_row(columns: Columns) -> Examples:
+    """One example of a table whose features are named: every number is 0, and so is the label."""
+    return made_up_array((len(columns.numbers()),), "float32", classes=columns.number_of_classes)
+
+
+def made_up_array(
+    shape: tuple[int, ...], kind: str, *, classes: int | None, scale: float = 1.0, offset: float = 0.0
+) -> Examples:
+    """One example of arrays: zeros."""
+    features = np.zeros((1, *shape), np.dtype(kind))
+    labels = np.zeros(1, np.float32 if classes is None else np.int64)
+    return from_arrays(features, labels, classes=classes, scale=scale, offset=offset)

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.data._tensors import shared_tensor
-from incrowd.data.inputs import Inputs, each, first, form, is_single, named, single
+from incrowd.data.inputs import Inputs, each, first, form, is_single, named, shared_tensor, single
 from incrowd.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

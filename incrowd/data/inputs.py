@@ -7,12 +7,18 @@
 | a tuple  | ``module(*arrays)``                                                              |
 """
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from incrowd.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
 
 Inputs = Any  # one array or tensor, or a dict or a tuple of such: without generics, so that code for one stays plain
 
@@ -64,3 +70,13 @@ def single(inputs: Inputs) -> Any:
 def form(inputs: Inputs) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     """What is public about inputs: of each the name, the shape of one example and the type."""
     return tuple((name, tuple(one.shape[1:]), str(one.dtype)) for name, one in named(inputs).items())
+
+
+def shared_tensor(array: NDArray[Any]) -> "torch.Tensor":
+    """A CPU tensor over the memory of the array. Writing to it writes to the array (for a read-only array: do not)."""
+    import torch
+
+    with warnings.catch_warnings():
+        # Read-only arrays (memory maps) are welcome: nobody here writes to shared data.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(array)

@@ -20,8 +20,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Literal
 
 from incrowd import _validate
-from incrowd.data._cells import Reading, as_float32, text_of
 from incrowd.data.grams import BUCKETS, numbered
+from incrowd.data.reading import Reading, as_float32, text_of
 from incrowd.errors import ConfigError, DataError
 
 Outside = Literal["refuse", "clip"]

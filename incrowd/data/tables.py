@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness
-from incrowd.data._cells import Reading, as_float32, text_of
-from incrowd.data._rows import Frame, Rows, TableSource, read_rows
-from incrowd.data.clients import Clients, PublicFacts, TestClients, check_stated
+from incrowd.data.clients import Clients, PublicFacts, TestClients, check_names, check_stated, hold_out_clients
 from incrowd.data.columns import Columns
 from incrowd.data.examples import Examples, Labels
-from incrowd.data.held_out import hold_out_clients
-from incrowd.data.names import check_names
-from incrowd.data.partitioners import by_column
-from incrowd.data.rows import table_cells
+from incrowd.data.fingerprints import table_cells
+from incrowd.data.partition import by_column
+from incrowd.data.reading import Frame, Reading, Rows, TableSource, as_float32, read_rows, text_of
 from incrowd.data.schema import Column, EncodedCell, Text
 from incrowd.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from incrowd.data.spelling import BLANK
+from incrowd.data.columns import BLANK
 from incrowd.errors import ConfigError, DataError
 
 _DELIMITERS = (",", ";", "\t", "|")

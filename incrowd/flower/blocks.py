@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from numpy.typing import NDArray
 
 from incrowd._random import Randomness
-from incrowd.data._tensors import shared_tensor
+from incrowd.data.inputs import shared_tensor
 from incrowd.errors import ConfigError
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import frame_in, record_of

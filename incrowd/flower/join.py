@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from incrowd import _files
-from incrowd.data._once import read_once
+from incrowd.data.reading import read_once
 from incrowd.data.template import Header, read_header, relative
 from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
 from incrowd.flower.given import LEDGER

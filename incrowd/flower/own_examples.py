@@ -11,7 +11,7 @@ import torch
 
 from incrowd.algorithms.counts import Counter
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
-from incrowd.data.agreement import agreed
+from incrowd.data.columns import agreed
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.flower.offer import Offer

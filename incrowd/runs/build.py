@@ -30,10 +30,10 @@ from incrowd.data import (
     read_table,
     sorted_shards,
 )
-from incrowd.data._once import once
+from incrowd.data.clients import made_up_array, made_up_row, stand_in
 from incrowd.data.examples import Labels
-from incrowd.data.partitioners import by_sizes
-from incrowd.data.stand_in import made_up_array, made_up_row, stand_in
+from incrowd.data.partition import by_sizes
+from incrowd.data.reading import once
 from incrowd.errors import ConfigError
 from incrowd.learning import (
     CROSS_ENTROPY,

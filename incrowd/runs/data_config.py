@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from incrowd.data import Column, Columns, Reading, TestClients
-from incrowd.data._cells import MISSING
 from incrowd.data.clients import MEASURED
-from incrowd.data.spelling import BLANK
+from incrowd.data.columns import BLANK
+from incrowd.data.reading import MISSING
 from incrowd.errors import ConfigError
 from incrowd.settings.section import Counts, Range, Section, Words, tag
 
@@ -69,7 +69,7 @@ class MnistData(PartitionedData):
 
 
 class Meaning(Section):
-    """What the columns of a table mean (`incrowd.data.spelling`), and how its cells are written
+    """What the columns of a table mean (`incrowd.data.columns`), and how its cells are written
     (`incrowd.data.Reading`: `delimiter` to `missing_texts`).
     """
 

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from incrowd.data import Clients, Examples
-from incrowd.data._rows import read_rows
 from incrowd.data.clients import MEASURED
-from incrowd.data.rows import Cells, RowDigests, digests_of_cells, digests_of_examples, table_cells
+from incrowd.data.fingerprints import Cells, RowDigests, digests_of_cells, digests_of_examples, table_cells
+from incrowd.data.reading import read_rows
 from incrowd.errors import ConfigError
 from incrowd.privacy.content import Content, digests
 from incrowd.privacy.ledger.home import Home

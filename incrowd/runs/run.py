@@ -27,7 +27,7 @@ from incrowd.algorithms import State
 from incrowd.algorithms.clients import Trainers
 from incrowd.algorithms.silos import AskAll
 from incrowd.data import Clients
-from incrowd.data._once import read_once
+from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
 from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from incrowd import _files, _validate
 from incrowd.algorithms import score
 from incrowd.data import Clients
-from incrowd.data._once import read_once
+from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.schedule import Schedule

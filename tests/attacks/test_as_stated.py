@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.data import read_table
-from incrowd.data.agreement import agreed
-from incrowd.data.columns import Columns
+from incrowd.data.columns import Columns, agreed
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from tests.flower.members import Hospitals, MemberLine, settings_text

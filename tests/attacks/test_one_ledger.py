@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from incrowd.data.rows import RowDigests
+from incrowd.data.fingerprints import RowDigests
 from incrowd.errors import (
     BudgetExceeded,
     ConfigError,

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incrowd.data import _once, load_mnist
+from incrowd.data import load_mnist, reading
 from incrowd.data import tables as tables_of
-from incrowd.data._once import read_once
-from incrowd.data._rows import read_rows
+from incrowd.data.reading import read_once, read_rows
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs import build
 from incrowd.runs.config import Config
@@ -71,7 +70,7 @@ def test_control_read_twice_a_file_is_what_it_was_turned_to(tables: tuple[Path, 
             assert rows_of(link) == before == rows_of(private)
         assert rows_of(link) == before
     assert rows_of(link) == rows_of(decoy)
-    assert _once._READ.get() is None
+    assert reading._READ.get() is None
 
 
 def test_what_gives_other_bytes_each_time_is_no_table(tmp_path: Path) -> None:

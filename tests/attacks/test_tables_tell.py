@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from incrowd.data import Columns, columns_of, load_table, read_table
-from incrowd.data._cells import Reading
+from incrowd.data.reading import Reading
 from incrowd.data.template import read_header, template
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerMismatch
 from incrowd.runs.run import Run

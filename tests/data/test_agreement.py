@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.data import Columns, Reading, Text, read_table
-from incrowd.data.agreement import agreed
+from incrowd.data.columns import agreed
 from incrowd.errors import ConfigError, DataError
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data._cells import Reading, as_float32, text_of
+from incrowd.data.reading import Reading, as_float32, text_of
 from incrowd.errors import DataError
 
 USUAL = Reading()

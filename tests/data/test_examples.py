@@ -7,7 +7,7 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.data import Examples, hold_out
-from incrowd.data.rows import digests_of_examples
+from incrowd.data.fingerprints import digests_of_examples
 from incrowd.errors import DataError
 
 

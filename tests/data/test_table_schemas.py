@@ -25,8 +25,8 @@ from incrowd.data import (
     read_features,
     read_table,
 )
-from incrowd.data._rows import AS_USUAL
-from incrowd.data.rows import digests_of_cells, table_cells
+from incrowd.data.fingerprints import digests_of_cells, table_cells
+from incrowd.data.reading import AS_USUAL
 from incrowd.errors import ConfigError, DataError
 
 SCHEMA = columns_of(

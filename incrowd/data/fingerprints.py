@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.data._cells import Reading, text_of
-from incrowd.data._rows import AS_USUAL, TableSource, read_rows
 from incrowd.data.examples import Examples
 from incrowd.data.inputs import named
+from incrowd.data.reading import AS_USUAL, Reading, TableSource, read_rows, text_of
 from incrowd.privacy.content import Content, Digests, Rows, digests, fingerprint
 
 _EXACT = 2.0**53  # whole numbers below this are what they seem to be
