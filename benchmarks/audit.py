@@ -20,10 +20,9 @@ from incrowd import Budget
 from incrowd.audit.audit import Effort, strongest
 from incrowd.audit.checks import noise_checks
 from incrowd.audit.plays import CanaryGame
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 
 BUDGET = Budget(epsilon=2.0, delta=1e-3)
 SHORT = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)

@@ -31,8 +31,7 @@ if typing.TYPE_CHECKING:
     )
     from incrowd.privacy.plan.plan import Plan, PlanConfig
     from incrowd.privacy.plan.planner import Question
-    from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+    from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step, constant, growing, listed
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
     from incrowd.runs.config import Private, RunOptions
@@ -139,8 +138,16 @@ _HOMES = {
     "incrowd.privacy.plan.plan": ("Plan", "PlanConfig"),
     "incrowd.privacy.plan.planner": ("Question",),
     "incrowd.privacy.release": ("PrivateRun", "Release"),
-    "incrowd.privacy.plan.sampling": ("Everyone", "FixedSize", "Poisson"),
-    "incrowd.privacy.plan.schedule": ("Schedule", "Step", "constant", "growing", "listed"),
+    "incrowd.privacy.plan.sampling": (
+        "Everyone",
+        "FixedSize",
+        "Poisson",
+        "Schedule",
+        "Step",
+        "constant",
+        "growing",
+        "listed",
+    ),
     "incrowd.privacy.statement": ("Statement",),
 }
 

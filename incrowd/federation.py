@@ -15,7 +15,7 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
-from incrowd.privacy.plan.schedule import Schedule
+from incrowd.privacy.plan.sampling import Schedule
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.config import Config, GivenModel, Private, RunOptions
 from incrowd.runs.data_config import GivenData, Parties, Table

@@ -17,7 +17,7 @@ from incrowd.runs.client_work import LedgerSession
 from incrowd.runs.run import Run
 
 PACKAGE = str(Path(incrowd.__file__).parent)
-ROUND, ANSWER = 40, 39
+ROUND, ANSWER = 35, 33
 
 
 def passed(function: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:

@@ -8,9 +8,8 @@ import torch
 from incrowd._random import Floats, SeededRandomness
 from incrowd.algorithms.counts import Counter
 from incrowd.errors import RehearsalFailed
-from incrowd.learning.dpsgd.noise import on_tensors
-from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
+from incrowd.privacy.mechanism.grid import RecordTraining
 
 STEPS = 2
 """The second step differs from the first: it has a velocity, and reuses memory."""

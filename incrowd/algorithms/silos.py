@@ -20,10 +20,8 @@ from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.learning import Model
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.noise import on_tensors
-from incrowd.learning.dpsgd.records import RecordEngine
-from incrowd.privacy.plan.declared import check_declared
-from incrowd.privacy.plan.sampling import Everyone
+from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
+from incrowd.privacy.plan.sampling import Everyone, check_declared
 from incrowd.privacy.records import RecordRound, RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement

@@ -11,7 +11,7 @@ from scipy.special import betaincinv, ndtri
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.gaussian import GaussianCurve
+from incrowd.privacy.account.accountants import GaussianCurve
 
 SURE = 1 - 1e-6
 """The confidence that a verdict needs: a right pipeline is called wrong once in a million audits."""

@@ -19,7 +19,7 @@ from incrowd.audit.finding import Check, Claim, Finding, bounded
 from incrowd.drawdiscard.specification import Specification
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.whole_noise import PARTS, SEED_BITS, most_along, random_words, seed_of

@@ -26,7 +26,7 @@ from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import chosen
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.declared import fewest
+from incrowd.privacy.plan.sampling import fewest
 from incrowd.runs.silo_build import SiloFederation
 
 

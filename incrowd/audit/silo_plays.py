@@ -25,7 +25,7 @@ from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Tra
 from incrowd.learning.losses import SQUARED
 from incrowd.learning.models import Model, linear
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun

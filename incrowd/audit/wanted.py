@@ -14,7 +14,7 @@ from incrowd.audit.record_membership import RecordTargets
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification, read_specification
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config

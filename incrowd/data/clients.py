@@ -18,8 +18,7 @@ from incrowd.data.fingerprints import Cells
 from incrowd.data.inputs import Inputs, joined, shared_tensor
 from incrowd.data.partition import Indices, Partition, Sizes, by_column, end_to_end, names_of
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.plan.declared import check_declared
-from incrowd.privacy.plan.sampling import named_places
+from incrowd.privacy.plan.sampling import check_declared, named_places
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +96,7 @@ class Clients:
     examples; ``clients`` and ``describe`` are the same for all data of which the same is declared.
 
     Edge cases: an index beyond the examples, test examples that look different: `DataError`; fewer or more clients than
-    the declared number allows: `ConfigError`, which does not say how many (`incrowd.privacy.plan.declared`).
+    the declared number allows: `ConfigError`, which does not say how many (`incrowd.privacy.plan.sampling`).
     """
 
     examples: Examples

@@ -32,7 +32,7 @@ from incrowd.drawdiscard.tickets import MARK_BYTES
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, SpecificationRefused
 from incrowd.privacy.daily import DailyLimit, utc_today
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism, Unit
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.statement import FINITE, LOCAL_TRUST, UNCHANGED, Statement, stated

@@ -11,10 +11,9 @@ from torch.func import functional_call
 
 from incrowd.drawdiscard.glm import LINKS, AnyFloats, Link
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss
 from incrowd.learning.models import Model, mlp
-from incrowd.learning.modules import settled
+from incrowd.learning.modules import refuse_dropout, settled
 
 LOSSES = {"linear": SQUARED, "logistic": LOGISTIC, "multinomial": CROSS_ENTROPY, "poisson": POISSON}
 

@@ -21,7 +21,7 @@ from incrowd.flower.wire import Request
 from incrowd.flower.work import RoundTask, part
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.settings.local import Local
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.features import transform, transform_federated
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.trial import tried_for_classes
-from incrowd.privacy.plan.declared import check_declared
+from incrowd.privacy.plan.sampling import check_declared
 from incrowd.runs.build import feature_map_for, loss_of, model_of, section
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, ModuleFeatures
 from incrowd.runs.data_config import Parties

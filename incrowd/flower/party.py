@@ -17,7 +17,7 @@ from incrowd.flower.work import RoundTask, part, trainer_of
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.daily import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
 from incrowd.privacy.plan.sampling import Cyclic
 

@@ -12,12 +12,11 @@ from incrowd.learning import CohortEngine
 from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import GaussianNoise, largest_norm
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole, largest_norm
 from incrowd.privacy.plan import forms
 
 

@@ -15,7 +15,6 @@ from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Backend, Choice, ClientRound, MakeBackend, Task
 from incrowd.learning.contributions import Contributions, ShortenedSum, Shortening, summed
-from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
 from incrowd.learning.isolation import OwnCode, ours
 from incrowd.learning.label_shares import check_label_shares, label_query
@@ -23,6 +22,7 @@ from incrowd.learning.local_algorithms import LocalAlgorithm, algorithm_of, sent
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.mean_query import VectorCohort
 from incrowd.learning.models import Model
+from incrowd.learning.modules import refuse_dropout
 from incrowd.learning.store import ClientTensors, draw_batches
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool

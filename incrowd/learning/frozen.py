@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, single
 from incrowd.learning.arithmetic import ieee
-from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import meant, zeros
-from incrowd.learning.modules import known, settled
+from incrowd.learning.modules import has_dropout, known, settled
 
 _SEVERAL = 3
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change

@@ -36,7 +36,7 @@ class Model:
     Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm) and layers that keep
     running statistics, unless they are frozen or in evaluation mode; parameters that are uninitialised, not on the CPU
     or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. The
-    trainers decide which dropout they accept (`incrowd.learning.dropout`).
+    trainers decide which dropout they accept (`incrowd.learning.modules`).
     """
 
     module: nn.Module

@@ -20,7 +20,7 @@ from incrowd.learning.models import Model, mlp, small_cnn
 from incrowd.learning.store import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
+from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
 from incrowd.settings.descent import Descent
 from incrowd.settings.local import Local
 

@@ -11,8 +11,8 @@ from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import Note, PaidRun
 from incrowd.privacy.statement import Statement

@@ -19,17 +19,15 @@ from incrowd._random import Floats, Integers, KeyedStream, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger, cohort_key, forget_cohorts
-from incrowd.privacy.ledger.receipt import Draws, Receipt
+from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.correlated import NoiseState
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import check_sum
+from incrowd.privacy.mechanism.grid import Whole, check_sum
 from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler, check_planned
 from incrowd.privacy.statement import UNNUMBERED, Statement
 
 Note = Mapping[str, str | int | float | bool | None]

@@ -20,8 +20,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded
+from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, constant, growing, preceded
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (

@@ -121,7 +121,7 @@ class Table(Meaning):
     """A table in a file (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
-    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
+    has to be stated (`incrowd.privacy.plan.sampling` says how many there may then be). `names` declares who they are:
     silos, whom everybody knows. What the columns mean is as in `Meaning`.
     """
 

@@ -22,8 +22,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import runs_to_json
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, constant
 from incrowd.privacy.release import PrivateRun, Release, Trainer
 from incrowd.privacy.statement import SHARED, Statement, stated
 from incrowd.runs.card import card

@@ -12,7 +12,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.schedule import Schedule, constant
+from incrowd.privacy.plan.sampling import Schedule, constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.build import NOTHING, Given, init_scale_of, randomness, section
 from incrowd.runs.client_work import LedgerWork

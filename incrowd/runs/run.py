@@ -30,7 +30,7 @@ from incrowd.data import Clients
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
 from incrowd.learning import Model
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs import results
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.build import NOTHING, Given, enrolled

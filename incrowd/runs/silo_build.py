@@ -15,12 +15,10 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records
-from incrowd.privacy.account.accounting import Budget, price
-from incrowd.privacy.account.calibrate import most_rounds
+from incrowd.privacy.account.accounting import Budget, most_rounds, price
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import Schedule, constant
+from incrowd.privacy.plan.sampling import Everyone, Schedule, constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.build import (

@@ -46,7 +46,7 @@ class PrivateRecords(Section):
 
     `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
     one for each. Only where the data are public it may be left out: then it is what each has (see
-    `incrowd.privacy.plan.declared`).
+    `incrowd.privacy.plan.sampling`).
 
     `epsilon` is one number for all silos, or one for each: what the rounds of this run may cost together. They have the
     least noise that it allows; with `noise_multiplier` there are as many rounds as it allows. A ledger that this run

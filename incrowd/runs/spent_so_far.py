@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from incrowd.privacy.account.accountants import RenyiCurve
+from incrowd.privacy.account.accountants import GaussianCurve, RenyiCurve
 from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
-from incrowd.privacy.account.gaussian import GaussianCurve
 from incrowd.privacy.plan.plan import Plan
 
 

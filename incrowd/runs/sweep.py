@@ -29,7 +29,7 @@ from incrowd.data import Clients
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.schedule import Schedule
+from incrowd.privacy.plan.sampling import Schedule
 from incrowd.runs.build import featured, federated_data, randomness, untouched_test
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config

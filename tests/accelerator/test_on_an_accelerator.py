@@ -15,9 +15,8 @@ from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
 from incrowd.learning.contributions import halved_squares
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
-from incrowd.learning.dpsgd.gradients import RecordGradients
-from incrowd.learning.dpsgd.noise import FastNoise
-from incrowd.learning.dpsgd.vectorized import VectorizedGradients
+from incrowd.learning.dpsgd.gradients import RecordGradients, VectorizedGradients
+from incrowd.learning.dpsgd.records import FastNoise
 from incrowd.privacy.mechanism import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.attacks.test_alone import (

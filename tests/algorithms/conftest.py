@@ -11,8 +11,7 @@ from incrowd.learning import ClientTensors, CohortEngine, Execution, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
 
 CLIENTS, FEATURES, CLASSES = 12, 5, 3

@@ -15,7 +15,7 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.records import Owner, RecordRun
 from incrowd.settings.descent import Descent

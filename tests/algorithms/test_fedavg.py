@@ -14,10 +14,9 @@ from incrowd.learning import ClientTensors
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
 from tests.algorithms.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
 from tests.privacy.receipts import noised
 from tests.reference.naive_fedavg import exact_rounds

@@ -20,8 +20,7 @@ from incrowd.learning.label_shares import ClassPrior, label_query
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, PrivacyWarning, Sampling
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import constant, preceded
+from incrowd.privacy.plan.sampling import Everyone, Poisson, constant, preceded
 from incrowd.privacy.release import PrivateRun
 
 CLIENTS, EACH, FEATURES, ROUNDS = 60, 50, 4, 12

@@ -20,8 +20,7 @@ from incrowd.learning.features import UnitNorm, transform
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.settings.descent import Descent
 from tests.algorithms.silos import paying

@@ -12,8 +12,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.silos import MODEL, ROUNDS, SEEDED, paying, plan, records, right, silo
 

@@ -8,8 +8,7 @@ import pytest
 from incrowd.audit.audit import Effort, audit_plan
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Poisson, constant
 from tests.audit.broken import less_noise_in_earnest, one_client_each_round
 
 BUDGET = Budget(epsilon=2.0, delta=1e-3)

@@ -22,10 +22,8 @@ from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.declared import check_declared, fewest
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, check_declared, constant, fewest
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config

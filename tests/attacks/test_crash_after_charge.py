@@ -29,8 +29,7 @@ from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import Schedule, Step, constant
+from incrowd.privacy.plan.sampling import Everyone, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo

@@ -16,14 +16,12 @@ from incrowd._random import Floats, Integers, KeyedStream, SeededRandomness, Str
 from incrowd.audit.contributions import contribution_checks
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.flower.offer import Offer
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price
-from incrowd.privacy.account.calibrate import smallest_noise
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price, smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import clipping
 from incrowd.privacy.plan import forms, third_party
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun

@@ -18,8 +18,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.privacy.release import PrivateRound, PrivateRun
 from tests.privacy.ledgers import start, status_of
@@ -70,7 +69,7 @@ def test_a_fork_copies_no_paid_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert status_of(start(lambda: draws(refused=True))) == 0
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("incrowd.privacy.ledger.receipt.os.getpid", lambda: -1)
+        elsewhere.setattr("incrowd.privacy.ledger.tally.os.getpid", lambda: -1)
         draws(refused=True, client=2)
     draws(refused=False)  # the control: in its own process it is paid for
 

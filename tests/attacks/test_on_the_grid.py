@@ -29,11 +29,10 @@ from incrowd.privacy.mechanism.clipping import (
     QuantileClip,
 )
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
 from tests.algorithms.silos import MODEL, paying
 from tests.algorithms.silos import plan as silo_plan

@@ -22,15 +22,14 @@ from incrowd.privacy.account.events import PureDpEvent, compose
 from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger import ledger as ledgers
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import check_paid
 from incrowd.privacy.ledger.registry import state_folder
+from incrowd.privacy.ledger.tally import check_paid
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, NormalisedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, constant
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import Carry, PrivateRun
 from tests.privacy.receipts import roomy

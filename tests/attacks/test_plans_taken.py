@@ -16,8 +16,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Comparison, Question
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step, constant
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.conftest import CLASSES, FEATURES
 

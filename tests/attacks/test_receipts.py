@@ -16,8 +16,8 @@ from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, IncrowdError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from tests.privacy.receipts import paid, roomy
 
 pytestmark = pytest.mark.watched
@@ -28,8 +28,8 @@ TOTAL = np.zeros(3)
 
 # Who may do what is named here, and nobody else does it.
 DOORS = {
-    "SEAL": {"privacy/ledger/receipt.py", "privacy/ledger/ledger.py"},
-    "grid.sample_noise": {"privacy/mechanism/noise.py", "privacy/mechanism/correlated.py"},
+    "SEAL": {"privacy/ledger/tally.py", "privacy/ledger/ledger.py"},
+    "grid.sample_noise": {"privacy/mechanism/grid.py", "privacy/mechanism/correlated.py"},
     "Receipt(": {"privacy/ledger/ledger.py"},
 }
 

@@ -14,8 +14,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, QuantileClip
 from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.privacy.release import Carry, PrivateRun
 from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, OTHER_TRUST, OTHER_UNIT, UNNUMBERED
 

@@ -10,11 +10,10 @@ from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerUnwritable
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, QuantileClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Sampler
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Sampler, Schedule, Step
 from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
 from incrowd.privacy.statement import UNNUMBERED
 from tests.reference.stacks import Stack, StackCohort

@@ -13,8 +13,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity, Forgotten
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, Schedule, Step
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import FORGOTTEN, PUBLIC, SIMULATION, Statement
 

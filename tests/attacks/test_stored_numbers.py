@@ -13,8 +13,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfC
 
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account import accounting
-from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.calibrate import smallest_noise
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price, smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 

@@ -12,8 +12,7 @@ from incrowd.errors import LedgerMismatch
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler, Schedule, Step
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import assemble
 from incrowd.runs.data_ledgers import relation_of

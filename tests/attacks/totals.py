@@ -11,8 +11,7 @@ from incrowd.learning import CohortEngine
 from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
 from tests.learning.cohorts import RANDOMNESS
 

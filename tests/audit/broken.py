@@ -20,13 +20,12 @@ from incrowd.learning.mean_query import VectorCohort, VectorRows
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger import ledger as ledgers
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism import clipped_sum, clipping, grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, Clipped, FixedClip, PerLayerClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import Banded
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.plan import plan as plans
 from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import Plan

@@ -15,8 +15,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.mechanism.whole_noise import WholeLaplace
 from incrowd.privacy.records import RecordRun
 from tests.audit.broken import changed, clip_twice, noise_is

@@ -11,8 +11,7 @@ from incrowd.audit.wanted import audit
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.runs.build import NOTHING
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.settings import load

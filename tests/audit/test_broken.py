@@ -8,8 +8,7 @@ from incrowd.audit.plays import CanaryGame
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import ElementwiseClip, FixedClip, PerLayerClip, QuantileClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, constant, growing
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, constant, growing
 from tests.audit.broken import BROKEN, LAYERS, ledger_believes
 
 BUDGET = Budget(epsilon=2.0, delta=1e-3)

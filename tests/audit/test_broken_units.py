@@ -10,7 +10,7 @@ from incrowd.audit.silos import audit_silo
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import constant
 from tests.audit.broken_units import DEVICES, RECORDS, SUMS
 from tests.drawdiscard.mail import KEYS
 

@@ -5,8 +5,7 @@ import pytest
 from incrowd.audit.checks import least_epsilon
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
 
 
 @pytest.mark.parametrize(("sampling", "cohort"), [(Poisson, 20), (Everyone, 60)])

@@ -10,7 +10,7 @@ from incrowd.audit.finding import Finding
 from incrowd.audit.membership import membership
 from incrowd.audit.record_membership import RecordTargets
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.declared import fewest
+from incrowd.privacy.plan.sampling import fewest
 from incrowd.runs.build import Given
 from incrowd.runs.settings import settings_of
 from incrowd.runs.silo_build import SiloFederation, assemble_silos

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from incrowd._random import SeededRandomness, Stream, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerMismatch, UnpricedEvent
 from incrowd.learning.contributions import Shortening
+from incrowd.privacy.account.accountants import GaussianCurve
 from incrowd.privacy.account.accounting import Budget, Relation, delta_at, price
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.account.gaussian import GaussianCurve
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import (
     Clip,
@@ -40,8 +40,7 @@ from incrowd.privacy.mechanism.clipping import (
     clip_rows,
 )
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.privacy.release import Carry, PrivateRun, Release
 from incrowd.privacy.statement import MEDIAN
 from incrowd.runs.client_work import assemble

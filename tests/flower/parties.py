@@ -20,8 +20,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, Schedule, Step
 from incrowd.settings.local import Local
 
 NAMES = ("north", "east", "south")

@@ -17,8 +17,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import Clip, FixedClip
 from incrowd.privacy.mechanism.clipping import Layout
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
 from tests.flower.stock import Answer, StockGrid, record, reply
 

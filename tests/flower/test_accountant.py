@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.flower import LedgerAccountant
 from incrowd.flower.accountant import FlowerNoise
+from incrowd.privacy.account.accountants import log_delta
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.account.gaussian import log_delta
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.statement import CENTRAL_TRUST, SIMULATION, stated

@@ -18,8 +18,7 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import FixedClip, QuantileClip
-from incrowd.privacy.plan.sampling import Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Poisson, Schedule, Step
 from tests.flower.parties import (
     ROOMY,
     SERVER,

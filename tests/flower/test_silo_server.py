@@ -26,7 +26,7 @@ from incrowd.flower.silo_work import ServedSilos
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed, unsealed
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.noise import FastNoise
+from incrowd.learning.dpsgd.records import FastNoise
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan

@@ -14,7 +14,7 @@ from incrowd.learning.backends import fast
 from incrowd.learning.backends.fast import kernel
 from incrowd.learning.backends.fast.layers import LINEAR, SOFTMAX, Layer, Stack
 from incrowd.learning.backends.fast.memory import LINE, Memory, zeros
-from incrowd.learning.backends.fast.update import StackDelta
+from incrowd.learning.backends.fast.training import StackDelta
 from incrowd.learning.contributions import Delta, FlatDelta, halved_squares, squares
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning import Model, linear, mlp, small_cnn
-from incrowd.learning.dropout import has_dropout, refuse_dropout
-from incrowd.learning.modules import working_copy
+from incrowd.learning.modules import has_dropout, refuse_dropout, working_copy
 
 RANDOMNESS = SeededRandomness(seed=1)
 

@@ -14,11 +14,10 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, as_loss
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.dropout import OwnDropout, with_own_dropout
-from incrowd.learning.modules import working_copy
+from incrowd.learning.modules import OwnDropout, with_own_dropout, working_copy
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.trial import tried
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case

@@ -2,7 +2,7 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import constant
 from papers.geyer.growing import Growing, grown
 
 BUDGET = Budget(epsilon=8, delta=1e-5)

@@ -9,9 +9,8 @@ from incrowd.data import Split
 from incrowd.learning import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.mechanism.clipping import MedianClip
-from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.sampling import FixedSize
-from incrowd.privacy.plan.schedule import Schedule, Step, constant
+from incrowd.privacy.mechanism.grid import GaussianNoise
+from incrowd.privacy.plan.sampling import FixedSize, Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
 from papers.geyer.measure import ROWS, learn, partitioned, shaped
 from papers.geyer.moments import LAMBDAS, log_moments

@@ -3,8 +3,7 @@ from hypothesis import strategies as st
 
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, constant
 from papers.geyer.measure import Measured
 from papers.geyer.smallest import smallest, two_digits
 

@@ -7,8 +7,8 @@ from dp_accounting import GaussianDpEvent
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import SEAL, Receipt
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.ledger.tally import SEAL, Receipt
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.plan import Plan
 
 SEEDED = SeededRandomness(0)

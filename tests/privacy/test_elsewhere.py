@@ -14,8 +14,7 @@ from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import NoiseBy, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, Schedule, Step
 from incrowd.privacy.release import PrivateRun
 
 SIZE, CLIENTS = 4, 3

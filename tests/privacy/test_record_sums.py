@@ -15,7 +15,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.schedule import constant, growing
+from incrowd.privacy.plan.sampling import constant, growing
 from incrowd.privacy.release import PrivateRound, PrivateRun
 from incrowd.privacy.statement import SUMS_TRUST
 

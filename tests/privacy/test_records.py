@@ -8,7 +8,7 @@ from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.silos import BUDGET, MODEL, SEEDED, ledger, paying, plan
@@ -170,8 +170,7 @@ def test_a_plan_that_no_silo_can_follow_is_refused(changes: dict[str, object], f
     from dataclasses import replace
 
     from incrowd.privacy.mechanism.clipping import NormalisedClip
-    from incrowd.privacy.plan.sampling import Everyone
-    from incrowd.privacy.plan.schedule import growing
+    from incrowd.privacy.plan.sampling import Everyone, growing
 
     others = {"clip": NormalisedClip(), "sampling": Everyone}
     others["schedule"] = growing(rounds=4, first_cohort=10, last_cohort=40)

@@ -10,7 +10,7 @@ from incrowd._random import Stream
 from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.reference.one_client import outputs
 

@@ -5,7 +5,7 @@ import pytest
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs.plots import plot_plans
 
 

@@ -10,7 +10,7 @@ from incrowd.algorithms import score
 from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, LedgerRolledBack
 from incrowd.learning import linear
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run
 from incrowd.runs.trackers import Facts

@@ -10,8 +10,7 @@ from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, FixedSize
-from incrowd.privacy.plan.schedule import Schedule, Step, constant
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Schedule, Step, constant
 from incrowd.privacy.statement import FORGOTTEN, MEDIAN, SIMULATION
 from incrowd.runs.search_cost import HASTE, ON_TEST, PUBLIC, Cost
 

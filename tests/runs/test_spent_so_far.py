@@ -5,7 +5,7 @@ import pytest
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.plan.schedule import Schedule, constant, growing
+from incrowd.privacy.plan.sampling import Schedule, constant, growing
 from incrowd.runs.spent_so_far import SpentSoFar
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)

@@ -21,10 +21,9 @@ from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.loop import batches_of, few
 from incrowd.learning.compiler import AttentionWeights, compiled, compiler_there, pays, written_out
 from incrowd.learning.contributions import Contributions, FlatDelta
-from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import meant, noise
 from incrowd.learning.isolation import remembered
-from incrowd.learning.modules import remembering_nothing, trainable, working_copy
+from incrowd.learning.modules import has_dropout, remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
 from incrowd.learning.store import Store, side_by_side
 from incrowd.settings.local import Local

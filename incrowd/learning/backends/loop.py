@@ -9,10 +9,9 @@ from torch import Tensor
 from incrowd.data.inputs import Inputs
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta
-from incrowd.learning.dropout import has_dropout, with_own_dropout
 from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.local_algorithms import Batch
-from incrowd.learning.modules import known, remembering_nothing, trainable, working_copy
+from incrowd.learning.modules import has_dropout, known, remembering_nothing, trainable, with_own_dropout, working_copy
 from incrowd.learning.store import Feed, Store, side_by_side
 
 _ROWS = 1000  # examples that are gathered at a time

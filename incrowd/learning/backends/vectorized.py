@@ -26,11 +26,10 @@ from incrowd.learning.arithmetic import ieee, in_one_order, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.compiler import Notes, Take
 from incrowd.learning.contributions import Contributions, FlatDelta
-from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import WithInputs, meant, noise
 from incrowd.learning.isolation import MadeUp, Unlike, check_company, check_values, remembered, tried_copy
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
-from incrowd.learning.modules import remembering_nothing, trainable
+from incrowd.learning.modules import has_dropout, remembering_nothing, trainable
 from incrowd.learning.rewritten import rewrite
 from incrowd.settings.local import Local
 

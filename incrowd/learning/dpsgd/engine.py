@@ -17,17 +17,16 @@ from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dpsgd.gradients import RecordGradients
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained, poisson_batches
 from incrowd.learning.dpsgd.selection import GradientSelection
-from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
 from incrowd.learning.frozen import divided, made_of_one
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.isolation import OwnCode
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
-from incrowd.learning.modules import remembering_nothing
+from incrowd.learning.modules import refuse_dropout, remembering_nothing
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings.descent import Descent
 
 EXECUTION = Execution()

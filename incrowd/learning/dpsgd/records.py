@@ -9,17 +9,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from incrowd._random import Floats, Integers, Stream
+from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import are_numbers, check_inputs, chosen, meant, zeros
 from incrowd.learning.store import ClientTensors
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 
 StepNoise = Callable[[Tensor], Tensor]
 """Hides one step: takes the clipped sum, a private vector, and gives it back with noise on it.
 
-Its owner has charged the step to a ledger before. The ready-made ones are in `incrowd.learning.dpsgd.noise`.
+Its owner has charged the step to a ledger before. The ready-made ones are in `incrowd.learning.dpsgd.records`.
 """
 
 
@@ -157,3 +157,43 @@ def _poisson(records: int, sampling_prob: float, stream: Stream) -> Integers:
     taken[tied] = below
     rows: Integers = near[taken]
     return rows
+
+
+def on_tensors(noised: Callable[[Floats], Floats]) -> StepNoise:
+    """A function that adds noise to a flat float64 array, for an engine's tensors."""
+
+    def hide(total: Tensor) -> Tensor:
+        return torch.from_numpy(noised(total.double().cpu().numpy())).to(total.device)
+
+    return hide
+
+
+class FastNoise:
+    """Gaussian noise in float32 from torch's generator, a small part of a step's time. For simulations only.
+
+    Guarantee: the same seed and indices give the same noise, on one kind of device; torch's global generator is neither
+    read nor changed.
+
+    Edge cases: randomness that is not simulated is refused, because the low bits of this noise tell the sum.
+    """
+
+    def __init__(self, training: RecordTraining, seed: int) -> None:
+        self.std = training.noise_multiplier * training.sensitivity
+        self._seed = seed
+        self._generator: torch.Generator | None = None
+
+    @classmethod
+    def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
+        """The noise of a round (and silo, say)."""
+        if not randomness.simulated:
+            raise ConfigError(
+                field="randomness", value=type(randomness).__name__, remedy="simulate, or use the noise of a RecordRun"
+            )
+        return cls(training, int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1)))
+
+    def __call__(self, total: Tensor) -> Tensor:
+        """The sum with noise on it."""
+        if self._generator is None:
+            self._generator = torch.Generator(total.device).manual_seed(self._seed)
+        noise = torch.empty_like(total, dtype=torch.float32).normal_(generator=self._generator)
+        return noise.mul_(self.std).add_(total)

@@ -23,16 +23,21 @@ from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.compiler import compiled, compiler_there, pays
 from incrowd.learning.dpsgd.ghost import SIXTEEN, GhostClipping
-from incrowd.learning.dpsgd.gradients import NUMBERS, PerExampleGradients, RecordGradients
+from incrowd.learning.dpsgd.gradients import (
+    NUMBERS,
+    PerExampleGradients,
+    RecordGradients,
+    VectorizedGradients,
+    by_parameter,
+)
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.dpsgd.vectorized import VectorizedGradients, by_parameter
 from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import WithInputs, chosen, meant, noise
 from incrowd.learning.isolation import MadeUp, Unlike, check_values, remembered, tried_copy
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
 """The privacy budget ledger: each charge is on disk before anything is released."""
 
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.ledger.tally import DataIdentity
+from incrowd.privacy.ledger.tally import DataIdentity, Receipt
 
 __all__ = [
     "DataIdentity",

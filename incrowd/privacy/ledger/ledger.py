@@ -26,17 +26,21 @@ from incrowd.errors import (
 from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_within, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Chain, Entry
-from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, check_paid, noted
 from incrowd.privacy.ledger.registry import Guard, Location, state_folder, write_witness
 from incrowd.privacy.ledger.tally import (
+    SEAL,
     DataIdentity,
+    Draws,
     Forgotten,
     Mark,
+    Receipt,
     Reservation,
     Tally,
     Terms,
     check_note,
+    check_paid,
     check_text,
+    noted,
     runs_to_json,
 )
 

@@ -18,7 +18,7 @@ from incrowd.privacy.mechanism.correlated import (
     optimal_banded,
 )
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
-from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
+from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection
 
 __all__ = [

@@ -12,8 +12,7 @@ from incrowd._random import Floats, Integers
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, clip_rows, factors_of, part_norms
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import check_sum
+from incrowd.privacy.mechanism.grid import Whole, check_sum
 
 ClientNumbers = Sequence[int] | Integers
 

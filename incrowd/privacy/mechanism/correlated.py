@@ -14,7 +14,7 @@ neighbouring suppositions the move differs by exactly (C(s - s'))_t for the true
 rounding errors a number more. All moves are whole steps, and rounding real Gaussian noise down commutes
 with them. So the run is a post-processing of Gaussian mechanisms whose moves, chosen as the run goes, have squares that
 add up to at most Delta^2: together one Gaussian mechanism of sensitivity Delta (Denisov et al. 2022; Smith and Thakurta
-2022). Delta is the sensitivity of C for contributions of norm `noise.padded(clip_norm)`, plus sqrt(rounds * size) times
+2022). Delta is the sensitivity of C for contributions of norm `grid.padded(clip_norm)`, plus sqrt(rounds * size) times
 the error of r. The padding covers the rounding of the sums in the rounds that a client takes part in; the other rounds
 have the error of r as well.
 """
@@ -29,10 +29,9 @@ from dp_accounting import GaussianDpEvent
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism import grid, noise
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import Purpose
+from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.grid import Purpose, Whole
 
 NoiseMemory = tuple[Floats, ...]
 
@@ -155,7 +154,7 @@ class CorrelatedNoise:
         if state.round >= self.participation.rounds:
             rounds = self.participation.rounds
             raise ConfigError(field="round", value=state.round, remedy=f"this noise ends after {rounds} rounds")
-        size = noise.check_sum(total, bound=self.clip_norm, contributions_bound=self.contributions_bound)
+        size = grid.check_sum(total, bound=self.clip_norm, contributions_bound=self.contributions_bound)
         if size != state.size:
             raise DataError(f"a sum of {size} numbers does not fit a state of {state.size}: give the run's state")
         step, scale = self.scale(state.size)
@@ -167,7 +166,7 @@ class CorrelatedNoise:
 
     def scale(self, size: int) -> tuple[float, float]:
         """The grid's step for sums of so many numbers, and the standard deviation of the fresh noise of a round."""
-        bound = noise.padded(self.clip_norm, contributions_bound=self.contributions_bound)
+        bound = grid.padded(self.clip_norm, contributions_bound=self.contributions_bound)
         numbers = math.sqrt(self.participation.rounds * size)
         exact = self.sensitivity * bound
         largest = 1.1 * grid.REACH * self.noise_multiplier * exact * self._spread + 2 * bound

@@ -25,13 +25,11 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats, Integers
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.calibrate import smallest_noise
+from incrowd.privacy.account.accounting import Budget, Relation, smallest_noise
 from incrowd.privacy.account.events import PureDpEvent
-from incrowd.privacy.ledger.receipt import Draws, Receipt
+from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism.clipping import ROUNDED_UP, Clip, ElementwiseClip, FixedClip, clip_rows
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection, WholeLaplace
 
 Unit = Literal["feature", "model"]
@@ -49,7 +47,7 @@ class Mechanism:
     (epsilon, delta)-differentially private (Gaussian noise, by the analytic mechanism) about everything in the
     device's table: per `feature` each released number alone, per `model` all of them together. For Laplace noise and
     directions that is exact (`incrowd.privacy.mechanism.whole_noise`). Gaussian noise is drawn on a public grid
-    (`incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
+    (`incrowd.privacy.mechanism.grid`), which adds at most 2^-42 a number to epsilon.
 
     `repeats` says in how many of the numbers one thing of the table, say a column, may appear again. A price per
     feature counts it that many times, and no more than all numbers together.

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, Integers, Stream
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.events import PureDpEvent
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.grid import Whole
 
 FINEST, COARSEST = 40, -400

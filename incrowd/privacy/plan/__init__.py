@@ -7,8 +7,17 @@ from incrowd._lazy import lazily
 if TYPE_CHECKING:
     from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig
     from incrowd.privacy.plan.planner import Question, signal
-    from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson
-    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+    from incrowd.privacy.plan.sampling import (
+        Cyclic,
+        Everyone,
+        FixedSize,
+        Poisson,
+        Schedule,
+        Step,
+        constant,
+        growing,
+        listed,
+    )
 
 __all__ = [
     "Cyclic",
@@ -32,7 +41,16 @@ __getattr__ = lazily(
     {
         "incrowd.privacy.plan.plan": ("NoiseBy", "Plan", "PlanConfig"),
         "incrowd.privacy.plan.planner": ("Question", "signal"),
-        "incrowd.privacy.plan.sampling": ("Cyclic", "Everyone", "FixedSize", "Poisson"),
-        "incrowd.privacy.plan.schedule": ("Schedule", "Step", "constant", "growing", "listed"),
+        "incrowd.privacy.plan.sampling": (
+            "Cyclic",
+            "Everyone",
+            "FixedSize",
+            "Poisson",
+            "Schedule",
+            "Step",
+            "constant",
+            "growing",
+            "listed",
+        ),
     },
 )

@@ -16,7 +16,7 @@ from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.mechanism import clipping
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, PerLayerClip
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 
 PlanForm = Mapping[str, Any]

@@ -4,12 +4,11 @@ import math
 from dataclasses import dataclass
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.ledger.receipt import Draws, Receipt
+from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.plan.plan import Plan
 
 

@@ -15,16 +15,13 @@ from dp_accounting.dp_event import NoOpDpEvent
 from incrowd import _validate
 from incrowd._html import html_table
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
-from incrowd.privacy.account.calibrate import smallest_noise
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price, smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, optimal_banded
-from incrowd.privacy.mechanism.noise import GaussianNoise, RecordTraining
-from incrowd.privacy.plan.declared import check_declared
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler, Schedule, Step, check_declared
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampler, ThirdPartySampling
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,

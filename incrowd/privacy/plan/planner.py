@@ -10,13 +10,11 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, price
-from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, largest_cohort, most_rounds, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, NoiseBy, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step, growing
+from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, Step, growing
 from incrowd.privacy.statement import guess
 
 T = TypeVar("T")

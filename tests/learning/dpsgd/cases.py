@@ -12,10 +12,9 @@ from incrowd._random import SeededRandomness
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss, Model, linear, mlp, small_cnn
 from incrowd.learning.dpsgd.convolutions import ConvolutionGradients
 from incrowd.learning.dpsgd.ghost import GhostClipping
-from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients
+from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.dpsgd.vectorized import VectorizedGradients
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 
 FEATURES = 12
 RANDOMNESS = SeededRandomness(seed=9)

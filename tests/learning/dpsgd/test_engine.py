@@ -14,9 +14,8 @@ from incrowd._random import Stream, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, linear, mlp
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.noise import FastNoise
-from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.learning.dpsgd.records import FastNoise, Records, StepNoise, Trained
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.learning.dpsgd.cases import (
     FEATURES,

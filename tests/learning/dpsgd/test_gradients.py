@@ -15,7 +15,7 @@ from incrowd.learning.dpsgd.gradients import FormedGradients, PerExampleGradient
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection
 from incrowd.learning.losses import Loss
-from incrowd.privacy.mechanism.noise import FLOAT32_RECORDS
+from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS
 from tests.learning.dpsgd.cases import KINDS, one_of, rows, start, training
 from tests.reference.one_record import gradient
 

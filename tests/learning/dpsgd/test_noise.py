@@ -8,9 +8,8 @@ from scipy import stats
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.dpsgd.noise import FastNoise, on_tensors
-from incrowd.learning.dpsgd.records import StepNoise
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.learning.dpsgd.records import FastNoise, StepNoise, on_tensors
+from incrowd.privacy.mechanism.grid import RecordTraining
 from tests.learning.dpsgd.cases import training
 from tests.privacy.receipts import paid
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.dpsgd.records import Records, poisson_batches
-from incrowd.privacy.mechanism.noise import FLOAT32_RECORDS
+from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import clients
 from tests.learning.dpsgd.cases import training

@@ -16,10 +16,9 @@ from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd import selection
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
-from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients
+from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection, _Trial
-from incrowd.learning.dpsgd.vectorized import VectorizedGradients
 from incrowd.learning.isolation import Unlike, check_values
 from incrowd.settings.descent import Descent
 from tests.learning.dpsgd.cases import EITHER, KINDS, RANDOMNESS, layers, nothing, one_of, start, training

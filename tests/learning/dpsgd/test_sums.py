@@ -9,8 +9,7 @@ from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.noise import RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.settings.descent import Descent
 from tests.learning.dpsgd.cases import KINDS, RANDOMNESS, Seen, rows, start, training, without
 from tests.reference import one_record

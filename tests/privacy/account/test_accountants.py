@@ -25,9 +25,8 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
 from scipy import stats
 
 from incrowd.errors import AccountingError
-from incrowd.privacy.account.accountants import ORDERS, Curve, LossDistributionCurve, RenyiCurve
+from incrowd.privacy.account.accountants import ORDERS, Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, RepeatedEvent, mechanisms
-from incrowd.privacy.account.gaussian import GaussianCurve
 
 GRID = 1e-3
 DELTAS = (1e-2, 1e-5, 1e-8)

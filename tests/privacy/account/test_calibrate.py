@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
-from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
-from incrowd.privacy.account.calibrate import (
+from incrowd.privacy.account.accounting import (
     LEAST_NOISE,
     MOST_ROUNDS,
+    Budget,
+    Relation,
+    first_bound,
     largest_cohort,
     most_rounds,
+    price,
     smallest_noise,
 )
 

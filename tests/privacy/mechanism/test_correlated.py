@@ -23,7 +23,7 @@ from incrowd.privacy.mechanism.correlated import (
     sensitivity,
     square_root,
 )
-from incrowd.privacy.mechanism.noise import padded
+from incrowd.privacy.mechanism.grid import padded
 from tests.privacy.receipts import paid
 from tests.statistics import ks, rejects_wrong_scale
 

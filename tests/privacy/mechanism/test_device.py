@@ -13,7 +13,7 @@ from incrowd._random import Floats, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import PureDpEvent
-from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from tests.privacy.receipts import paid, roomy
 from tests.statistics import ks, rejects_wrong_scale

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism import grid
-from incrowd.privacy.mechanism.noise import MOST_CONTRIBUTIONS, GaussianNoise, padded
+from incrowd.privacy.mechanism.grid import MOST_CONTRIBUTIONS, GaussianNoise, padded
 from tests.privacy.receipts import noised
 from tests.statistics import (
     NORMAL_MOMENTS,

@@ -8,12 +8,10 @@ import pytest
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
-from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.declared import check_declared, check_planned, fewest
+from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.sampling import Everyone, check_declared, check_planned, constant, fewest
 from tests.algorithms.silos import plan
 
 

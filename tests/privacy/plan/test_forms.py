@@ -18,8 +18,7 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.plan.forms import CLIPS, RoundForm, fingerprint, from_json, to_json
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.types import ThirdPartyClip, register
 
 BUDGET = Budget(epsilon=1e4, delta=1e-5)

@@ -13,8 +13,7 @@ from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step, constant, growing, listed
 from incrowd.privacy.statement import CENTRAL_TRUST, FORGOTTEN, LOCAL_TRUST, RECORDS_ASSUMED, SILO_TRUST
 from tests.privacy.receipts import spent_on
 

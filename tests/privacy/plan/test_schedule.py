@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, preceded
+from incrowd.privacy.plan.sampling import Schedule, Step, constant, growing, listed, preceded
 
 
 def test_constant_is_one_step() -> None:

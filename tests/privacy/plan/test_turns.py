@@ -12,8 +12,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import mean_squared_error
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning
-from incrowd.privacy.plan.sampling import Cyclic, Everyone
-from incrowd.privacy.plan.schedule import constant, listed
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, constant, listed
 from incrowd.privacy.release import Carry, PrivateRun
 from tests.privacy.receipts import spent_on
 

@@ -1,18 +1,65 @@
 """The backend: clients one after the other, in the same memory."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from incrowd._random import Floats
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.fast import kernel
 from incrowd.learning.backends.fast.layers import Stack
 from incrowd.learning.backends.fast.memory import Memory, Numbers, Space, zeros
-from incrowd.learning.backends.fast.update import StackDelta
-from incrowd.learning.contributions import Contributions
+from incrowd.learning.contributions import Contributions, FlatDelta
+
+
+@dataclass(frozen=True, eq=False)
+class StackDelta:
+    """See `incrowd.learning.contributions.Delta`. Edge cases: it holds until the next clients are trained."""
+
+    layout: Memory
+    rows: Numbers
+    """The update of each client, in the layout of its weights."""
+    known: Floats
+    """The squared length of each row."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def size(self) -> int:
+        """See `Delta.size`."""
+        return self.layout.numbers
+
+    @property
+    def changes(self) -> Tensor:
+        """See `Delta.changes`: a copy."""
+        return torch.from_numpy(np.stack([self.layout.flat(row) for row in self.rows]))
+
+    def squares(self) -> Floats:
+        """See `Delta.squares`."""
+        return self.known
+
+    def moved(self) -> FlatDelta:
+        """See `Delta.moved`."""
+        return FlatDelta(self.changes, self.known)
+
+    def empty_total(self) -> Tensor:
+        """See `Delta.empty_total`."""
+        return torch.zeros(self.layout.size)
+
+    def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
+        """See `Delta.add_steps`."""
+        kernel.add_steps(self.rows[some], divisors.numpy()[some, 0], total.numpy())
+
+    def flat(self, total: Tensor) -> Numbers:
+        """See `Delta.flat`."""
+        return self.layout.flat(total.numpy())
+
 
 _NARROW, _DENSE_NARROW, _DENSE_WIDE = 64, 0.6, 0.35
 """Pairs are faster up to a share of nonzero numbers: the first, up to so many outputs of the first layer, else the
