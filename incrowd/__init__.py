@@ -9,9 +9,8 @@ from incrowd._lazy import lazily as _lazily
 
 if typing.TYPE_CHECKING:
     from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
-    from incrowd.data.clients import Clients
+    from incrowd.data.clients import Clients, load_table
     from incrowd.data.columns import Columns
-    from incrowd.data.tables import load_table
     from incrowd.drawdiscard.device import Device
     from incrowd.drawdiscard.server import Server
     from incrowd.drawdiscard.specification import Specification
@@ -115,9 +114,8 @@ _HOMES = {
     "incrowd.runs.config": ("Private", "RunOptions"),
     "incrowd.settings.local": ("Local",),
     "incrowd.settings.server": ("ServerOptimizer",),
-    "incrowd.data.clients": ("Clients",),
+    "incrowd.data.clients": ("Clients", "load_table"),
     "incrowd.data.columns": ("Columns",),
-    "incrowd.data.tables": ("load_table",),
     "incrowd.estimators": ("PrivateClassifier", "PrivateRegressor"),
     "incrowd.federation": ("Federation",),
     "incrowd.drawdiscard.device": ("Device",),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from incrowd.errors import ConfigError
 
-Kind = Literal["accountants", "clips", "samplers", "server_optimizers"]
+Kind = Literal["accountants", "clips", "data_sources", "samplers", "server_optimizers"]
 
 _REGISTERED: dict[tuple[str, str], Any] = {}
 

@@ -9,14 +9,14 @@
 """
 
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients, hold_out_clients
+from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients, hold_out_clients, load_table
 from incrowd.data.columns import Columns, column_of, columns_of
 from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.reading import Reading
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
 from incrowd.data.sources import load_digits, load_mnist
-from incrowd.data.tables import load_table, read_features, read_table
+from incrowd.data.tables import read_features, read_table
 
 __all__ = [
     "Category",

@@ -1,31 +1,29 @@
-"""Examples from what a user already has in memory: arrays, or a map-style torch data set."""
+"""Examples from arrays, tensors, frames of numbers, and map-style data sets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd.data.examples import Examples, Labels
-from incrowd.data.inputs import Inputs, named
+from incrowd.data.inputs import Inputs, each, is_single, named
 from incrowd.errors import ConfigError, DataError
 
-_MAP_STYLE = "give a map-style data set, or read it into arrays"
-
-
 Classes = int | Sequence[Any] | None
-"""How many classes there are, for labels 0, 1, ..; or the labels in order; or None, for labels that are numbers."""
+"""The number of classes, for labels 0, 1, ..; or the labels in order; or None, for numeric labels."""
 
 
 class MapDataset(Protocol):
-    """A map-style data set, torch's or another: a length, and pairs of features and a label."""
+    """A map-style data set: a length, and items that are pairs or dicts."""
 
     def __len__(self) -> int:
         """The number of examples."""
         ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """The pair at one index."""
+        """The item at one index."""
         ...
 
 
@@ -37,28 +35,27 @@ def from_arrays(
     scale: float | None = None,
     offset: float = 0.0,
 ) -> Examples:
-    """Examples from arrays or lists of numbers, or from a dict or a tuple of them: several inputs of a model.
+    """Examples from arrays or lists of numbers, or from a dict or a tuple of these: several inputs of a model.
 
-    Whole numbers of several bytes stay whole numbers (tokens, numbers of categories), unless a `scale` or an `offset`
-    says that they are quantities. Other numbers are converted to float32, and truth values too, unless they are one of
-    several inputs, where they are masks. `classes` are a number, for labels 0 .. classes - 1, or the labels in order.
+    Integers of several bytes stay integers, such as tokens, unless a `scale` or an `offset` makes them quantities.
+    Other numbers become float32, and so do booleans; as one of several inputs booleans stay masks. Bytes of pictures
+    (uint8 of two or more dimensions) have the scale 1 / 255 by default.
 
-    Bytes of pictures (uint8 of two dimensions or more) become 0 to 1 unless a `scale` is stated.
+    Guarantee: contiguous uint8, float32 or int64 features and labels of the final type are not copied.
 
-    Guarantee: contiguous uint8, float32 or int64 features and int64 labels (float32 without classes) are used as they
-    are, without a copy.
-
-    Edge cases: other bytes without a `scale`, what float32 cannot hold, a whole number that it would change, a label
-    that is not a whole number where classes are stated, and anything but numbers is a `DataError`.
+    Edge cases: other bytes without a `scale`, a number that float32 changes, a label outside `classes`, and anything
+    but numbers: `DataError`.
     """
     labels, classes = placed(labels, classes)
-    quantities = scale not in (None, 1) or offset != 0
+    several = isinstance(features, dict) or (isinstance(features, tuple) and not _is_row(features))
+    quantities = not several and (scale not in (None, 1) or offset != 0)
+    arrays = named(features) if several else {"features": features}
+    made = [
+        _as_features(name, _numbers(name, one), quantities=quantities, masks=several) for name, one in arrays.items()
+    ]
+    inputs: Inputs = tuple(made) if several else made[0]
     if isinstance(features, dict):
-        inputs: Inputs = {name: _input(f"features[{name!r}]", one) for name, one in features.items()}
-    elif isinstance(features, tuple) and not _is_row(features):
-        inputs = tuple(_input(f"features[{place}]", one) for place, one in enumerate(features))
-    else:
-        inputs = _as_features("features", _numbers("features", features), quantities=quantities)
+        inputs = dict(zip(features, made, strict=True))
     return Examples(
         features=inputs,
         labels=_as_labels(_numbers("labels", labels), classes),
@@ -69,7 +66,7 @@ def from_arrays(
 
 
 def placed(labels: Any, classes: Classes) -> tuple[Any, int | None]:
-    """Labels as places in `classes`, where these are named, and how many there are.
+    """Labels as places in `classes`, if these are names, and the number of classes.
 
     Edge cases: a label that is none of the names, and words without names: `DataError`.
     """
@@ -97,81 +94,91 @@ def _are_words(labels: Any) -> bool:
 
 
 def from_dataset(
-    dataset: MapDataset, *, classes: Classes = None, scale: float | None = None, offset: float = 0.0
+    dataset: MapDataset,
+    *,
+    classes: Classes = None,
+    features: str | Sequence[str] = (),
+    label: str = "label",
+    scale: float | None = None,
+    offset: float = 0.0,
 ) -> Examples:
-    """Examples from a map-style data set that gives ``(features, label)``, read once into one array.
+    """Examples from a map-style data set of pairs ``(features, label)``, or of dicts with these keys.
 
-    Edge cases: a data set without a length or without indices (torch's IterableDataset), an item that is not a pair,
-    or an item of another shape than the first: `DataError`.
+    Edge cases: a data set without a length or indices, an item of another form, and an item that differs from the first
+    in shape or type: `DataError`.
     """
+    kind = type(dataset).__name__
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise DataError(f"{type(dataset).__name__} has no length or no indices: {_MAP_STYLE}")
+        raise DataError(f"{kind} has no length or no indices: {_MAP_STYLE}")
     if len(dataset) == 0:
-        raise DataError(f"{type(dataset).__name__} is empty: give at least one example")
-    start, _ = _pair(dataset, 0)
-    rows: dict[Any, list[Any]] = {key: [] for key in start}
-    labels = []
+        raise DataError(f"{kind} is empty: give at least one example")
+    inputs, labels = list[Inputs](), list[Any]()
     for row in range(len(dataset)):
-        values, label = _pair(dataset, row)
-        _check_like_the_first(row, values, start)
-        for key, value in values.items():
-            rows[key].append(value)
-        labels.append(label)
-    features: Inputs = {key: np.stack(several) for key, several in rows.items()}
-    if _ONLY in features:
-        features = features[_ONLY]
-    elif all(isinstance(key, int) for key in features):
-        features = tuple(features.values())
-    return from_arrays(features, _together(labels), classes=classes, scale=scale, offset=offset)
+        try:
+            item = dataset[row]
+        except NotImplementedError as error:  # torch's IterableDataset
+            raise DataError(f"{kind} has no indices: {_MAP_STYLE}") from error
+        if isinstance(item, Mapping):
+            item = _of_dict(row, item, features, label)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(f"item {row} is {type(item).__name__}: give pairs of features and a label")
+        what = f"features of item {row}"
+        several = isinstance(item[0], dict) or (isinstance(item[0], tuple) and not _is_row(item[0]))
+        inputs.append(each(partial(_numbers, what), item[0]) if several else _numbers(what, item[0]))
+        labels.append(item[1] if isinstance(item[1], str) else _numbers(f"label of item {row}", item[1]))
+        _check_like_the_first(row, named(inputs[-1]), named(inputs[0]))
+    stacked = inputs[0]
+    if is_single(stacked):
+        stacked = np.stack(inputs)
+    elif isinstance(stacked, dict):
+        stacked = {name: np.stack([one[name] for one in inputs]) for name in stacked}
+    else:
+        stacked = tuple(map(np.stack, zip(*inputs, strict=True)))
+    return from_arrays(stacked, _together(labels), classes=classes, scale=scale, offset=offset)
 
 
-_ONLY = object()  # the key of the only input
+_MAP_STYLE = "give a map-style data set, or read it into arrays"
 
 
-def _pair(dataset: MapDataset, row: int) -> tuple[dict[Any, NDArray[Any]], NDArray[Any] | str]:
-    """The inputs and the label of an item."""
-    try:
-        item = dataset[row]
-    except NotImplementedError as error:  # what torch's IterableDataset says
-        raise DataError(f"{type(dataset).__name__} has no indices: {_MAP_STYLE}") from error
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise DataError(f"item {row} is {type(item).__name__}: give pairs of features and a label")
-    given, label = item[0], item[1] if isinstance(item[1], str) else _numbers(f"label of item {row}", item[1])
-    inputs = {_ONLY: given}
-    if isinstance(given, dict):
-        inputs = given
-    elif isinstance(given, tuple) and not _is_row(given):
-        inputs = dict(enumerate(given))
-    return {key: _numbers(f"features of item {row}", one) for key, one in inputs.items()}, label
+def _of_dict(row: int, item: Mapping[str, Any], features: str | Sequence[str], label: str) -> tuple[Any, Any]:
+    keys = [features] if isinstance(features, str) else list(features)
+    missing = [key for key in (*keys, label) if key not in item]
+    if missing or not keys:
+        remedy = f"name features and label among its keys, {', '.join(map(str, item))}"
+        raise DataError(
+            f"item {row} has no key {missing[0]!r}: {remedy}" if missing else f"item {row} is a dict: {remedy}"
+        )
+    values = {key: item[key] for key in keys}
+    if isinstance(features, str):
+        return item[features], item[label]
+    scalar = all(np.ndim(value) == 0 for value in values.values())
+    return (np.array(list(values.values())) if scalar else values), item[label]
 
 
-def _check_like_the_first(row: int, values: dict[Any, NDArray[Any]], start: dict[Any, NDArray[Any]]) -> None:
+def _check_like_the_first(row: int, values: dict[str, NDArray[Any]], start: dict[str, NDArray[Any]]) -> None:
     if values.keys() != start.keys():
         raise DataError(f"item {row} has other inputs than item 0: give every example the same ones")
     for key, value in values.items():
         if value.shape != start[key].shape or value.dtype != start[key].dtype:
-            raise DataError(
-                f"item {row} is {value.dtype} of shape {value.shape}, item 0 is {start[key].dtype} of shape "
-                f"{start[key].shape}: give every example the same shape and type"
-            )
+            forms = [f"{one.dtype} of shape {one.shape}" for one in (value, start[key])]
+            problem = f"item {row} is {forms[0]}, item 0 is {forms[1]}"
+            raise DataError(f"{problem}: give every example the same shape and type")
 
 
 def _together(labels: list[Any]) -> NDArray[Any]:
-    """One array of all labels; a label in an array of its own is a number."""
+    """One array of all labels; an array of one number is a number."""
     if any(isinstance(label, str) for label in labels):
         return np.array(labels, object)
     plain = [label.reshape(()) if label.size == 1 else label for label in labels]
     for row, label in enumerate(plain):
         if label.shape != plain[0].shape:
-            raise DataError(
-                f"item {row} has a label of shape {label.shape}, item 0 one of shape {plain[0].shape}: "
-                "give one number for each example, or equally many"
-            )
+            shapes = f"item {row} has a label of shape {label.shape}, item 0 one of shape {plain[0].shape}"
+            raise DataError(f"{shapes}: give one number for each example, or equally many")
     return np.array(plain)
 
 
 def _usual_scale(features: Inputs) -> float:
-    """What a byte counts where no scale is stated: 1 / 255 in pictures. Edge cases: other bytes are a `DataError`."""
+    """1 / 255 for bytes of pictures. Edge cases: other bytes without a stated scale are a `DataError`."""
     stored = [one for one in named(features).values() if one.dtype == np.uint8]
     if any(one.ndim < 3 for one in stored):
         raise DataError(
@@ -181,36 +188,27 @@ def _usual_scale(features: Inputs) -> float:
     return 1 / 255 if stored else 1.0
 
 
-def _is_row(given: tuple[Any, ...]) -> bool:
-    """Whether a tuple is a row of numbers, or of rows, and not several inputs."""
-    return not any(hasattr(one, "dtype") for one in given)
+def _is_row(values: tuple[Any, ...]) -> bool:
+    """Whether a tuple is a row of numbers, not several inputs."""
+    return not any(hasattr(one, "dtype") for one in values)
 
 
-def _input(name: str, values: Any) -> NDArray[Any]:
-    array = _numbers(name, values)
-    return np.ascontiguousarray(array) if array.dtype == np.bool_ else _as_features(name, array, quantities=False)
-
-
-def _numbers(what: str, values: Any) -> NDArray[Any]:
+def _numbers(name: str, values: Any) -> NDArray[Any]:
     try:
-        # A tensor may need a gradient or live on an accelerator; duck-typed, so that torch is not imported for it.
+        # A tensor may need a gradient or live on an accelerator; torch is not imported for the test.
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what} have no common shape: give every example the same one") from error
+        raise DataError(f"{name} have no common shape: give every example the same one") from error
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{what} are {array.dtype}: give numbers")
+        raise DataError(f"{name} are {array.dtype}: give numbers")
     return array
 
 
-def _as_features(name: str, array: NDArray[Any], *, quantities: bool) -> NDArray[Any]:
-    if array.dtype == np.uint8:
+def _as_features(name: str, array: NDArray[Any], *, quantities: bool, masks: bool) -> NDArray[Any]:
+    if array.dtype == np.uint8 or (masks and array.dtype == np.bool_):
         return np.ascontiguousarray(array)
-    if array.dtype.kind in "iu" and not quantities:
-        return _whole(name, array)
-    return _float32(name, array)
-
-
-def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.dtype.kind not in "iu" or quantities:
+        return _float32(name, array)
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DataError(f"{name} hold {array.max()}: give whole numbers below 2^63")
     return np.ascontiguousarray(array, np.int64)
@@ -229,7 +227,7 @@ def _as_labels(array: NDArray[Any], classes: int | None) -> Labels:
 
 
 def _float32(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # becomes an infinity, which Examples refuses by name
+    with np.errstate(over="ignore"):  # an overflow becomes an infinity, which Examples refuses by name
         floats = np.ascontiguousarray(array, np.float32)
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2 and not np.array_equal(floats.astype(array.dtype), array):
         place = [int(i) for i in np.argwhere(floats.astype(array.dtype) != array)[0]]

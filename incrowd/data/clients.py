@@ -1,7 +1,6 @@
-"""A federated data set: shared examples, the clients' index lists, and what the server holds."""
+"""Federated data: the doors for a user's data, the clients' examples, and the public facts about them."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -9,29 +8,41 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from incrowd import _validate
-from incrowd._random import Randomness
+from incrowd import _extensions, _validate
+from incrowd._random import Randomness, SeededRandomness
 from incrowd.data.arrays import Classes, MapDataset, from_arrays, from_dataset
 from incrowd.data.columns import Columns
 from incrowd.data.examples import Examples, Split, check_alike
-from incrowd.data.fingerprints import Cells
+from incrowd.data.fingerprints import Cells, table_cells
 from incrowd.data.inputs import Inputs, joined, shared_tensor
-from incrowd.data.partition import Indices, Partition, Sizes, by_column, end_to_end, names_of
+from incrowd.data.partition import (
+    Indices,
+    Partition,
+    Sizes,
+    by_column,
+    check_names,
+    check_safe,
+    end_to_end,
+    names_of,
+    names_of_rows,
+)
+from incrowd.data.reading import AS_USUAL, Reading, TableSource
+from incrowd.data.sources import read_pictures
+from incrowd.data.tables import check_separate, read_stated_table, read_table
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.sampling import check_declared, named_places
 
 if TYPE_CHECKING:
     import torch
 
-
 TestClients = Literal["separate", "shared"]
-"""Whether those whom the test examples are from hold none of the others, or may."""
+"""Whether the clients of the test examples may also train ("shared") or not ("separate")."""
 
 MEASURED = (
     "exact figures of people who train are releases that nothing pays for: give a public test table, or leave it out "
     "and measure with `incrowd evaluate` (Federation.evaluate), which pays"
 )
-"""What to do about test examples that are private."""
+"""The remedy for private test examples."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,11 +56,10 @@ class Tensors:
 
 
 class PublicFacts(TypedDict, total=False):
-    """What everybody may know of clients, and somebody has to state.
+    """Public facts about clients, which you state.
 
-    `name` is what their ledger knows them by, and `clients` their public number, of which nobody is counted; both may
-    be left out of data that are `public`, where nobody is to be protected. `test` is a pair of features and labels, or
-    a table where one is loaded, that are public and that the server holds.
+    `name` identifies the ledger of the data, and `clients` is their public number; incrowd counts nobody. `public` data
+    protect nobody, and may omit both. `test` is a public pair of features and labels, or a table, for the server.
     """
 
     name: str
@@ -59,44 +69,28 @@ class PublicFacts(TypedDict, total=False):
 
 
 def check_stated(stated: PublicFacts) -> None:
-    """Refuse what is no argument: nothing is ignored."""
+    """Refuse an unknown argument."""
     unknown = stated.keys() - PublicFacts.__annotations__.keys()
     if unknown:
-        field = min(unknown)
         remedy = f"there is no such argument; known are {', '.join(PublicFacts.__annotations__)}"
-        raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
-
-
-def check_test_clients(test_clients: str, *, public: bool) -> None:
-    """Refuse to measure clients who also train, unless nobody is to be protected."""
-    if test_clients not in ("separate", "shared"):
-        raise ConfigError(field="test_clients", value=test_clients, remedy="choose from separate, shared")
-    if test_clients == "shared" and not public:
-        raise ConfigError(field="test_clients", value=test_clients, remedy=MEASURED)
+        raise ConfigError(field=min(unknown), value=dict(stated)[min(unknown)], remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clients:
-    """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, and nothing is copied.
+    """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, without a copy.
 
-    ``examples`` and ``partition`` are private and stand for what clients hold at home; ``test`` is public and the
-    server's. ``declared`` is the public number of clients of real data, whom nobody may count; without it the examples
-    were divided among simulated clients, and their number is no secret. ``name`` is what the ledger of the data knows
-    them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
-    names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``table`` says what
-    the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file;
-    ``label_names`` are the classes in order, where they have names.
-    ``originals`` are the examples before they were scaled, where a ledger is to know the data by these;
-    ``cells`` are those of a data frame, all columns, by which a ledger knows it again, and ``test_cells`` those of its
-    test table.
-    ``test_clients`` is "shared" where the test examples may be from clients who also train: only of data that are
-    public, for what is measured is not paid for.
+    `examples` and `partition` are private and stand for the data at the clients. `test` is public; the server holds it.
+    `declared` is the public number of real clients; simulated clients have none. `name` identifies the ledger, and
+    `public` data protect nobody. `owners` are the clients' names in order, and `names` are the same if they are public,
+    as those of silos. `table` is the schema and `file` the path of a table. `label_names` are the classes in order.
+    `originals` are the examples before scaling, for the ledger; `cells` and `test_cells` are those of data frames.
 
-    Guarantee: every client has an example and every index points at one; ``nbytes`` counts all memory beyond the
-    examples; ``clients`` and ``describe`` are the same for all data of which the same is declared.
+    Guarantee: each client has an example, and each index is valid. `clients` and `describe` are equal for all data
+    with equal public facts.
 
-    Edge cases: an index beyond the examples, test examples that look different: `DataError`; fewer or more clients than
-    the declared number allows: `ConfigError`, which does not say how many (`incrowd.privacy.plan.sampling`).
+    Edge cases: an index beyond the examples, or test examples of another form: `DataError`. A number of clients that
+    does not fit the declared one: `ConfigError`, which does not reveal the number (`incrowd.privacy.plan.sampling`).
     """
 
     examples: Examples
@@ -124,16 +118,20 @@ class Clients:
         indices = self.partition.indices
         if indices.max() >= len(self.examples):
             place = int(np.flatnonzero(indices >= len(self.examples))[0])
+            last = len(self.examples) - 1
             raise DataError(
                 f"client {self.partition.holder(place)} holds the index {indices[place]}: "
-                f"there are {len(self.examples)} examples, give indices from 0 to {len(self.examples) - 1}"
+                f"there are {last + 1} examples, give indices from 0 to {last}"
             )
         if self.test is not None:
             check_alike(self.examples, self.test)
         if self.names and self.names != self.owners:
             raise ConfigError(field="names", value=self.names, remedy="they are not those of the clients: see owners")
         check_safe(self.names)
-        check_test_clients(self.test_clients, public=self.public)
+        if self.test_clients not in ("separate", "shared"):
+            raise ConfigError(field="test_clients", value=self.test_clients, remedy="choose from separate, shared")
+        if self.test_clients == "shared" and not self.public:
+            raise ConfigError(field="test_clients", value=self.test_clients, remedy=MEASURED)
 
     @classmethod
     def of(cls, split: Split, partition: Partition, *, public: bool = False) -> "Clients":
@@ -146,33 +144,83 @@ class Clients:
         features: Any,
         labels: Any,
         *,
-        owner: ArrayLike,
+        owner: ArrayLike | None = None,
         classes: Classes = None,
         scale: float | None = None,
         offset: float = 0.0,
         **stated: Unpack[PublicFacts],
     ) -> "Clients":
-        """One client for each distinct ``owner``, one of whom is stated for each example; see `PublicFacts`.
+        """One client for each distinct `owner` of an example, or for each example without owners.
 
-        Edge cases: whatever is wrong with the arrays is a `DataError` (`incrowd.data.from_arrays`).
+        Features and labels are arrays, tensors, lists, frames of numbers, or a dict or a tuple of these. See
+        `incrowd.data.from_arrays` and `PublicFacts`.
         """
         examples = from_arrays(features, labels, classes=classes, scale=scale, offset=offset)
         return cls._owned(examples, owner, stated, classes)
 
     @classmethod
     def from_dataset(
-        cls, dataset: MapDataset, *, owner: ArrayLike, classes: Classes = None, **stated: Unpack[PublicFacts]
+        cls,
+        dataset: MapDataset,
+        *,
+        owner: ArrayLike | str | None = None,
+        features: str | Sequence[str] = (),
+        label: str = "label",
+        classes: Classes = None,
+        **stated: Unpack[PublicFacts],
     ) -> "Clients":
-        """The same of a map-style data set (torch's, or another) of pairs of features and a label."""
-        return cls._owned(from_dataset(dataset, classes=classes), owner, stated, classes)
+        """The same for a map-style data set: torch's, with pairs, or Hugging Face's, with dicts.
+
+        Of dicts, `features`, `label` and `owner` are keys.
+        """
+        examples = from_dataset(dataset, classes=classes, features=features, label=label)
+        if isinstance(owner, str):
+            owner = [dataset[row][owner] for row in range(len(dataset))]
+        return cls._owned(examples, owner, stated, classes)
+
+    @classmethod
+    def from_table(
+        cls,
+        source: TableSource,
+        *,
+        label: str,
+        client: str | None = None,
+        features: Sequence[str] = (),
+        columns: Mapping[str, Any] | None = None,
+        classes: int | Sequence[str] | None = None,
+        reading: Reading = AS_USUAL,
+        **stated: Unpack[PublicFacts],
+    ) -> "Clients":
+        """One client for each name in the column `client`, or for each row: see `load_table` and `columns_of`.
+
+        The source is a path, a pandas or Polars frame, an Arrow table, a Hugging Face data set, or rows as dicts.
+        """
+        labels = classes if isinstance(classes, int | None) else tuple(classes)
+        named = Columns(
+            client=client,
+            label=label,
+            features=tuple(features),
+            schema=columns or {},
+            classes=labels,
+            reading=reading,
+        )
+        return load_table(source, columns=named, **stated)
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path | str, *, classes: Sequence[str], owners: bool = False, **stated: Unpack[PublicFacts]
+    ) -> "Clients":
+        """Pictures in folders CLASS, each a client, or with `owners` in folders OWNER/CLASS."""
+        pictures, labels, owner = read_pictures(folder, owners=owners)
+        return cls.from_arrays(pictures, labels, owner=owner if owners else None, classes=classes, **stated)
 
     @classmethod
     def from_partitions(
         cls, parts: Mapping[str, tuple[Any, Any]], *, classes: Classes = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
-        """Clients as they are: features and labels of each, by the client's name, in this order.
+        """Features and labels of each client, by name, in this order.
 
-        Edge cases: no client, or clients whose examples do not look alike: `DataError`.
+        Edge cases: no client, or clients with examples of several forms: `DataError`.
         """
         each = [from_arrays(x, y, classes=classes) for x, y in parts.values()]
         if not each:
@@ -185,20 +233,24 @@ class Clients:
         return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated, classes)
 
     @classmethod
-    def _owned(cls, examples: Examples, owner: ArrayLike, stated: PublicFacts, classes: Classes) -> "Clients":
-        partition, owner = by_column(owner), names_of(owner)
-        if len(owner) != len(examples):
-            raise DataError(f"owner has {len(owner)} entries for {len(examples)} examples: say whose each example is")
-        return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated, classes)
+    def from_source(
+        cls, source: str, *, arguments: Mapping[str, Any], classes: Classes = None, **stated: Unpack[PublicFacts]
+    ) -> "Clients":
+        """The clients that an extension reads: see `incrowd.types.DataSource`."""
+        return cls.from_partitions(_extensions.found("data_sources", source)(**arguments), classes=classes, **stated)
+
+    @classmethod
+    def _owned(cls, examples: Examples, owner: ArrayLike | None, stated: PublicFacts, classes: Classes) -> "Clients":
+        if owner is None:
+            return cls._stated(examples, Partition.of_rows(len(examples)), names_of_rows(examples), stated, classes)
+        partition, names = by_column(owner), names_of(owner)
+        if len(names) != len(examples):
+            raise DataError(f"owner has {len(names)} entries for {len(examples)} examples: say whose each example is")
+        return cls._stated(examples, partition, tuple(map(str, np.unique(names))), stated, classes)
 
     @classmethod
     def _stated(
-        cls,
-        examples: Examples,
-        partition: Partition,
-        owners: tuple[str, ...],
-        stated: PublicFacts,
-        classes: Classes,
+        cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: PublicFacts, classes: Classes
     ) -> "Clients":
         check_stated(stated)
         test, held = stated.get("test"), None
@@ -217,11 +269,11 @@ class Clients:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that are learned from, where the examples are rows of a table."""
+        """The names of the columns to learn from, if the examples are rows of a table."""
         return () if self.table is None else self.table.features
 
     def named(self) -> "Clients":
-        """The same clients, whose names everybody may know: as silos they are called by them, in folders and reports.
+        """The same clients with public names, for silos: folders and reports use them.
 
         Edge cases: clients without names, or with names that no folder can have: `ConfigError`.
         """
@@ -231,18 +283,19 @@ class Clients:
 
     @property
     def clients(self) -> int:
-        """The public number of clients K: those of the highest numbers may be missing."""
+        """The public number of clients K. Fewer may be present."""
         return self.partition.clients if self.declared is None else self.declared
 
     @property
     def present(self) -> int:
-        """How many clients there are, which is private where a number is declared."""
+        """The number of clients present, which is private if a number is declared."""
         return self.partition.clients
 
     @property
     def places(self) -> NDArray[np.int64] | None:
-        """The public place of each client, from which its turn follows: by a roster whose names everybody knows, or by
-        its own name. Simulated clients, and unnamed ones, have none.
+        """The public place of each client, which gives its turn: its number in a public roster, or a hash of its name.
+
+        Simulated and unnamed clients have none.
         """
         if self.declared is None or self.owners is None:
             return None
@@ -253,11 +306,6 @@ class Clients:
         """The number of examples of each client, which is private."""
         return self.partition.sizes
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held beyond the examples."""
-        return self.partition.nbytes
-
     def client(self, k: int) -> Indices:
         """The indices of client k's examples, a view."""
         return self.partition.client(k)
@@ -265,64 +313,97 @@ class Clients:
     def as_tensors(self) -> Tensors:
         """Features, labels, offsets and indices for torch, without a copy."""
         features, labels = self.examples.as_tensors()
-        return Tensors(
-            features=features,
-            labels=labels,
-            offsets=shared_tensor(self.partition.offsets),
-            indices=shared_tensor(self.partition.indices),
-        )
+        offsets, indices = (shared_tensor(one) for one in (self.partition.offsets, self.partition.indices))
+        return Tensors(features=features, labels=labels, offsets=offsets, indices=indices)
 
     def describe(self) -> dict[str, str | int]:
-        """What a report may say: public facts only, so neither a client's size nor the number of private examples."""
-        if self.test is None:
-            test = "none"
-        elif self.test_clients == "shared":
-            test = "clients who may also train, so it is not unseen"
-        else:
+        """The public facts for a report: neither a client's size nor the number of private examples."""
+        test = "none" if self.test is None else "clients who may also train, so it is not unseen"
+        if self.test is not None and self.test_clients == "separate":
             test = f"{len(self.test)} examples, public: held by the server, not by any client"
         return {"data": self.name, "clients": self.clients, "test_set": test}
 
 
-_SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9_-])?")
-_RESERVED = re.compile(r"(the )?server|text|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
-"""The server's own names, that of all statements' text, and what no file may be called on Windows."""
+def load_table(
+    source: TableSource,
+    *,
+    columns: Columns,
+    test_clients: TestClients = "separate",
+    holdout_clients: float | None = None,
+    names: tuple[str, ...] = (),
+    **stated: Unpack[PublicFacts],
+) -> Clients:
+    """A federated data set with one client for each value of the client column, in the order of their names.
 
+    Without a client column (None) each row is a client. A file has its own `name`. The server holds the `test` table,
+    and finds its columns by name. `names` are the clients' public names, if they are silos. `holdout_clients` is the
+    share of a public table's clients that form the test set.
 
-def check_safe(names: tuple[str, ...]) -> None:
-    """Refuse names that cannot be those of folders, each of its own, on every system."""
-    for name in names:
-        if not _SAFE.fullmatch(name) or _RESERVED.fullmatch(name):
-            remedy = (
-                "it is to be a folder's: use up to 64 letters, digits, '-', '_', '.' and blanks, a letter or a digit "
-                "first, not 'server'; or leave names out, and the silos are called silo-1, silo-2, ..."
-            )
-            raise ConfigError(field="names", value=name, remedy=remedy)
-    if len({name.casefold() for name in names}) != len(names):
-        remedy = "two of them are the same folder where case does not count: rename one"
-        raise ConfigError(field="names", value=names, remedy=remedy)
+    Guarantee: an error about a private table shows neither a client's name nor the number of clients.
 
-
-def check_names(names: tuple[str, ...], *, actual: tuple[str, ...], public: bool) -> None:
-    """Refuse stated names that are not those of the clients who are there, in their order.
-
-    Guarantee: of private clients, the refusal does not say which names are there, nor how many.
+    Edge cases: a column outside a stated schema: `DataError`. Without `clients` they are counted, which is for public
+    tables. A test client who also trains: `DataError`, unless `test_clients` is "shared" and the table public.
     """
-    check_safe(names)
-    if tuple(sorted(names)) == actual and names != actual:
-        raise ConfigError(field="names", value=names, remedy=f"give them in order: {', '.join(actual)}")
-    if names != actual:
-        shown = f": they are {', '.join(actual)}" if public else ", which are for their owner to see"
-        raise ConfigError(field="names", value=names, remedy=f"these are not the clients in the table{shown}")
+    check_stated(stated)
+    public, clients, test = stated.get("public", False), stated.get("clients"), stated.get("test")
+    _check_holdout(holdout_clients, public=public, test=test)
+    examples, owners, columns = read_stated_table(source, columns)
+    held = None
+    if test is not None:
+        held, theirs = read_table(test, columns)
+        if test_clients == "separate" and columns.client is not None:
+            check_separate(owners, theirs, column=columns.client, test=test, public=public)
+    if columns.client is None:
+        partition, present = Partition.of_rows(len(examples)), names_of_rows(examples)
+    else:
+        partition, present = by_column(owners), tuple(np.unique(owners).tolist())
+    if names:
+        check_names(names, actual=present, public=public)
+    file = Path(source) if isinstance(source, str | Path) else None
+    # The cells of a frame are kept, since a program can change it later; a file is read again.
+    frames = (
+        ()
+        if file
+        else tuple(table_cells(each, columns.client, columns.reading) for each in (source, test) if each is not None)
+    )
+    data = Clients(
+        examples=examples,
+        partition=partition,
+        test=held,
+        name=stated.get("name", file.name if file else ""),
+        declared=None if holdout_clients is not None else clients,
+        public=public,
+        owners=present,
+        names=names,
+        test_clients=test_clients,
+        table=columns,
+        file=file,
+        cells=frames[0] if frames else None,
+        test_cells=frames[1] if len(frames) > 1 else None,
+    )
+    if holdout_clients is None:
+        return data
+    # Equal seeds in all runs, so that they are compared on the same clients.
+    return replace(hold_out_clients(data, share=holdout_clients, randomness=SeededRandomness(seed=0)), declared=clients)
+
+
+def _check_holdout(share: float | None, *, public: bool, test: object) -> None:
+    if share is None:
+        return
+    if not public:
+        remedy = "a share of private clients tells how many there are: leave it out, or say public = true"
+        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
+    if test is not None:
+        remedy = "there is a test table already: leave one of the two out"
+        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
 
 
 def hold_out_clients(data: Clients, *, share: float, randomness: Randomness) -> Clients:
-    """Put a share of the clients, chosen at random, aside: all their examples become the test set.
+    """Move a random share of the clients, with all their examples, to the test set. They become public.
 
-    Whoever does this declares these clients public, and how many there are.
+    Guarantee: no client is on both sides; the others keep their order.
 
-    Guarantee: no client is on both sides; the others keep their order, and their examples are not copied.
-
-    Edge cases: a test set that is there already, or a share that leaves nobody to train: `ConfigError`.
+    Edge cases: a test set that exists already, or a share that leaves no client: `ConfigError`.
     """
     _validate.fraction(holdout_clients=share)
     aside = max(1, round(share * data.present))
@@ -342,14 +423,13 @@ def hold_out_clients(data: Clients, *, share: float, randomness: Randomness) -> 
 
 
 def stand_in(examples: Examples, names: tuple[str, ...], *, name: str, columns: Columns | None = None) -> Clients:
-    """As many clients as there are names, each of which holds the one made-up example.
+    """Clients with these names that each hold one synthetic example, in the place of parties with data elsewhere.
 
-    Guarantee: what is built around them knows of the parties their number, their names, and what examples look like.
+    Guarantee: a server that builds on them knows the parties' names and the form of their examples alone.
     """
-    places = np.zeros(len(names), np.int64)
     return Clients(
         examples=examples,
-        partition=Partition(offsets=np.arange(len(names) + 1), indices=places),
+        partition=Partition(offsets=np.arange(len(names) + 1), indices=np.zeros(len(names), np.int64)),
         name=name,
         declared=len(names),
         owners=names,
@@ -359,14 +439,14 @@ def stand_in(examples: Examples, names: tuple[str, ...], *, name: str, columns: 
 
 
 def made_up_row(columns: Columns) -> Examples:
-    """One example of a table whose features are named: every number is 0, and so is the label."""
+    """One row of zeros, encoded with named features."""
     return made_up_array((len(columns.numbers()),), "float32", classes=columns.number_of_classes)
 
 
 def made_up_array(
     shape: tuple[int, ...], kind: str, *, classes: int | None, scale: float = 1.0, offset: float = 0.0
 ) -> Examples:
-    """One example of arrays: zeros."""
+    """One example of zeros."""
     features = np.zeros((1, *shape), np.dtype(kind))
     labels = np.zeros(1, np.float32 if classes is None else np.int64)
     return from_arrays(features, labels, classes=classes, scale=scale, offset=offset)

@@ -1,4 +1,4 @@
-"""Rows as keyed digests, which a ledger knows data by: of all that a row holds, and of parts of it."""
+"""Keyed digests of rows, by which a ledger recognises data."""
 
 import hashlib
 import math
@@ -16,7 +16,7 @@ from incrowd.data.inputs import named
 from incrowd.data.reading import AS_USUAL, Reading, TableSource, read_rows, text_of
 from incrowd.privacy.content import Content, Digests, Rows, digests, fingerprint
 
-_EXACT = 2.0**53  # whole numbers below this are what they seem to be
+_EXACT = 2.0**53  # a float64 holds whole numbers below this exactly
 _AT_ONCE = 1024  # rows
 
 Bits = NDArray[np.uint64]
@@ -24,10 +24,10 @@ Bits = NDArray[np.uint64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cells:
-    """The cells of a table, 64 bits each, [rows, columns], and whose each row is.
+    """The cells of a table, 64 bits each, [rows, columns], and the owner of each row.
 
-    They are the same however the table is written. Whole numbers are compared as such, others as float32, in which they
-    are learned from: 1, 1.0, 1e0 and 1.0000000001 are the same. Everything else is compared as text.
+    Equal cells have equal bits in files and frames of every format. Whole numbers are compared exactly and others as
+    float32, so 1, 1.0, 1e0 and 1.0000000001 are equal. All other cells are compared as text.
     """
 
     header: tuple[str, ...]
@@ -37,9 +37,10 @@ class Cells:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowDigests:
-    """Keyed digests of rows: of all that each holds; of its cells, without its owner's, whatever they are called and
-    however they are ordered; of its features in their order. And the number of each row's owner, which `exact` does
-    without where the owner is `named` in the row.
+    """Keyed digests of rows, and the number of each row's owner.
+
+    `exact` covers the whole row. `cells` covers the cells without the owner's, in any order and under any names.
+    `features` covers the features in their order. If the owner is `named` in the row, `exact` does not add it.
     """
 
     exact: Digests
@@ -53,7 +54,7 @@ class RowDigests:
         return fingerprint(self.exact, np.zeros_like(self.owners) if self.named else self.owners, key=key)
 
     def content(self, key: bytes) -> Content:
-        """What these rows are recognised by, whose digests have the same key."""
+        """The marks that recognise these rows; their digests have the same key."""
         kinds = {"cells": self.cells, "features": self.features}
         return Content(
             whole=self.fingerprint(key),
@@ -62,32 +63,33 @@ class RowDigests:
         )
 
     def by_owner(self) -> "list[RowDigests]":
-        """Those of each owner, in order."""
+        """The digests of each owner, in order."""
         order = np.argsort(self.owners, kind="stable")
         ends = np.flatnonzero(np.diff(self.owners[order])) + 1
         return [self.some(rows) for rows in np.split(order, ends)]
 
     def some(self, rows: NDArray[np.integer[Any]], owners: NDArray[np.int64] | None = None) -> "RowDigests":
-        """Some of the rows, perhaps of other owners."""
+        """Some of the rows, with these owners if they are stated."""
         parts = {name: getattr(self, name)[rows] for name in ("exact", "cells", "features")}
         return replace(self, **parts, owners=self.owners[rows] if owners is None else owners)
 
 
-def table_cells(source: TableSource, client: str, reading: Reading = AS_USUAL) -> Cells:
-    """The cells of a table, and the owners that its column `client` names, if there is one."""
+def table_cells(source: TableSource, client: str | None, reading: Reading = AS_USUAL) -> Cells:
+    """The cells of a table, with owners from its column `client`. None makes each row an owner; "" makes them one."""
     table = read_rows(source, reading)
     at = table.column(client) if client else None
     owners: list[str] = []
     blocks = [np.empty((0, len(table.header)), np.uint64)]
     while rows := [cells for _, cells in islice(table.rows, _AT_ONCE)]:
         columns = list(zip(*rows, strict=True))
-        owners += [""] * len(rows) if at is None else [text_of(reading.cleaned(cell)) for cell in columns[at]]
+        alone = [f"{len(owners) + row:019}" if client is None else "" for row in range(len(rows))]
+        owners += alone if at is None else [text_of(reading.cleaned(cell)) for cell in columns[at]]
         blocks.append(np.column_stack([_bits_of(column, reading) for column in columns]))
     return Cells(header=table.header, values=np.concatenate(blocks), owners=np.array(owners, np.str_))
 
 
-def digests_of_cells(cells: Cells, features: Sequence[str], client: str, *, key: bytes) -> RowDigests:
-    """The digests of a table's rows, of which some columns are learned from."""
+def digests_of_cells(cells: Cells, features: Sequence[str], client: str | None, *, key: bytes) -> RowDigests:
+    """The digests of a table's rows with these features."""
     header, values = cells.header, cells.values
     order = sorted(range(len(header)), key=lambda column: header[column])
     names = digests([repr([header[column] for column in order]).encode()], key=key)
@@ -98,12 +100,12 @@ def digests_of_cells(cells: Cells, features: Sequence[str], client: str, *, key:
         cells=_digests(np.sort(values[:, others], axis=1), key),
         features=_digests(values[:, learned], key),
         owners=np.unique(cells.owners, return_inverse=True)[1],
-        named=bool(client),
+        named=client != "",
     )
 
 
 def digests_of_examples(examples: Examples, *, key: bytes) -> RowDigests:
-    """The digests of examples as they are meant, each its own; a few of them are in memory at a time."""
+    """The digests of examples as a model reads them, each with an owner of its own."""
     names = digests([repr(sorted(named(examples.features))).encode()], key=key)
     labels = _as_bits(examples.labels.reshape(len(examples), -1))
     cells, features = [], []
@@ -128,34 +130,34 @@ def _digests(values: Bits, key: bytes) -> Digests:
 
 
 def _bits_of(cells: Sequence[Any], reading: Reading) -> Bits:
-    """The bits of the cells of a column; those of numbers at once, where all are."""
+    """The bits of a column's cells, in one step if all are numbers."""
     plain = [reading.plain(cell) for cell in cells]
     if not {bool, np.bool_} & set(map(type, plain)):
         with suppress(TypeError, ValueError, OverflowError):
             return _as_bits(np.array([float(cell) for cell in plain]))
-    seen: dict[Any, float | bytes] = {}
+    seen: dict[Any, int] = {}
     return np.array([_bits_of_one(cell, seen) for cell in plain], np.uint64)
 
 
-def _bits_of_one(cell: Any, seen: dict[Any, Any]) -> int:
+def _bits_of_one(cell: Any, seen: dict[Any, int]) -> int:
     kept = (type(cell), cell)
     if kept not in seen:
         number = math.nan
-        text = not AS_USUAL.is_missing(cell)  # however a file or a frame says so
+        text = not AS_USUAL.is_missing(cell)  # in files and frames alike
         if text and not isinstance(cell, bool | np.bool_):
             with suppress(TypeError, ValueError, OverflowError):
                 number, text = float(cell), False
         digest = hashlib.blake2b(str(cell).encode(), digest_size=8).digest()
         seen[kept] = int.from_bytes(digest) if text else int(_as_bits(np.array([number]))[0])
-    return int(seen[kept])
+    return seen[kept]
 
 
 def _as_bits(numbers: NDArray[Any]) -> Bits:
-    """Numbers in 64 bits, the same for those that look the same to who learns from them."""
+    """Numbers in 64 bits, equal where a model sees equal numbers."""
     exact = numbers.astype(np.float64)
     with np.errstate(over="ignore"):
         seen = exact.astype(np.float32).astype(np.float64)
     whole = (np.abs(exact) < _EXACT) & (exact == np.rint(exact))
     seen[whole] = exact[whole]
     seen[np.isnan(seen)] = math.nan
-    return (seen + 0.0).view(np.uint64)  # there is one 0
+    return (seen + 0.0).view(np.uint64)  # 0 and -0 are equal

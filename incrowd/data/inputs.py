@@ -1,10 +1,10 @@
-"""Inputs of a model: one array, several with names, or several in order; NumPy's arrays and torch's tensors alike.
+"""Inputs of a model: one array, several with names, or several in order; arrays and tensors alike.
 
-| inputs   | what a module gets                                                               |
-| -------- | -------------------------------------------------------------------------------- |
-| an array | ``module(array)``                                                                |
-| a dict   | ``module(**arrays)`` if its `forward` has these names, otherwise ``module(dict)`` |
-| a tuple  | ``module(*arrays)``                                                              |
+| inputs   | call                                                                              |
+| -------- | --------------------------------------------------------------------------------- |
+| an array | ``module(array)``                                                                 |
+| a dict   | ``module(**arrays)`` if its `forward` has these names, otherwise ``module(dict)``  |
+| a tuple  | ``module(*arrays)``                                                               |
 """
 
 import warnings
@@ -19,8 +19,7 @@ from incrowd.errors import DataError
 if TYPE_CHECKING:
     import torch
 
-
-Inputs = Any  # one array or tensor, or a dict or a tuple of such: without generics, so that code for one stays plain
+Inputs = Any  # an array or a tensor, or a dict or a tuple of these
 
 
 def is_single(inputs: Inputs) -> bool:
@@ -29,25 +28,22 @@ def is_single(inputs: Inputs) -> bool:
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Every input under the name that an error gives it."""
-    if isinstance(inputs, dict):
-        return {f"features[{name!r}]": one for name, one in inputs.items()}
-    if isinstance(inputs, tuple):
-        return {f"features[{place}]": one for place, one in enumerate(inputs)}
-    return {"features": inputs}
+    """The inputs under their names in errors."""
+    if is_single(inputs):
+        return {"features": inputs}
+    places = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
+    return {f"features[{place!r}]": one for place, one in places}
 
 
 def each(act: Callable[[Any], Any], inputs: Inputs) -> Inputs:
-    """The same inputs with something done to each."""
+    """The result of a function for each input, in the same form."""
     if isinstance(inputs, dict):
         return {name: act(one) for name, one in inputs.items()}
-    if isinstance(inputs, tuple):
-        return tuple(act(one) for one in inputs)
-    return act(inputs)
+    return tuple(map(act, inputs)) if isinstance(inputs, tuple) else act(inputs)
 
 
 def joined(parts: Sequence[Inputs]) -> Inputs:
-    """Arrays of inputs that look alike, one after the other."""
+    """Inputs of the same form, one after the other."""
     if isinstance(parts[0], dict):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if isinstance(parts[0], tuple):
@@ -56,7 +52,7 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
 
 
 def first(inputs: Inputs) -> Any:
-    """The first input, or the only one: it says how many examples there are, and on which device."""
+    """The first input; its length is the number of examples."""
     return next(iter(named(inputs).values()))
 
 
@@ -68,15 +64,15 @@ def single(inputs: Inputs) -> Any:
 
 
 def form(inputs: Inputs) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    """What is public about inputs: of each the name, the shape of one example and the type."""
+    """The public facts about inputs: the name, the shape of an example and the type of each."""
     return tuple((name, tuple(one.shape[1:]), str(one.dtype)) for name, one in named(inputs).items())
 
 
 def shared_tensor(array: NDArray[Any]) -> "torch.Tensor":
-    """A CPU tensor over the memory of the array. Writing to it writes to the array (for a read-only array: do not)."""
+    """A CPU tensor over the memory of an array. Do not write to it."""
     import torch
 
     with warnings.catch_warnings():
-        # Read-only arrays (memory maps) are welcome: nobody here writes to shared data.
+        # Read-only arrays, such as memory maps, are fine: incrowd never writes to shared data.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)

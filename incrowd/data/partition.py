@@ -1,7 +1,13 @@
-"""Who holds which example: index lists over shared arrays. `incrowd.data.partition` makes them."""
+"""The division of examples among clients: index lists, ways to draw them, and the clients' names.
 
+The random ways simulate clients. They draw from the streams ``partition`` and ``sizes``, which nothing else uses.
+"""
+
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -9,58 +15,63 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
 from incrowd._random import Randomness
+from incrowd.data.examples import Examples
+from incrowd.data.inputs import named
 from incrowd.errors import ConfigError, DataError
 
 Indices = NDArray[np.int32] | NDArray[np.int64]
 Sizes = NDArray[np.int64]
+
+_SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9_-])?")
+_RESERVED = re.compile(r"(the )?server|text|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+"""Names of the server, of the text in statements, and names that Windows reserves."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
     """Index lists of K clients, end to end: client k holds ``indices[offsets[k]:offsets[k + 1]]``.
 
-    Guarantee: at least one client; every client has at least one example; no index is negative.
+    Guarantee: at least one client; each has at least one example; no index is negative.
 
-    Edge cases: an empty client, offsets that do not start at 0, rise and end at ``len(indices)``, another dtype:
-    `DataError`. Two clients may hold the same example, and one client may hold it twice.
+    Edge cases: a `DataError` names the first problem. Clients may share an example, and a client may hold it twice.
     """
 
     offsets: Sizes = field(repr=False)
     indices: Indices = field(repr=False)
 
     def __post_init__(self) -> None:
-        if self.offsets.dtype != np.int64 or self.offsets.ndim != 1 or len(self.offsets) < 2:
+        offsets, indices = self.offsets, self.indices
+        if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 2:
             raise DataError("offsets must be int64, one more than there are clients, and there must be a client")
-        if self.indices.dtype not in (np.int32, np.int64) or self.indices.ndim != 1:
-            raise DataError(
-                f"indices are {self.indices.dtype} of shape {self.indices.shape}: give one row of int32 or int64"
-            )
-        if self.offsets[0] != 0 or self.offsets[-1] != len(self.indices):
-            raise DataError(f"offsets must start at 0 and end at {len(self.indices)}, the number of indices")
-        sizes = self.sizes
-        if sizes.min() <= 0:
-            client = int(np.flatnonzero(sizes <= 0)[0])
+        if indices.dtype not in (np.int32, np.int64) or indices.ndim != 1:
+            raise DataError(f"indices are {indices.dtype} of shape {indices.shape}: give one row of int32 or int64")
+        if offsets[0] != 0 or offsets[-1] != len(indices):
+            raise DataError(f"offsets must start at 0 and end at {len(indices)}, the number of indices")
+        if self.sizes.min() <= 0:
+            client = int(np.flatnonzero(self.sizes <= 0)[0])
             raise DataError(f"client {client} has no examples: leave it out, or give it at least one")
-        if self.indices.min() < 0:
-            place = int(np.flatnonzero(self.indices < 0)[0])
-            raise DataError(
-                f"client {self.holder(place)} holds the index {self.indices[place]}: give indices of at least 0"
-            )
+        if indices.min() < 0:
+            place = int(np.flatnonzero(indices < 0)[0])
+            raise DataError(f"client {self.holder(place)} holds the index {indices[place]}: give indices of at least 0")
 
     def __repr__(self) -> str:
         return f"Partition(clients={self.clients})"
 
     @classmethod
     def of(cls, lists: Sequence[ArrayLike]) -> "Partition":
-        """From one list of indices for each client."""
+        """The partition with these index lists, one for each client."""
         arrays = [np.asarray(rows) for rows in lists]
         for client, rows in enumerate(arrays):
             if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
                 raise DataError(f"client {client} has {rows.dtype} of shape {rows.shape}: give a list of whole numbers")
         if not arrays:
             raise DataError("there is no client: give at least one list of indices")
-        sizes = np.array([len(rows) for rows in arrays], np.int64)
-        return end_to_end(np.concatenate(arrays).astype(np.int64), sizes)
+        return end_to_end(np.concatenate(arrays).astype(np.int64), np.array([len(rows) for rows in arrays], np.int64))
+
+    @classmethod
+    def of_rows(cls, examples: int) -> "Partition":
+        """One client for each example."""
+        return end_to_end(np.arange(examples, dtype=index_type(examples)), np.ones(examples, np.int64))
 
     @property
     def clients(self) -> int:
@@ -77,11 +88,6 @@ class Partition:
         """The client of each index."""
         return np.repeat(np.arange(self.clients), self.sizes)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held by the index lists."""
-        return self.offsets.nbytes + self.indices.nbytes
-
     def client(self, k: int) -> Indices:
         """The indices of client k, a view."""
         if not 0 <= k < self.clients:
@@ -89,12 +95,12 @@ class Partition:
         return self.indices[self.offsets[k] : self.offsets[k + 1]]
 
     def holder(self, place: int) -> int:
-        """The client whose list holds ``indices[place]``."""
+        """The client with ``indices[place]`` in its list."""
         return int(np.searchsorted(self.offsets, place, side="right")) - 1
 
 
 def index_type(examples: int) -> type[np.int32] | type[np.int64]:
-    """Four bytes an index where they suffice: 24 MB for 10,000 clients of 600."""
+    """The smaller type for indices: 10,000 clients of 600 examples take 24 MB."""
     return np.int32 if examples < 2**31 else np.int64
 
 
@@ -104,33 +110,27 @@ def end_to_end(indices: NDArray[Any], sizes: Sizes) -> Partition:
 
 
 def iid(labels: NDArray[Any], *, clients: int, randomness: Randomness) -> Partition:
-    """Every example to one client at random, sizes as equal as can be (they differ by at most one)."""
+    """Each example to one client at random; sizes differ by at most one."""
     _check_enough(len(labels), clients, 1)
     return by_sizes(labels, sizes=_equal_sizes(len(labels), clients), randomness=randomness)
 
 
 def by_sizes(labels: NDArray[Any], *, sizes: ArrayLike, randomness: Randomness) -> Partition:
-    """Random examples, as many for each client as ``sizes`` says (see also `lognormal_sizes`).
+    """Random examples, ``sizes[k]`` of them for client k.
 
-    Edge cases: sizes that sum to less leave examples unused; sizes that sum to more repeat the whole set, each time
-    shuffled anew.
+    Edge cases: a smaller sum leaves examples unused; a larger one repeats the whole set, shuffled each time.
     """
     wanted = np.asarray(sizes)
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or len(wanted) == 0 or wanted.min() < 1:
-        raise ConfigError(
-            field="sizes", value=sizes, remedy="give a list with a whole number of at least 1 for each client"
-        )
-    total = int(wanted.sum())
-    orders = _shuffles(
-        np.arange(len(labels), dtype=index_type(len(labels))), _repeats(total, len(labels)), _generator(randomness)
-    )
+        remedy = "give a list with a whole number of at least 1 for each client"
+        raise ConfigError(field="sizes", value=sizes, remedy=remedy)
+    total, members = int(wanted.sum()), np.arange(len(labels), dtype=index_type(len(labels)))
+    orders = _shuffles(members, _repeats(total, len(labels)), _generator(randomness))
     return end_to_end(orders.ravel()[:total], wanted.astype(np.int64))
 
 
 def lognormal_sizes(*, clients: int, examples: int, sigma: float, randomness: Randomness) -> Sizes:
-    """Sizes of at least 1 that sum to ``examples``: 1 for each client, the rest in proportion to exp(sigma *
-    normal).
-    """
+    """Sizes with the sum ``examples``: 1 for each client, and the rest in proportion to exp(sigma * normal)."""
     _validate.non_negative(sigma=sigma)
     _check_enough(examples, clients, 1)
     exponents = sigma * randomness.stream("sizes").normals(clients)
@@ -145,15 +145,13 @@ def sorted_shards(
     shards_per_client: int = 2,
     randomness: Randomness,
 ) -> Partition:
-    """Sort by label, cut into shards, give each client some at random (McMahan et al. 2017, Geyer et al. 2017).
+    """Sort by label, cut into shards, and give each client some at random (McMahan et al. 2017, Geyer et al. 2017).
 
-    Without ``per_client`` the whole set is cut into ``clients * shards_per_client`` shards whose sizes differ by at
-    most one. With it every client gets exactly so many examples. Where the set is too small for that, each class is
-    repeated, every time shuffled anew; where it is too large, shards are left over at random.
+    Without `per_client` all examples are used, and the sizes of shards differ by at most one. With it each client gets
+    that many examples: classes of a small set are repeated, shuffled each time, and shards of a large one are left out.
     """
     _validate.count(clients=clients, shards_per_client=shards_per_client)
-    shards = clients * shards_per_client
-    generator = _generator(randomness)
+    shards, generator = clients * shards_per_client, _generator(randomness)
     if per_client is None:
         _check_enough(len(labels), clients, shards_per_client)
         client_of_shard = generator.permutation(shards) // shards_per_client
@@ -161,9 +159,8 @@ def sorted_shards(
         return _grouped(owner, clients, _sorted_repeats(labels, 1, generator))
     _validate.count(per_client=per_client)
     if per_client % shards_per_client:
-        raise ConfigError(
-            field="per_client", value=per_client, remedy=f"give a multiple of shards_per_client, {shards_per_client}"
-        )
+        remedy = f"give a multiple of shards_per_client, {shards_per_client}"
+        raise ConfigError(field="per_client", value=per_client, remedy=remedy)
     size = per_client // shards_per_client
     order = _sorted_repeats(labels, _repeats(clients * per_client, len(labels)), generator)
     chosen = generator.permutation(len(order) // size)[:shards]
@@ -174,12 +171,9 @@ def sorted_shards(
 def dirichlet(
     labels: NDArray[Any], *, clients: int, alpha: float, at_least: int = 1, randomness: Randomness
 ) -> Partition:
-    """Divide each class among the clients in proportions drawn from Dirichlet(alpha) (Yurochkin et al. 2019).
+    """Divide each class among the clients in proportions from Dirichlet(alpha) (Yurochkin et al. 2019).
 
-    A small alpha gives clients of few classes and very unequal sizes, a large one gives equal clients.
-
-    Guarantee: every example goes to exactly one client; a client that drew fewer than ``at_least`` is filled up by
-    the largest.
+    Guarantee: each example has one client. The largest clients fill up those with fewer than `at_least` examples.
     """
     _validate.positive(alpha=alpha)
     _validate.count(at_least=at_least)
@@ -195,30 +189,64 @@ def dirichlet(
 
 
 def by_column(column: ArrayLike) -> Partition:
-    """One client for each distinct value of a user column. Client k is the k-th of `names_of` it, sorted."""
+    """One client for each distinct value of a column. Client k is the k-th value of `names_of` in sorted order."""
     values = names_of(column)
     if values.ndim != 1 or len(values) == 0:
         raise DataError(f"the user column has the shape {values.shape}: give one value for each example")
     if values.dtype.kind == "f" and np.isnan(values).any():
-        raise DataError(
-            f"the user column is NaN at example {int(np.flatnonzero(np.isnan(values))[0])}: give every example a client"
-        )
+        place = int(np.flatnonzero(np.isnan(values))[0])
+        raise DataError(f"the user column is NaN at example {place}: give every example a client")
     names, owner = np.unique(values, return_inverse=True)
     return _grouped(owner, len(names), np.arange(len(values), dtype=index_type(len(values))))
 
 
 def names_of(column: ArrayLike) -> NDArray[Any]:
-    """A user column as NumPy sorts it: what pandas and others hold as objects becomes texts.
-
-    Edge cases: a value that is missing is a `DataError`.
-    """
+    """A column as a sortable array: objects, as in a frame, become texts. Edge cases: a missing one: `DataError`."""
     values = np.asarray(column)
     if values.dtype.kind != "O" or values.ndim != 1:
         return values
-    for place, value in enumerate(values.ravel()):
+    for place, value in enumerate(values):
         if str(value) in ("None", "nan", "NaT", "<NA>") and not isinstance(value, str):
             raise DataError(f"the user column is missing at example {place}: give every example a client")
     return values.astype(str)
+
+
+def names_of_rows(examples: Examples) -> tuple[str, ...]:
+    """A name for the client of each example, from its content: an absent client changes no other's name or turn."""
+    parts = [*named(examples.features).values(), examples.labels]
+    seen, names = Counter[str](), list[str]()
+    for row in range(len(examples)):
+        digest = blake2b(b"".join(part[row].tobytes() for part in parts), digest_size=16).hexdigest()
+        seen[digest] += 1
+        names.append(f"{digest}-{seen[digest]}")
+    return tuple(names)
+
+
+def check_safe(names: tuple[str, ...]) -> None:
+    """Refuse names that cannot be names of folders on every system."""
+    for name in names:
+        if not _SAFE.fullmatch(name) or _RESERVED.fullmatch(name):
+            remedy = (
+                "it is to be a folder's: use up to 64 letters, digits, '-', '_', '.' and blanks, a letter or a digit "
+                "first, not 'server'; or leave names out, and the silos are called silo-1, silo-2, ..."
+            )
+            raise ConfigError(field="names", value=name, remedy=remedy)
+    if len({name.casefold() for name in names}) != len(names):
+        remedy = "two of them are the same folder where case does not count: rename one"
+        raise ConfigError(field="names", value=names, remedy=remedy)
+
+
+def check_names(names: tuple[str, ...], *, actual: tuple[str, ...], public: bool) -> None:
+    """Refuse names that are not the clients', in order.
+
+    Guarantee: an error about private clients reveals neither their names nor their number.
+    """
+    check_safe(names)
+    if tuple(sorted(names)) == actual and names != actual:
+        raise ConfigError(field="names", value=names, remedy=f"give them in order: {', '.join(actual)}")
+    if names != actual:
+        shown = f": they are {', '.join(actual)}" if public else ", which are for their owner to see"
+        raise ConfigError(field="names", value=names, remedy=f"these are not the clients in the table{shown}")
 
 
 def _generator(randomness: Randomness) -> np.random.Generator:
@@ -231,7 +259,7 @@ def _grouped(owner: NDArray[Any], clients: int, order: NDArray[Any]) -> Partitio
 
 
 def _filled_up(sizes: Sizes, at_least: int) -> NDArray[np.int64]:
-    """Owners, sorted by client, of examples after the largest clients have given to those below ``at_least``."""
+    """The sorted owners, after the largest clients have filled up the small ones."""
     kept = np.maximum(sizes, at_least)
     for _ in range(int(kept.sum() - sizes.sum())):
         kept[np.argmax(kept)] -= 1
@@ -252,7 +280,7 @@ def _equal_sizes(total: int, parts: int) -> Sizes:
 
 
 def _in_proportion(total: int, weights: NDArray[np.float64]) -> Sizes:
-    """Whole numbers that sum to ``total``, each within one of its share."""
+    """Whole numbers with this sum, each within one of its share."""
     cumulative = np.cumsum(weights)
     ends: Sizes = np.rint(cumulative / cumulative[-1] * total).astype(np.int64)
     return np.diff(ends, prepend=np.int64(0))

@@ -1,4 +1,4 @@
-"""What a cell of a table says, before it is asked what its column means: a text, a number, or nothing."""
+"""Read tables: CSV, Parquet, or frames in memory, and the texts and numbers in their cells."""
 
 import csv
 import gzip
@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -25,25 +25,39 @@ import numpy as np
 from incrowd.errors import ConfigError, DataError
 
 Blanks = Literal["refuse", "strip", "keep"]
+Cells = Sequence[Any]
+TableSource = Any
+"""A path, or a table in memory: a pandas or Polars frame, an Arrow table, a Hugging Face data set, rows as dicts, or a
+dict of columns."""
 
 MISSING = ("", "NA", "N/A", "NaN", "null", "None")
-"""The texts that say that nothing is known, whatever their case."""
+"""The texts that mark a missing value, in any case."""
 
-_DELIMITERS = (",", ";", "\t", "|")
-_ENCODINGS = ("utf-8", "latin-1", "cp1252")
-_EXACT = 2**53  # whole numbers below this are what they seem to be in a float64
-_HALF_STEP = 2.0**-24  # how far a normal float32 is from what it stands for, at most
+DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "delimiter": tuple(DELIMITERS),
+    "decimal": (".", ","),
+    "thousands": (None, ".", ",", "'", " ", "_"),
+    "encoding": ("utf-8", "latin-1", "cp1252"),
+    "blanks": ("refuse", "strip", "keep"),
+}
+_EXACT = 2**53  # a float64 holds whole numbers below this exactly
+_HALF_STEP = 2.0**-24  # the largest relative rounding error of a normal float32
+_LONGEST = 400  # digits: a longer number is slow to read
+_BOM = b"\xef\xbb\xbf"
+
+Read = TypeVar("Read")
+_READ: ContextVar[dict[Hashable, Any] | None] = ContextVar("files of this run", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How the cells of a table are written. Nothing of it is found out from the rows.
+    """The format of a table's cells. You state it; incrowd never infers it from the rows.
 
-    ``thousands`` is the mark between groups of three digits; none is known unless it is stated. ``blanks`` says what
-    becomes of blanks around a text or a number: they are refused, dropped ("strip") or taken as a part of it ("keep").
-    ``missing_texts`` say, whatever their case, that a value is missing; so do None, NaN and NaT of other tables.
+    `thousands` is the mark between groups of three digits. `blanks` around a cell are an error ("refuse"), dropped
+    ("strip") or part of the cell ("keep"). `missing_texts` mark a missing value, as None, NaN and NaT do.
 
-    Edge cases: marks that could be confused with each other are a `ConfigError`.
+    Edge cases: an unknown mark, or equal marks for decimals and thousands, is a `ConfigError`.
     """
 
     delimiter: str = ","
@@ -54,33 +68,25 @@ class Reading:
     missing_texts: tuple[str, ...] = MISSING
 
     def __post_init__(self) -> None:
-        for field, value, choices in (
-            ("delimiter", self.delimiter, _DELIMITERS),
-            ("decimal", self.decimal, (".", ",")),
-            ("thousands", self.thousands, (None, ".", ",", "'", " ", "_")),
-            ("encoding", self.encoding, _ENCODINGS),
-            ("blanks", self.blanks, ("refuse", "strip", "keep")),
-        ):
-            if value not in choices:
-                shown = ", ".join(repr(choice) for choice in choices if choice is not None)
-                raise ConfigError(field=field, value=value, remedy=f"choose from {shown}")
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) not in choices:
+                remedy = f"choose from {', '.join(repr(choice) for choice in choices if choice is not None)}"
+                raise ConfigError(field=field, value=getattr(self, field), remedy=remedy)
         if self.thousands == self.decimal:
-            remedy = "the decimal mark is the same: one of them has to be another"
+            remedy = "the decimal mark is the same: choose another for one of them"
             raise ConfigError(field="thousands", value=self.thousands, remedy=remedy)
 
     def is_missing(self, cell: Any) -> bool:
-        """Whether a cell says that its value is missing."""
+        """Whether a cell marks a missing value."""
         if isinstance(cell, str):
             return cell.casefold() in self._missing
-        if cell is None:
-            return True
         try:
-            return bool(cell != cell)  # NaN and NaT are not equal to themselves
-        except TypeError:  # nor unequal, says pandas.NA
+            return cell is None or bool(cell != cell)  # NaN and NaT differ from themselves
+        except TypeError:  # pandas.NA has no truth value
             return True
 
     def cleaned(self, cell: Any) -> Any:
-        """A cell without the blanks around it. Edge cases: where they are to be refused, a `DataError`."""
+        """A cell without the blanks around it. Edge cases: blanks that the reading refuses are a `DataError`."""
         if self.blanks == "keep" or not isinstance(cell, str):
             return cell
         bare = cell.strip()
@@ -89,52 +95,45 @@ class Reading:
         return bare
 
     def number(self, cell: Any) -> int | float:
-        """The number in a cell, exactly where it is a whole one.
+        """The number in a cell, exact if it is whole.
 
-        Edge cases: anything else, also an infinity, and a mark between digits that was not stated: `DataError`.
+        Edge cases: anything else, an infinity, and an unstated mark between digits: `DataError`.
         """
-        if isinstance(cell, str):
-            return self._spelt(cell)
         if isinstance(cell, bool):
             raise DataError("is true or false, not a number; state that it is yes/no, or mend the row")
         if isinstance(cell, Integral):
             return int(cell)
-        if isinstance(cell, Real | Decimal):
-            number = float(cell)
-            if math.isfinite(number):
-                return int(cell) if isinstance(cell, Decimal) and cell == int(cell) else number
-        raise DataError("is not a number; fill it in or drop the row")
+        if isinstance(cell, Real | Decimal) and math.isfinite(cell):
+            return int(cell) if isinstance(cell, Decimal) and cell == int(cell) else float(cell)
+        if not isinstance(cell, str):
+            raise DataError("is not a number; fill it in or drop the row")
+        plain = self._plain(cell)
+        if plain is None:
+            raise DataError(f"is not a number; {self._remedy(cell)}")
+        if "e" not in plain and "." not in plain:
+            return int(plain)
+        if not math.isfinite(float(plain)):
+            raise DataError("is beyond every float32; give finite numbers, or drop the row")
+        return float(plain)
 
     def plain(self, cell: Any) -> Any:
-        """A number as every other table would spell it; anything else as it is."""
+        """A number with the usual marks; any other cell unchanged."""
         if not isinstance(cell, str) or (self.decimal, self.thousands) == (".", None):
             return cell
         return self._plain(cell) or cell
 
-    def _spelt(self, text: str) -> int | float:
-        plain = self._plain(text)
-        if plain is None:
-            raise DataError(f"is not a number; {self._remedy(text)}")
-        if "e" in plain or "." in plain:
-            number = float(plain)
-            if not math.isfinite(number):
-                raise DataError("is beyond every float32; give finite numbers, or drop the row")
-            return number
-        return int(plain)
-
     def _plain(self, text: str) -> str | None:
-        match = self._pattern.fullmatch(text)
+        match = _number_pattern(self.decimal, self.thousands).fullmatch(text)
         if match is None or not (match["whole"] or match["fraction"]) or len(text) > _LONGEST:
             return None
         whole, fraction, exponent = (match[name] or "" for name in ("whole", "fraction", "exponent"))
-        if self.thousands is not None:
-            whole = whole.replace(self.thousands, "")
+        whole = whole.replace(self.thousands or ",", "") or "0"
         fraction = fraction if exponent else fraction.rstrip("0")  # 12.00 is a whole number
-        return f"{match['sign']}{whole or '0'}{'.' if fraction else ''}{fraction}{exponent.lower()}"
+        return f"{match['sign']}{whole}{'.' if fraction else ''}{fraction}{exponent.lower()}"
 
     def _remedy(self, text: str) -> str:
         other = "," if self.decimal == "." else "."
-        if _pattern(other, None).fullmatch(text) or _pattern(self.decimal, other).fullmatch(text):
+        if any(_number_pattern(*marks).fullmatch(text) for marks in ((other, None), (self.decimal, other))):
             return f"state what the {other!r} in it is: decimal or thousands"
         if any(map(str.isalpha, text)):
             return "state what its column is (a text, levels, yes/no), or fill it in or drop the row"
@@ -144,28 +143,22 @@ class Reading:
     def _missing(self) -> frozenset[str]:
         return frozenset(text.casefold() for text in self.missing_texts)
 
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        return _pattern(self.decimal, self.thousands)
 
-
-_LONGEST = 400  # digits: more are nobody's measurement, and slow to read
+AS_USUAL = Reading()
+"""Commas between cells, points in numbers, UTF-8."""
 
 
 @lru_cache
-def _pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
+def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
     groups = "" if thousands is None else rf"|\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+"
-    whole = rf"(?P<whole>\d+{groups})?"
     rest = rf"(?:{re.escape(decimal)}(?P<fraction>\d*))?(?P<exponent>[eE][+-]?\d{{1,4}})?"
-    return re.compile(rf"(?P<sign>[+-]?){whole}{rest}", re.ASCII)
+    return re.compile(rf"(?P<sign>[+-]?)(?P<whole>\d+{groups})?{rest}", re.ASCII)
 
 
 def text_of(cell: Any) -> str:
-    """A cell as a text, the same in tables of every kind: 7 and 7.0 of a typed column are "7", a date is 2020-01-31.
+    """A cell as text, equal in tables of every kind: 7 and 7.0 become "7"; the texts "007" and "7.0" stay.
 
-    A text stays as it is: "007" and "7.0" are texts of their own.
-
-    Edge cases: a number with a fraction, or a float so large that others look the same: `DataError`.
+    Edge cases: a number with a fraction, or a float beyond 2^53: `DataError`.
     """
     if isinstance(cell, str):
         return cell
@@ -174,22 +167,20 @@ def text_of(cell: Any) -> str:
     if isinstance(cell, Integral):
         return str(int(cell))
     if isinstance(cell, Real | Decimal):
-        number = float(cell)
-        if number.is_integer() and abs(number) < _EXACT:
-            return str(int(number))
+        if float(cell).is_integer() and abs(float(cell)) < _EXACT:
+            return str(int(cell) if isinstance(cell, Decimal) else int(float(cell)))
         raise DataError("is a number with a fraction, or too large to be exact; give texts or whole numbers")
     if isinstance(cell, datetime):
         return (cell.date() if cell.time() == datetime.min.time() and cell.tzinfo is None else cell).isoformat()
     if isinstance(cell, date | UUID):
-        return cell.isoformat() if isinstance(cell, date) else str(cell)
+        return str(cell)
     raise DataError(f"is a {type(cell).__name__}; give texts or whole numbers")
 
 
 def as_float32(number: float) -> float:
     """A number that float32 holds.
 
-    Edge cases: a whole number that it would round (there are some beyond 2^24), one beyond its largest and one that
-    it would lose near 0 are a `DataError`: they would be changed in silence.
+    Edge cases: a whole number that float32 rounds, and a number beyond its range or too near to 0: `DataError`.
     """
     try:
         (nearest,) = struct.unpack("<f", struct.pack("<f", number))
@@ -204,37 +195,11 @@ def as_float32(number: float) -> float:
     return float(nearest)
 
 
-Cells = Sequence[Any]
-
-AS_USUAL = Reading()
-"""Commas between cells, points in numbers, UTF-8."""
-
-_MARKS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
-_BOM = b"\xef\xbb\xbf"
-
-
-class Frame(Protocol):
-    """A data frame as pandas has it."""
-
-    @property
-    def columns(self) -> Any:
-        """The names of the columns."""
-        ...
-
-    def itertuples(self, *, index: bool = True, name: str | None = "Pandas") -> Any:
-        """The rows."""
-        ...
-
-
-TableSource = Path | Frame
-"""A table: a file, or a data frame."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A header and the rows under it. ``unit`` says what a place counts: lines of a CSV file, rows of other tables.
+    """A header and its rows. `unit` is "line" for CSV files and "row" for other tables.
 
-    Edge cases: a header with the same name twice is a `DataError`.
+    Edge cases: a duplicate name in the header is a `DataError`.
     """
 
     path: Path | str
@@ -243,53 +208,69 @@ class Rows:
     rows: Iterator[tuple[int, Cells]]
 
     def __post_init__(self) -> None:
-        twice = next((name for place, name in enumerate(self.header) if name in self.header[:place]), None)
-        if twice is not None:
-            raise DataError(f"{self.path} has more than one column {twice!r}: give each a name of its own")
+        check_header(self.path, self.header)
 
     def place(self, number: int) -> str:
-        """How an error names a row."""
+        """The name of a row in errors."""
         return f"{self.path}, {self.unit} {number}"
 
     def column(self, name: str) -> int:
         """The position of a column."""
         if name not in self.header:
-            raise DataError(f"{self.path} has no column {name!r}: {self._remedy()}")
+            remedy = f"name one of {', '.join(self.header)}"
+            if len(self.header) == 1 and (marks := [mark for mark in DELIMITERS if mark in self.header[0]]):
+                remedy = f"its header is one cell with {DELIMITERS[marks[0]]} in it: state delimiter = {marks[0]!r}"
+            raise DataError(f"{self.path} has no column {name!r}: {remedy}")
         return self.header.index(name)
 
-    def _remedy(self) -> str:
-        for mark, said in _MARKS.items():
-            if len(self.header) == 1 and mark in self.header[0]:
-                return f"its header is one cell with {said} in it: state delimiter = {mark!r}"
-        return f"name one of {', '.join(self.header)}"
+
+def check_header(path: Path | str, header: Sequence[str]) -> None:
+    """Refuse a name that two columns have."""
+    twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
+    if twice is not None:
+        raise DataError(f"{path} has more than one column {twice!r}: give each a name of its own")
 
 
 def read_rows(source: TableSource, reading: Reading = AS_USUAL) -> Rows:
-    """Open a table: a data frame, or a file by its ending, .csv, .csv.gz or .parquet."""
+    """Open a table: in memory, or a file that ends in .csv, .csv.gz or .parquet."""
     if not isinstance(source, Path):
-        return _frame_rows(source)
+        header, cells = _columns_of(source)
+        for name in header:
+            if not isinstance(name, str):
+                raise DataError(f"the data frame has a column {name!r}: give each a text as its name")
+        return Rows(path="data frame", unit="row", header=header, rows=enumerate(cells, start=1))
     if source.name.endswith((".csv", ".csv.gz")):
         lines = _csv_lines(source, reading)
-        _, header = next(lines, (0, []))
-        if not header:
+        _, first = next(lines, (0, []))
+        if not first:
             raise DataError(f"{source}: is empty; give a header and rows")
-        return Rows(path=source, unit="line", header=tuple(header), rows=_as_wide(lines, source, len(header)))
+        return Rows(path=source, unit="line", header=tuple(first), rows=_as_wide(lines, source, len(first)))
     if source.name.endswith(".parquet"):
-        return _parquet_rows(source)
+        table = parquet(source, lambda module: module.read_table(io.BytesIO(content(source))))
+        header, cells = _columns_of(table)
+        return Rows(path=source, unit="row", header=header, rows=enumerate(cells, start=1))
     raise DataError(f"{source}: unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet")
 
 
-def _frame_rows(frame: Frame) -> Rows:
-    """The rows of a data frame; its index is no column."""
-    if not (hasattr(frame, "columns") and hasattr(frame, "itertuples")):
-        raise DataError(f"{type(frame).__name__} is no table: give a path or a pandas data frame")
-    header = tuple(frame.columns)
-    for name in header:
-        if not isinstance(name, str):
-            raise DataError(f"the data frame has a column {name!r}: give each a text as its name")
-    return Rows(
-        path="data frame", unit="row", header=header, rows=enumerate(frame.itertuples(index=False, name=None), start=1)
-    )
+def _columns_of(table: Any) -> tuple[tuple[str, ...], Iterable[Cells]]:
+    """The header and the rows of a table in memory."""
+    if isinstance(table, Mapping):
+        return tuple(table), zip(*table.values(), strict=True)
+    if hasattr(table, "columns") and hasattr(table, "itertuples"):  # pandas
+        return tuple(table.columns), table.itertuples(index=False, name=None)
+    if hasattr(table, "columns") and hasattr(table, "iter_rows"):  # Polars
+        return tuple(table.columns), table.iter_rows()
+    if hasattr(table, "column_names") and hasattr(table, "to_pylist"):  # Arrow
+        return tuple(table.column_names), zip(*(column.to_pylist() for column in table.columns), strict=True)
+    if hasattr(table, "column_names"):  # Hugging Face
+        return tuple(table.column_names), ([row[name] for name in table.column_names] for row in table)
+    if isinstance(table, Sequence) and table and all(isinstance(row, Mapping) for row in table):
+        header = tuple(table[0])
+        for place, row in enumerate(table, start=1):
+            if row.keys() != table[0].keys():
+                raise DataError(f"row {place} has the keys {', '.join(map(str, row))}: give every row the same keys")
+        return header, ([row[name] for name in header] for row in table)
+    raise DataError(f"{type(table).__name__} is no table: give a path, a data frame or rows as dicts")
 
 
 def _csv_lines(path: Path, reading: Reading) -> Iterator[tuple[int, list[str]]]:
@@ -301,8 +282,7 @@ def _csv_lines(path: Path, reading: Reading) -> Iterator[tuple[int, list[str]]]:
         if reading.encoding != "utf-8" and unread.read(len(_BOM)) == _BOM:
             raise DataError(f"{path}: begins with the mark of UTF-8; leave encoding = {reading.encoding!r} out")
         unread.seek(0)
-        # utf-8-sig drops the byte order mark that spreadsheets put first.
-        encoding = "utf-8-sig" if reading.encoding == "utf-8" else reading.encoding
+        encoding = "utf-8-sig" if reading.encoding == "utf-8" else reading.encoding  # spreadsheets write a mark
         with io.TextIOWrapper(unread, encoding=encoding, newline="") as stream:
             reader = csv.reader(stream, strict=True, delimiter=reading.delimiter)
             for cells in reader:
@@ -312,54 +292,40 @@ def _csv_lines(path: Path, reading: Reading) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         raise DataError(f"{path}, line {number + 1}: {error}; check the quotes") from error
     except UnicodeDecodeError as error:
-        remedy = 'save the file as UTF-8, or state encoding = "latin-1"'
-        if reading.encoding != "utf-8":
-            remedy = "state another encoding"
-        raise DataError(
-            f"{path}, after line {number}: not {reading.encoding.upper()} ({error.reason}); {remedy}"
-        ) from error
+        other = 'save the file as UTF-8, or state encoding = "latin-1"'
+        why = f"not {reading.encoding.upper()} ({error.reason})"
+        remedy = other if reading.encoding == "utf-8" else "state another encoding"
+        raise DataError(f"{path}, after line {number}: {why}; {remedy}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path}, after line {number}: broken or truncated gzip ({error}); get the file again"
-        ) from error
+        problem = f"broken or truncated gzip ({error}); get the file again"
+        raise DataError(f"{path}, after line {number}: {problem}") from error
 
 
 def _as_wide(lines: Iterator[tuple[int, list[str]]], path: Path, width: int) -> Iterator[tuple[int, Cells]]:
     for number, cells in lines:
         if len(cells) != width:
-            raise DataError(
-                f"{path}, line {number}: {len(cells)} cells where the header has {width}; check commas and quotes"
-            )
+            problem = f"{len(cells)} cells where the header has {width}; check commas and quotes"
+            raise DataError(f"{path}, line {number}: {problem}")
         yield number, cells
 
 
-def _parquet_rows(path: Path) -> Rows:
+def parquet(path: Path, read: Callable[[Any], Read]) -> Read:
+    """Read a Parquet file with pyarrow. Edge cases: a broken file, or no pyarrow: `DataError`."""
     try:
-        parquet = importlib.import_module("pyarrow.parquet")
+        module, arrow = importlib.import_module("pyarrow.parquet"), importlib.import_module("pyarrow")
     except ImportError as error:
         raise DataError(f"{path}: Parquet needs pyarrow; run pip install pyarrow, or save the table as CSV") from error
-    arrow_error = importlib.import_module("pyarrow").ArrowException
     try:
-        table = parquet.read_table(io.BytesIO(content(path)))
-    except (OSError, arrow_error) as error:
+        return read(module)
+    except (OSError, arrow.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); get the file again") from error
-    columns = [column.to_pylist() for column in table.columns]
-    return Rows(
-        path=path, unit="row", header=tuple(table.column_names), rows=enumerate(zip(*columns, strict=True), start=1)
-    )
-
-
-_READ: ContextVar[dict[Hashable, Any] | None] = ContextVar("what is read once", default=None)
-
-Read = TypeVar("Read")
 
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Read every file, and all that is looked for as one, once meanwhile.
+    """Read each file once inside this block.
 
-    Guarantee: what is learned from and what is recognised are the same bytes, whatever becomes of the file, or of a
-    link on the way to it, between the two.
+    Guarantee: a run trains on the bytes that its ledger recognises, even if a file or a link changes between the two.
     """
     if _READ.get() is not None:
         yield
@@ -372,7 +338,7 @@ def read_once() -> Iterator[None]:
 
 
 def once(key: Hashable, read: Callable[[], Read]) -> Read:
-    """What `read` gives, the first time that this key is asked for."""
+    """The result of `read`, kept under this key inside `read_once`."""
     seen = _READ.get()
     if seen is None:
         return read()
@@ -383,11 +349,11 @@ def once(key: Hashable, read: Callable[[], Read]) -> Read:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file. Edge cases: what is no regular file could be another one every time: a `DataError`."""
-    return once(path, lambda: _content(path))
+    """The bytes of a file. Edge cases: a pipe or a device may differ at each read: `DataError`."""
+    return once(path, lambda: _bytes(path))
 
 
-def _content(path: Path) -> bytes:
+def _bytes(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
             raise DataError(f"{path}: is no regular file, and would be read twice; copy it into one")

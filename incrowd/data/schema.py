@@ -1,16 +1,15 @@
-"""What the columns of a table mean: public knowledge, stated by who answers for the table, and never found in its rows.
+"""The schema of a table: kinds of columns, stated by the owner of the table and never inferred from its rows.
 
-| kind       | a cell is                           | becomes                                             |
-| ---------- | ----------------------------------- | --------------------------------------------------- |
-| `Number`   | a number; whole, if so stated       | itself, or its place in the stated range, or how    |
-|            |                                     | near it is to places there                          |
-| `Category` | one of the stated levels            | a 1 at its level and 0 at the others                |
-| `YesNo`    | one of two words                    | 1 or 0                                              |
-| `Date`     | a day, or a moment                  | its place between the two stated days               |
-| `Text`     | anything                            | the numbers of its pieces (n-grams)                 |
-| `Ignored`  | anything                            | nothing                                             |
+| kind       | a cell is                    | becomes                                                        |
+| ---------- | ---------------------------- | -------------------------------------------------------------- |
+| `Number`   | a number, or a whole number  | itself, or its place in the range, or its distances to knots   |
+| `Category` | one of the stated levels     | a 1 at its level and 0 at the others                           |
+| `YesNo`    | one of two words             | 1 or 0                                                         |
+| `Date`     | a day, or a moment           | its place between two stated days                              |
+| `Text`     | any text                     | the numbers of its n-grams                                     |
+| `Ignored`  | anything                     | nothing                                                        |
 
-What a missing value becomes is stated too (`missing`), and `indicator` adds a number that says that it was missing.
+`missing` replaces a missing value, and `indicator` adds a number that marks it.
 """
 
 import math
@@ -21,24 +20,25 @@ from typing import Any, Literal
 
 from incrowd import _validate
 from incrowd.data.grams import BUCKETS, numbered
-from incrowd.data.reading import Reading, as_float32, text_of
+from incrowd.data.reading import AS_USUAL, Reading, as_float32, text_of
 from incrowd.errors import ConfigError, DataError
 
 Outside = Literal["refuse", "clip"]
 EncodedCell = tuple[float, ...]
+Pair = tuple[float, float]
 
-_WHOLE_NUMBERS = 2**24  # that many float32 tells apart
+_WHOLE_NUMBERS = 2**24  # a float32 holds whole numbers up to this exactly
 _DAY = timedelta(days=1)
 _MOST_PIECES = 2**14
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
-    """What one column means.
+    """The meaning of one column.
 
-    Guarantee: what a cell becomes depends on the cell and on what is stated, on no other cell and no other row.
+    Guarantee: the numbers of a cell follow from this cell and the schema alone.
 
-    Edge cases: a cell that does not fit, or that is missing and nothing stands for it, is a `DataError` that says why.
+    Edge cases: a cell that does not fit, and a missing one without a replacement: `DataError`, which gives the reason.
     """
 
     indicator: bool = False
@@ -46,55 +46,59 @@ class Column(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.indicator, bool):
             raise ConfigError(field="indicator", value=self.indicator, remedy="give true or false")
-        if self.indicator and self.imputed() is None:
+        try:
+            replacement = self.imputed()
+        except DataError as error:
+            missing = getattr(self, "missing", None)
+            shown = missing.isoformat() if isinstance(missing, date) else missing
+            raise ConfigError(field="missing", value=shown, remedy=f"it {error}") from error
+        if self.indicator and replacement is None:
             remedy = "it marks what stands for a missing value: state missing, too, or leave it out"
             raise ConfigError(field="indicator", value=True, remedy=remedy)
 
     def features(self, name: str) -> tuple[str, ...]:
-        """The names of the numbers that a cell of the column with this name becomes."""
+        """The names of a cell's numbers, in a column of this name."""
         return (*self._names(name), f"{name} is missing") if self.indicator else self._names(name)
 
     def encoded(self, cell: Any, reading: Reading) -> EncodedCell:
-        """The numbers that a cell becomes."""
+        """The numbers of a cell."""
         cell = reading.cleaned(cell)
-        if reading.is_missing(cell) and not self._is_level(cell):
-            values = self.imputed()
-            if values is None:
-                raise DataError("is missing; state what stands for it (missing = ...), fill it in or drop the row")
-            return (*values, 1.0) if self.indicator else values
-        values = self._values(cell, reading)
-        return (*values, 0.0) if self.indicator else values
+        missing = reading.is_missing(cell) and not self._is_level(cell)
+        values = self.imputed() if missing else self._values(cell, reading)
+        if values is None:
+            raise DataError("is missing; state what stands for it (missing = ...), fill it in or drop the row")
+        return (*values, float(missing)) if self.indicator else values
 
-    @abstractmethod
     def imputed(self) -> EncodedCell | None:
-        """What stands for a missing value, if anything does."""
+        """The numbers that replace a missing value; None if nothing does."""
+        missing = getattr(self, "missing", None)
+        return None if missing is None else self._values(missing, AS_USUAL)
 
     @abstractmethod
     def _values(self, cell: Any, reading: Reading) -> EncodedCell:
-        """The numbers that a cell becomes whose value is not missing."""
+        """The numbers of a cell that is not missing."""
 
     def _names(self, name: str) -> tuple[str, ...]:
         return (name,)
 
     def _is_level(self, cell: Any) -> bool:
-        """Whether a text that usually says that a value is missing is a value here, say NA for Namibia."""
+        """Whether a text such as NA is a value here, say Namibia."""
         return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Column):
-    """A number. With a `range`, low to high, it becomes its place there, from -1 to 1, or from 0 to 1 where `to` says
-    so; outside of it it is refused or clipped. Without one it stays as it is. With `log` the place is that of its
-    signed logarithm, sign * log(1 + size), for numbers most of which are small. With `knots` it becomes so many
-    numbers, one for each of as many places evenly in the range: how near it is, from 0 to 1, so that a linear model
-    learns a line with bends at these places.
+    """A number. With a `range` it becomes its place there, from -1 to 1, or from 0 to 1 with `to`.
 
-    Edge cases: a `whole` number's range has at most 2^24 numbers, which a float32 tells apart; a number that is not
-    scaled has to be one that float32 holds.
+    `log` takes the place of the signed logarithm, sign * log(1 + size). `knots` makes one number for each of as many
+    evenly spaced places: the nearness to this place, from 0 to 1. A linear model then learns a line with bends.
+
+    Edge cases: a value `outside` the range is refused or clipped. The range of a `whole` number has at most 2^24
+    numbers. A number without a range must be one that float32 holds.
     """
 
-    range: tuple[float, float] | None = None
-    to: tuple[float, float] = (-1.0, 1.0)
+    range: Pair | None = None
+    to: Pair = (-1.0, 1.0)
     whole: bool = False
     log: bool = False
     knots: int | None = None
@@ -107,9 +111,7 @@ class Number(Column):
             if self.knots < 2 or tuple(self.to) != (-1, 1):
                 remedy = "give at least 2, and leave out `to`: how near a place is goes from 0 to 1"
                 raise ConfigError(field="knots", value=self.knots, remedy=remedy)
-        if tuple(self.to) not in ((-1, 1), (0, 1)):
-            raise ConfigError(field="to", value=self.to, remedy="choose from [-1, 1] and [0, 1]")
-        _check_outside(self.outside)
+        _check_scale(self.to, self.outside)
         if self.range is None:
             for field in ("to", "outside", "log", "knots"):
                 if getattr(self, field) != getattr(Number, field):
@@ -119,12 +121,7 @@ class Number(Column):
             self._check_range(*self.range)
         if self.missing is not None:
             _validate.number(missing=self.missing)
-            _stated("missing", self.missing, lambda: self._values(self.missing, Reading()))
         super().__post_init__()
-
-    def imputed(self) -> EncodedCell | None:
-        """See `Column.imputed`."""
-        return None if self.missing is None else self._values(self.missing, Reading())
 
     def _check_range(self, low: float, high: float) -> None:
         for end in (low, high):
@@ -141,15 +138,13 @@ class Number(Column):
             raise DataError("is not a whole number, and was stated to be one")
         if self.range is None:
             return (as_float32(number),)
-        if not self.log and self.knots is None:
-            return (_placed(number, *self.range, to=self.to, outside=self.outside),)
         low, high = self.range
-        share = _placed(number, low, high, to=(0.0, 1.0), outside=self.outside)
+        share = _share(number, low, high, outside=self.outside, shown=f"{low:g} to {high:g}")
         if self.log:
             number = low + (high - low) * share
             share = (_log(number) - _log(low)) / (_log(high) - _log(low))
         if self.knots is None:
-            return (self.to[0] + (self.to[1] - self.to[0]) * share,)
+            return (_placed(share, self.to),)
         return tuple(max(0.0, 1 - abs(share * (self.knots - 1) - knot)) for knot in range(self.knots))
 
     def _names(self, name: str) -> tuple[str, ...]:
@@ -162,11 +157,9 @@ class Number(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Category(Column):
-    """One of the stated `levels`, in their order. With `other`, there is one more level, for all that is not stated.
+    """One of the stated `levels`, in their order. With `other` there is one more level for unknown values.
 
-    A level that is missing is one of them, or "other".
-
-    Edge cases: without `other`, a level that was not stated is refused.
+    Edge cases: without `other` an unknown level is refused. `missing` is a level, or "other".
     """
 
     levels: tuple[str, ...]
@@ -184,10 +177,6 @@ class Category(Column):
             raise ConfigError(field="missing", value=self.missing, remedy=remedy)
         super().__post_init__()
 
-    def imputed(self) -> EncodedCell | None:
-        """See `Column.imputed`."""
-        return None if self.missing is None else self._at(self.missing)
-
     @property
     def _all(self) -> tuple[str, ...]:
         return (*self.levels, "other") if self.other else self.levels
@@ -198,22 +187,19 @@ class Category(Column):
     def _is_level(self, cell: Any) -> bool:
         return cell in self.levels
 
-    def _at(self, level: str) -> EncodedCell:
-        return tuple(float(level == one) for one in self._all)
-
     def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         level = text_of(cell)
-        if level in self.levels:
-            return self._at(level)
-        if not self.other:
-            stated = ", ".join(self.levels)
-            raise DataError(f"is none of the stated levels, {stated}; state it, or other = true, or mend the row")
-        return tuple(float(one == len(self.levels)) for one in range(len(self.levels) + 1))
+        if level not in self.levels:
+            if not self.other:
+                stated = ", ".join(self.levels)
+                raise DataError(f"is none of the stated levels, {stated}; state it, or other = true, or mend the row")
+            level = "other"
+        return tuple(float(level == one) for one in self._all)
 
 
 @dataclass(frozen=True, kw_only=True)
 class YesNo(Column):
-    """One of two words, whatever its case: 1 for yes, 0 for no."""
+    """One of two words in any case: 1 for yes, 0 for no."""
 
     yes: tuple[str, ...] = ("yes", "y", "true", "t", "1")
     no: tuple[str, ...] = ("no", "n", "false", "f", "0")
@@ -222,8 +208,6 @@ class YesNo(Column):
     def __post_init__(self) -> None:
         if not self.yes or not self.no or set(_folded(self.yes)) & set(_folded(self.no)):
             raise ConfigError(field="yes", value=self.yes, remedy="give words for yes, and others for no")
-        if self.missing not in (None, True, False):
-            raise ConfigError(field="missing", value=self.missing, remedy="give true or false")
         super().__post_init__()
 
     def imputed(self) -> EncodedCell | None:
@@ -231,7 +215,7 @@ class YesNo(Column):
         return None if self.missing is None else (float(self.missing),)
 
     def _is_level(self, cell: Any) -> bool:
-        return isinstance(cell, str) and cell.casefold() in _folded((*self.yes, *self.no))
+        return isinstance(cell, str) and cell.casefold() in _folded(self.yes + self.no)
 
     def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         word = text_of(cell).casefold()
@@ -244,40 +228,37 @@ class YesNo(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Date(Column):
-    """A day or a moment between two stated days, both included: the place there, from -1 (as the first day begins) to
-    1 (as the last one ends), or from 0 to 1.
+    """A day or a moment between two days, both included: its place there, from -1 to 1, or from 0 to 1 with `to`.
 
-    `format` is Python's, say "%d.%m.%Y"; without it, it is ISO's, 2020-01-31. A moment in a time zone
-    is taken as UTC's.
+    `format` is Python's, say "%d.%m.%Y"; the default is ISO's, 2020-01-31. Moments in a time zone become UTC.
     """
 
     dates: tuple[date, date]
-    to: tuple[float, float] = (-1.0, 1.0)
+    to: Pair = (-1.0, 1.0)
     outside: Outside = "refuse"
     format: str | None = None
     missing: date | None = None
 
     def __post_init__(self) -> None:
-        if tuple(self.to) not in ((-1, 1), (0, 1)):
-            raise ConfigError(field="to", value=self.to, remedy="choose from [-1, 1] and [0, 1]")
-        _check_outside(self.outside)
+        _check_scale(self.to, self.outside)
         if not self.dates[0] <= self.dates[1]:
             shown = tuple(day.isoformat() for day in self.dates)
             raise ConfigError(field="dates", value=shown, remedy="give the first and the last, in this order")
-        if self.missing is not None:
-            _stated("missing", self.missing.isoformat(), self.imputed)
         super().__post_init__()
 
-    def imputed(self) -> EncodedCell | None:
-        """See `Column.imputed`."""
-        return None if self.missing is None else self._placed(self.missing)
-
     def _values(self, cell: Any, reading: Reading) -> EncodedCell:
-        if isinstance(cell, str):
-            return self._placed(self._parsed(cell))
-        if isinstance(cell, date):
-            return self._placed(cell)
-        raise DataError("is no date; fill it in or drop the row")
+        moment = self._parsed(cell) if isinstance(cell, str) else cell
+        if not isinstance(moment, date):
+            raise DataError("is no date; fill it in or drop the row")
+        if not isinstance(moment, datetime):
+            moment = datetime.combine(moment, time())
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        first, last = (datetime.combine(day, time()) for day in self.dates)
+        days, length = (moment - first) / _DAY, (last - first) / _DAY + 1
+        days = days if days < length else math.inf  # the last day is over
+        shown = f"{self.dates[0].isoformat()} to {self.dates[1].isoformat()}"
+        return (_placed(_share(days, 0.0, length, outside=self.outside, shown=shown), self.to),)
 
     def _parsed(self, text: str) -> datetime:
         try:
@@ -286,29 +267,15 @@ class Date(Column):
             wanted = "ISO's, 2020-01-31" if self.format is None else self.format
             raise DataError(f"is no date of the form {wanted}; state its format, or mend the row") from None
 
-    def _placed(self, moment: date) -> EncodedCell:
-        if not isinstance(moment, datetime):
-            moment = datetime.combine(moment, time())
-        if moment.tzinfo is not None:
-            moment = moment.astimezone(UTC).replace(tzinfo=None)
-        first, last = (datetime.combine(day, time()) for day in self.dates)
-        days, length = (moment - first) / _DAY, (last - first) / _DAY + 1
-        days = days if days < length else math.inf  # the last day is over
-        return (_placed(days, 0.0, length, to=self.to, outside=self.outside, shown=self._shown),)
-
-    @property
-    def _shown(self) -> str:
-        return f"{self.dates[0].isoformat()} to {self.dates[1].isoformat()}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Column):
-    """A text: the numbers of its first `pieces` by a public hash (`incrowd.data.grams`), whatever the letters' case.
+    """A text: the numbers of its first `pieces` by a public hash (`incrowd.data.grams`), in any case.
 
-    A piece is a word, four letters of one, or a character or a pair of a script without blanks. `buckets` says how many
-    features a model has of the text (`incrowd.learning.features.TextBuckets`), unless its features say so themselves.
+    A model has `buckets` features of the text (`incrowd.learning.features.TextBuckets`), unless its features state
+    another number.
 
-    Edge cases: a text without a piece, such as "", becomes zeros; so does a missing one, if `missing` is "".
+    Edge cases: a text without a piece, such as "", becomes zeros.
     """
 
     buckets: int = 1024
@@ -323,10 +290,6 @@ class Text(Column):
                 raise ConfigError(field=field, value=getattr(self, field), remedy=remedy)
         super().__post_init__()
 
-    def imputed(self) -> EncodedCell | None:
-        """See `Column.imputed`."""
-        return None if self.missing is None else self._values(self.missing, Reading())
-
     def _names(self, name: str) -> tuple[str, ...]:
         return tuple(f"{name} piece {number}" for number in range(self.pieces))
 
@@ -336,14 +299,14 @@ class Text(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Ignored(Column):
-    """A column that nothing is learned from. What is in it is not looked at."""
+    """A column that no model learns from. incrowd does not read its cells."""
 
     def imputed(self) -> EncodedCell | None:
         """See `Column.imputed`."""
         return ()
 
     def encoded(self, cell: Any, reading: Reading) -> EncodedCell:
-        """Nothing, whatever the cell is."""
+        """No number, for any cell."""
         return ()
 
     def _names(self, name: str) -> tuple[str, ...]:
@@ -353,15 +316,14 @@ class Ignored(Column):
         return ()
 
 
-def _placed(
-    number: float, low: float, high: float, *, to: tuple[float, float], outside: Outside, shown: str | None = None
-) -> float:
-    if not low <= number <= high:
-        if outside == "refuse":
-            stated = f"{low:g} to {high:g}" if shown is None else shown
-            raise DataError(f'is outside of the stated range, {stated}; mend the row, or state outside = "clip"')
-        number = min(max(number, low), high)
-    share = (number - low) / (high - low)
+def _share(number: float, low: float, high: float, *, outside: Outside, shown: str) -> float:
+    """The place of a number between two ends, from 0 to 1."""
+    if not low <= number <= high and outside == "refuse":
+        raise DataError(f'is outside of the stated range, {shown}; mend the row, or state outside = "clip"')
+    return (min(max(number, low), high) - low) / (high - low)
+
+
+def _placed(share: float, to: Pair) -> float:
     return to[0] + (to[1] - to[0]) * share
 
 
@@ -373,17 +335,11 @@ def _unlog(number: float) -> float:
     return math.copysign(math.expm1(abs(number)), number)
 
 
-def _check_outside(outside: str) -> None:
+def _check_scale(to: Pair, outside: str) -> None:
+    if tuple(to) not in ((-1, 1), (0, 1)):
+        raise ConfigError(field="to", value=to, remedy="choose from [-1, 1] and [0, 1]")
     if outside not in ("refuse", "clip"):
         raise ConfigError(field="outside", value=outside, remedy="choose from refuse, clip")
-
-
-def _stated(field: str, value: object, used: Any) -> None:
-    """Refuse a stated value that no cell could have."""
-    try:
-        used()
-    except DataError as error:
-        raise ConfigError(field=field, value=value, remedy=f"it {error}") from error
 
 
 def _folded(words: tuple[str, ...]) -> tuple[str, ...]:

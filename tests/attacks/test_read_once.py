@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from incrowd.data import clients as tables_of
 from incrowd.data import load_mnist, reading
-from incrowd.data import tables as tables_of
 from incrowd.data.reading import read_once, read_rows
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs import build

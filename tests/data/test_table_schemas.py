@@ -302,5 +302,5 @@ def test_an_error_names_the_row_of_a_frame() -> None:
         load_table(frame.assign(patient=[1.5, 2, 3]), columns=WARD)
     with pytest.raises(DataError, match="has a column 7: give each a text as its name"):
         load_table(pandas.DataFrame({7: [1]}), columns=WARD)
-    with pytest.raises(DataError, match="list is no table: give a path or a pandas data frame"):
-        load_table([1], columns=WARD)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(DataError, match="list is no table: give a path, a data frame or rows as dicts"):
+        load_table([1], columns=WARD)
