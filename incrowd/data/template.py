@@ -1,9 +1,7 @@
-"""Settings for a table, written from its header alone: what is to be stated is named, and no row is looked at."""
+"""Write settings for a table from its header alone; incrowd reads no row."""
 
 import codecs
 import csv
-import importlib
-import io
 import json
 import os
 import re
@@ -11,19 +9,19 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from incrowd.data.columns import BLANK
+from incrowd.data.reading import DELIMITERS, check_header, parquet
 from incrowd.errors import ConfigError, DataError
 
-_DELIMITERS = (",", ";", "\t", "|")
-_MOST = 1 << 20  # bytes: a longer header is none
-_PIECE = 1 << 12
-_LINE = re.compile(rb'(?:[^"\r\n]++|"[^"]*+")*+[\r\n]')  # a line break in quotes does not end it
+_MOST = 1 << 20  # bytes of the longest header
+_LINE = re.compile(rb'(?:[^"\r\n]++|"[^"]*+")*+[\r\n]')  # a line break in quotes does not end the line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What the header of a table tells: the names of its columns, and how they are written."""
+    """The names of a table's columns, and their format."""
 
     columns: tuple[str, ...]
     delimiter: str = ","
@@ -33,24 +31,68 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of a table.
 
-    Guarantee: nothing depends on what stands after it.
+    Guarantee: it does not depend on the rows.
 
-    Edge cases: no file, another kind of file, an empty header, a name twice: `DataError`.
+    Edge cases: no file, another kind of file, an empty header, a duplicate name: `DataError`.
     """
+    header = _stored_header(path)
+    if not header.columns:
+        raise DataError(f"{path}: has no header that can be read; give one, and check its quotes")
+    check_header(path, header.columns)
+    return header
+
+
+def _stored_header(path: Path) -> Header:
     if path.name.endswith(".parquet"):
-        return Header(columns=_checked(path, _parquet_names(path)))
+        return Header(columns=parquet(path, lambda module: tuple(module.read_schema(path).names)))
     if not path.name.endswith((".csv", ".csv.gz")):
         raise DataError(f"{path}: unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet")
-    line = _first_line(path)
+    line, encoding = _first_line(path), "utf-8"
     if any(byte < 32 and byte not in b"\t\r\n" for byte in line):
         raise DataError(f"{path}: is no text, so it has no header; save the table as CSV")
-    text, encoding = _decoded(line)
-    delimiter = max(_DELIMITERS, key=lambda mark: len(_split(text, mark)))
-    return Header(columns=_checked(path, _split(text, delimiter)), delimiter=delimiter, encoding=encoding)
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        text, encoding = line.decode("latin-1"), "latin-1"  # which has a letter for each byte
+    split = {mark: _split(text, mark) for mark in DELIMITERS}
+    delimiter = max(split, key=lambda mark: len(split[mark]))
+    return Header(columns=split[delimiter], delimiter=delimiter, encoding=encoding)
+
+
+def _first_line(path: Path) -> bytes:
+    """The bytes up to the end of the header, which may have line breaks in quotes."""
+    content = b""
+    try:
+        with path.open("rb") as raw:
+            for piece in _pieces(raw, packed=path.name.endswith(".gz")):
+                content = (content + piece).removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")  # blank lines are skipped
+                if end := _LINE.match(content):
+                    return content[: end.end() - 1]
+                if len(content) > _MOST:
+                    raise DataError(f"{path}: its first line does not end; give a table with a header")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
+    except zlib.error as error:
+        raise DataError(f"{path}: broken gzip ({error}); get the file again") from error
+    return content
+
+
+def _pieces(raw: BinaryIO, *, packed: bool) -> Iterator[bytes]:
+    """The content of a file in pieces so small that a broken row cannot break the header."""
+    inflate = zlib.decompressobj(wbits=31)
+    for stored in iter(lambda: raw.read(64), b""):
+        yield inflate.decompress(stored) if packed else stored
+
+
+def _split(text: str, delimiter: str) -> tuple[str, ...]:
+    try:
+        return tuple(next(csv.reader([text], strict=True, delimiter=delimiter), ()))
+    except csv.Error:
+        return ()
 
 
 def template(path: Path, header: Header, *, client: str | None = None, label: str | None = None, seen: str) -> str:
-    """Settings in TOML, with a `?` wherever something is to be stated; `seen` is how the settings name the file.
+    """Settings in TOML, with a `?` for each fact to state; `seen` is the file's name in the settings.
 
     Edge cases: a client or a label that is no column is a `ConfigError`.
     """
@@ -59,16 +101,15 @@ def template(path: Path, header: Header, *, client: str | None = None, label: st
             raise ConfigError(field=field, value=name, remedy=f"choose from {', '.join(header.columns)}")
     if client is not None and client == label:
         raise ConfigError(field="label", value=label, remedy="it is the client column, too: name two columns")
-    written = [f"delimiter = {_quoted(header.delimiter)}"] if header.delimiter != "," else []
-    written += [f"encoding = {_quoted(header.encoding)}"] if header.encoding != "utf-8" else []
-    columns = [f'{_key(name)} = "{BLANK}"' for name in header.columns if name not in (client, label)]
+    written = [f"delimiter = {_quoted(header.delimiter)}\n"] if header.delimiter != "," else []
+    written += [f"encoding = {_quoted(header.encoding)}\n"] if header.encoding != "utf-8" else []
     return _TEMPLATE.format(
         title=json.dumps(path.name),
         file=_quoted(seen),
-        written="".join(f"{line}\n" for line in written),
+        written="".join(written),
         client=_quoted(client or BLANK),
         label=_quoted(label or BLANK),
-        columns="\n".join(columns),
+        columns="\n".join(f'{_key(name)} = "{BLANK}"' for name in header.columns if name not in (client, label)),
     )
 
 
@@ -109,80 +150,15 @@ room = 0.0                     # so much more for later runs and evaluations on 
 
 
 def relative(path: Path, *, to: Path | None) -> str:
-    """How settings in a folder name a file; without a folder, as it was given."""
+    """The name of a file in settings in this folder; without a folder, its path as stated."""
     return str(path) if to is None else os.path.relpath(path.resolve(), to.resolve())
 
 
-def _first_line(path: Path) -> bytes:
-    """The bytes up to the end of the header, which may have line breaks in quotes."""
-    content, mark = b"", codecs.BOM_UTF8
-    try:
-        with path.open("rb") as raw:
-            for piece in _unzipped(raw) if path.name.endswith(".gz") else iter(lambda: raw.read(_PIECE), b""):
-                content = (content + piece).removeprefix(mark).lstrip(b"\r\n")  # blank lines are skipped
-                end = _end_of_line(content)
-                if end is not None:
-                    return content[:end]
-                if len(content) > _MOST:
-                    raise DataError(f"{path}: its first line does not end; give a table with a header")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
-    except zlib.error as error:
-        raise DataError(f"{path}: broken gzip ({error}); get the file again") from error
-    return content
-
-
-def _unzipped(raw: io.BufferedReader) -> Iterator[bytes]:
-    """What a gzip file holds, piece by piece, each no further than it is asked for."""
-    inflate = zlib.decompressobj(wbits=31)
-    for stored in iter(lambda: raw.read(64), b""):
-        yield inflate.decompress(stored)
-
-
-def _end_of_line(content: bytes) -> int | None:
-    found = _LINE.match(content)
-    return found and found.end() - 1
-
-
-def _decoded(line: bytes) -> tuple[str, str]:
-    try:
-        return line.decode("utf-8"), "utf-8"
-    except UnicodeDecodeError:
-        return line.decode("latin-1"), "latin-1"  # every byte is a letter of it
-
-
-def _split(text: str, delimiter: str) -> tuple[str, ...]:
-    try:
-        return tuple(next(csv.reader([text], strict=True, delimiter=delimiter), ()))
-    except csv.Error:
-        return ()
-
-
-def _checked(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    if not names:
-        raise DataError(f"{path}: has no header that can be read; give one, and check its quotes")
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise DataError(f"{path} has more than one column {name!r}: give each a name of its own")
-    return names
-
-
-def _parquet_names(path: Path) -> tuple[str, ...]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DataError(f"{path}: Parquet needs pyarrow; run pip install pyarrow, or save the table as CSV") from error
-    try:
-        return tuple(parquet.read_schema(path).names)
-    except (OSError, importlib.import_module("pyarrow").ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error}); get the file again") from error
-
-
 def _key(name: str) -> str:
-    """A key of TOML."""
+    """A TOML key."""
     return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _quoted(name)
 
 
 def _quoted(text: str) -> str:
-    """A text of TOML, whose escapes are JSON's."""
+    """A TOML string; its escapes are JSON's."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_valid
 
 from incrowd._random import Floats
 from incrowd.drawdiscard.field_base import STRICT, Name
-from incrowd.drawdiscard.fields import CategoryField, ResponseField, TableField, known, one_of
+from incrowd.drawdiscard.fields import CategoryField, ResponseField, TableField, known, one_of, spelled
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Glm
 from incrowd.drawdiscard.residual import least_gamma
 from incrowd.drawdiscard.sparse import SparseRows
@@ -92,7 +92,10 @@ class Specification(BaseModel):
 
     @classmethod
     def of(cls, keys: Mapping[str, object]) -> Self:
-        """The specification that plain keys and values spell, as `from_json` would read them."""
+        """The specification with these keys, as in `from_json`; `fields` may have the words for columns of tables."""
+        fields = keys.get("fields")
+        if isinstance(fields, Mapping):
+            keys = {**keys, "fields": spelled(fields)}
         try:
             text = json.dumps(keys)  # what is not finite is refused by its name when it is read
         except (TypeError, ValueError, RecursionError) as error:
@@ -116,6 +119,7 @@ class Specification(BaseModel):
         fields = keys.get("fields")
         if not isinstance(fields, Mapping):
             raise ConfigError(field="fields", value=fields, remedy="describe the fields of the formula, by name")
+        fields = spelled(fields)
         for key in ("response", "terms", "intercept"):
             if key in keys:
                 raise ConfigError(field=key, value=keys[key], remedy="the formula states it; leave it out")
@@ -124,7 +128,7 @@ class Specification(BaseModel):
         kind = described.get("type") if isinstance(described, Mapping) else None
         link = {"boolean": "logistic", "category": "multinomial"}.get(str(kind), "linear")
         its = {"response": stated.response, "terms": stated.terms, "intercept": stated.intercept}
-        return cls.of({"link": link, **keys, **its})
+        return cls.of({"link": link, **keys, "fields": fields, **its})
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Another specification, with what is updated.
@@ -357,7 +361,7 @@ def read_specification(path: str | PathLike[str]) -> Specification:
         if not isinstance(formula, str):
             raise ConfigError(field="formula", value=formula, remedy="give a text: response ~ first + second")
         return Specification.from_formula(formula, **keys)
-    return Specification.of(keys) if toml else Specification.from_json(content)
+    return Specification.of(keys)
 
 
 def with_largest(gradient: AnyFloats, count: int) -> AnyFloats:

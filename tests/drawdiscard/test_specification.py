@@ -202,3 +202,29 @@ def test_the_largest_numbers_of_a_gradient_are_kept_and_equal_ones_together(numb
     expected = [number if abs(number) >= least else 0.0 for number in numbers]
     assert asked.kept(np.array(numbers)).tolist() == expected
     assert Specification.of(changed(largest=None)).kept(np.array(numbers)).tolist() == numbers
+
+
+def test_fields_may_have_the_words_for_columns_of_tables() -> None:
+    words = {
+        "opened": "yes/no",
+        "sender": {"levels": ["a", "b"]},
+        "age": {"range": [0, 120]},
+        "mails": {"kind": "whole number", "range": [0, 9]},
+        "text": {"kind": "text", "buckets": 50},
+        "id": "ignore",
+        "length": {"type": "count", "most": 9, "column": "text"},
+    }
+    wire = {
+        "opened": {"type": "boolean"},
+        "sender": {"type": "category", "levels": ["a", "b"]},
+        "age": {"type": "number", "low": 0.0, "high": 120.0},
+        "mails": {"type": "integer", "low": 0, "high": 9},
+        "text": {"type": "text", "buckets": 50},
+        "length": words["length"],
+    }
+    keys = {key: KEYS[key] for key in ("name", "gamma", "clip", "epsilon")}
+    by_words, by_wire = (Specification.from_formula("opened ~ .", **keys, fields=fields) for fields in (words, wire))
+    assert by_words.fingerprint == by_wire.fingerprint
+    for refused in ("number", {"dates": ["2020-01-01", "2021-01-01"]}):
+        with pytest.raises(ConfigError, match=r"fields\.age = .*devices have numbers with a range"):
+            Specification.of({**PLAIN, "fields": {**FIELDS, "age": refused}})
