@@ -1,8 +1,7 @@
-"""A private federation in the shape of a scikit-learn estimator.
+"""Private federations as scikit-learn estimators: each row, or each group of rows, is a client.
 
-Each row, or each group of rows, is one client, who is protected whole. What private data may not tell is stated:
-`name` (what their ledger knows them by), `clients` (their public number), `ranges` (of the features), and `classes`,
-or the `target_range` of numbers. Where data are `public`, nobody is protected and all of that may be left out.
+You state the public facts about private data: `name`, `clients`, `ranges`, and `classes` or `target_range`. Of `public`
+data, which protect nobody, incrowd reads them from the rows.
 """
 
 from abc import abstractmethod
@@ -43,14 +42,14 @@ _STATED = {
     "classes": "the labels of private data are never collected: state them in order; or public = True",
     "target_range": "state the lowest and the highest label; or public = True, and labels are learned as they are",
 }
-"""What private data may not tell, and so has to be stated."""
+"""The public facts of private data, and the remedy for a missing one."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no types
-    """What both estimators are: settings, a fit that is a private federation, and outputs.
+    """The settings of both estimators, a fit that runs a private federation, and outputs.
 
-    The constructor of a dataclass does what scikit-learn asks of one: it stores its arguments, by their names.
+    A dataclass stores its arguments by name, as scikit-learn requires.
     """
 
     epsilon: float = 1.0
@@ -75,30 +74,23 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
 
     @property
     def statement_(self) -> str:
-        """What is promised, to whom, and what is not."""
+        """The privacy statement of the run."""
         check_is_fitted(self)
         return str(self.result_.statement)
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
-        """The labels as they are learned, and how many classes there are, if any."""
+        """The labels for training, and the number of classes, if any."""
 
     def _fit(self, x: NDArray[Any], y: NDArray[Any], groups: Any) -> None:
         labels, classes = self._encoded(y)
         stated: dict[str, Any] = {"public": self.public, "clients": self.clients}
-        data = Clients.from_arrays(
-            self._scaled(x),
-            labels,
-            owner=np.arange(len(x)) if groups is None else groups,
-            classes=classes,
-            **stated | ({} if self.name is None else {"name": self.name}),
-        )
-        data = replace(data, originals=_originals(x, labels))
-        module = self.module if self.module is not None else mlp((x.shape[1], *self.hidden, classes or 1))
+        stated |= {} if self.name is None else {"name": self.name}
+        data = Clients.from_arrays(self._scaled(x), labels, owner=groups, classes=classes, **stated)
         sampled: dict[str, Any] = {} if self.cohort is None else {"cohort": self.cohort, "sampling": "poisson"}
         federation = Federation(
-            module,
-            data,
+            self.module if self.module is not None else mlp((x.shape[1], *self.hidden, classes or 1)),
+            replace(data, originals=_originals(x, labels)),
             loss=None if classes is not None else "squared",
             local=Local(learning_rate=self.learning_rate, batch_size=self.batch_size, epochs=self.epochs),
             privacy=Private(
@@ -124,14 +116,15 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
         return np.asarray(self.result_.outputs(self._scaled(features)), np.float64)
 
     def _check_scored(self, x: Any) -> None:
-        """Rows on which a score is shown are public: refused where they are known as somebody's, and nobody's later."""
+        """Declare the rows of an exact score public: private rows are refused, now and later."""
+        check_is_fitted(self)
         if not self.public:
             features = validate_data(self, x, reset=False)
             remedy = f"a score on them is exact, and not paid for: score on public rows; or {MEASURED}"
             declare_public("the rows of a score", _originals(features, np.zeros(len(features))), remedy=remedy)
 
     def _check_stated(self, *fields: str) -> None:
-        """What private data may not tell is stated, and no seed removes the noise."""
+        """Refuse private data without a public fact, and a seed, which could remove the noise."""
         if self.public:
             return
         for field in ("name", "clients", "ranges", *fields):
@@ -142,58 +135,47 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
             raise ConfigError(field="random_state", value=self.random_state, remedy=remedy)
 
     def _scaled(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """The places of the features in their ranges, from -1 to 1; as they are where no ranges are stated."""
-        if self.ranges is None:
-            if x.dtype == np.uint8:
-                raise ConfigError(field="ranges", value=None, remedy="give (0, 255) for bytes of pictures, or floats")
-            with np.errstate(over="ignore"):
-                return _finite(np.asarray(x, np.float32))
-        ends = np.asarray(self.ranges, np.float64)
-        if ends.shape not in ((2,), (x.shape[1], 2)):
-            remedy = f"give one pair (lowest, highest), or one for each of the {x.shape[1]} features"
-            raise ConfigError(field="ranges", value=self.ranges, remedy=remedy)
-        return _placed(x, *_ends("ranges", ends.T)).astype(np.float32)
+        """The features on the scale from -1 to 1, or unchanged without ranges."""
+        if self.ranges is None and x.dtype == np.uint8:
+            raise ConfigError(field="ranges", value=None, remedy="give (0, 255) for bytes of pictures, or floats")
+        pairs = f"give one pair (lowest, highest), or one for each of the {x.shape[1]} features"
+        return _scaled("ranges", x, self.ranges, shapes=((2,), (x.shape[1], 2)), remedy=pairs)
 
     def _threads(self) -> int:
-        if self.n_jobs is None:
-            return 1
-        return processors() if self.n_jobs == -1 else self.n_jobs
+        return processors() if self.n_jobs == -1 else self.n_jobs or 1
 
     def _seed(self) -> dict[str, Any]:
-        if self.random_state is None:
-            return {}
         state = self.random_state
+        if state is None:
+            return {}
         seed = state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))
         return {"randomness": "seeded", "seed": seed}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # sklearn has no types
-    """A classifier that one private federation trains: linear, a perceptron with these `hidden` layers, or a `module`.
+    """A classifier from one private federation: linear, a perceptron with `hidden` layers, or a `module`.
 
-    `groups` in `fit` says whose each row is; without them each row is a client of its own. `ranges` are stated, one
-    pair or one for each feature: a feature becomes its place there, from -1 to 1, and what lies beyond is taken for the
-    nearest end. `classes` are stated in order, or, of `public` data, found in the labels. `folder` keeps the run, so
-    that a fit that was cut off goes on when it is called again with the same data; without it nothing is kept but the
-    ledger. With `cohort`, so many clients are sampled for a round; `clip_norm` is how long the
-    contribution of each is made, and so how far a round may go. `n_jobs` is the number of threads, -1 all.
+    `groups` in `fit` are the owners of the rows; the default makes each row a client. `ranges` has one pair, or one for
+    each feature, and scales features to -1 .. 1; values beyond are clipped. `classes` are the labels in order. `folder`
+    keeps the run: the same call with the same data resumes it. `cohort` is the expected number of clients in a round,
+    and `clip_norm` the length of each contribution. `n_jobs` is the number of threads, -1 for all processors.
 
     After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a data frame), `n_iter_` (the rounds), `result_`
     (`incrowd.Result`) and `statement_`.
 
-    Guarantee: of data that are not `public`, nothing is collected or computed but what the statement covers. Every fit
-    is charged to the ledger of the data, known by `name`: a grid search, or cross-validation, pays for each of its
-    fits, and ends with `BudgetExceeded` when the budget is spent; and rows on which a `score` was shown are public from
-    then on, and no later fit protects them. So compare settings on public data. `released_before` is as in `Private`.
+    Guarantee: of private data incrowd computes nothing outside the statement. Each fit, also of a grid search or a
+    cross-validation, is charged to the ledger `name`, and a spent budget raises `BudgetExceeded`. Rows of a `score`
+    become public, and no later fit protects them: compare settings on public data.
 
-    Edge cases: private data of which something is not stated, or with a `random_state`, whose noise could be removed,
-    are a `ConfigError` before anything is spent; a label that is no stated class is a `DataError`.
+    Edge cases: a missing public fact, or a `random_state` on private data: `ConfigError`, before any charge. A label
+    outside `classes` is a `DataError`. `released_before` is as in `Private`.
     """
 
     classes: Sequence[Any] | None = None
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "PrivateClassifier":
-        """Train one private federation, whose clients are `groups` of rows; it is charged to the ledger of the data."""
+        """Train one private federation with the clients `groups`, charged to the ledger of the data."""
         self._check_stated("classes")
         x, y = validate_data(self, X, y)
         check_classification_targets(y)
@@ -216,8 +198,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy on public rows. Edge cases: those of private data are refused (`LedgerMismatch`)."""
-        check_is_fitted(self)
+        """The accuracy on public rows. Edge cases: rows of private data raise `LedgerMismatch`."""
         self._check_scored(X)
         return float(super().score(X, y, sample_weight))
 
@@ -227,10 +208,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # sklearn has no types
-    """The same for numbers, by least squares: see `PrivateClassifier`.
+    """The same for numeric labels, by least squares: see `PrivateClassifier`.
 
-    Instead of `classes` it has a `target_range`, the lowest and the highest label: what is learned is the label's place
-    there, from -1 to 1, and what lies beyond is taken for the nearest end. Of `public` data it may be left out.
+    `target_range` replaces `classes`. It scales labels to -1 .. 1, and labels beyond are clipped.
     """
 
     target_range: ValueRange | None = None
@@ -252,39 +232,36 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² on public rows; see `PrivateClassifier.score`."""
-        check_is_fitted(self)
         self._check_scored(X)
         return float(super().score(X, y, sample_weight))
 
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
-        if self.target_range is None:
-            return _finite(np.asarray(y, np.float32)), None
-        ends = np.asarray(self.target_range, np.float64)
-        if ends.shape != (2,):
-            raise ConfigError(field="target_range", value=self.target_range, remedy="give the lowest and the highest")
-        return _placed(y, *_ends("target_range", ends)).astype(np.float32), None
+        pair = "give the lowest and the highest"
+        return _scaled("target_range", y, self.target_range, shapes=((2,),), remedy=pair), None
 
 
 def _originals(x: NDArray[Any], labels: NDArray[Any]) -> Examples:
-    """Rows as a ledger knows them again, whatever ranges are stated."""
+    """Rows before scaling, by which a ledger recognises them with any ranges."""
     largest = np.finfo(np.float32).max
     return from_arrays(np.clip(x.astype(np.float64), -largest, largest), labels)
 
 
-def _ends(field: str, ends: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    low, high = ends
+def _scaled(
+    field: str, values: NDArray[Any], ranges: Any, *, shapes: tuple[tuple[int, ...], ...], remedy: str
+) -> NDArray[np.float32]:
+    """Values on the scale from -1 to 1, clipped to their ranges; unchanged without ranges."""
+    if ranges is None:
+        with np.errstate(over="ignore"):
+            floats = np.asarray(values, np.float32)
+        if not np.isfinite(floats).all():
+            raise DataError("a number is beyond every float32: state ranges, and numbers become their places there")
+        return floats
+    ends = np.asarray(ranges, np.float64)
+    if ends.shape not in shapes:
+        raise ConfigError(field=field, value=ranges, remedy=remedy)
+    low, high = ends.T
     if not (np.isfinite(ends).all() and np.all(low < high)):
         remedy = "give the lowest and the highest value, in this order"
-        raise ConfigError(field=field, value=ends.T.tolist(), remedy=remedy)
-    return low, high
-
-
-def _placed(values: NDArray[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where values are between two ends, from -1 to 1; what lies beyond is taken for the nearest end."""
-    return np.asarray(2 * (np.clip(np.asarray(values, np.float64), low, high) - low) / (high - low) - 1)
-
-
-def _finite(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    if not np.isfinite(values).all():
-        raise DataError("a number is beyond every float32: state ranges, and numbers become their places there")
-    return values
+        raise ConfigError(field=field, value=ends.tolist(), remedy=remedy)
+    inside = np.clip(np.asarray(values, np.float64), low, high)
+    return np.asarray(2 * (inside - low) / (high - low) - 1, np.float32)
