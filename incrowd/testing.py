@@ -9,6 +9,7 @@ They draw from fixed seeds. A statistical check fails for a right implementation
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
@@ -19,9 +20,9 @@ from incrowd._random import Floats, KeyedStream, SeededRandomness
 from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.privacy.account.events import mechanisms
 from incrowd.settings.server import ServerOptimizer as Settings
-from incrowd.types import Accountant, ClipFunction, Sampler, ServerOptimizer
+from incrowd.types import Accountant, ClipFunction, DataSource, Sampler, ServerOptimizer
 
-__all__ = ["check_accountant", "check_clip", "check_sampler", "check_server_optimizer"]
+__all__ = ["check_accountant", "check_clip", "check_data_source", "check_sampler", "check_server_optimizer"]
 
 RARE = 1e-6
 """The probability with which a statistical check fails for a right implementation."""
@@ -150,6 +151,23 @@ def check_clip(clip: ClipFunction, *, clip_norm: float = 1.5, size: int = 6) -> 
     _require(longest <= clip_norm * (1 + 1e-9), f"it returns a norm of {longest:.6g}, and its bound is {clip_norm:g}")
     alone = np.concatenate([np.asarray(clip(row[None], clip_norm)) for row in rows[::-1]])[::-1]
     _require(np.array_equal(alone, clipped), "a contribution's result depends on other contributions")
+
+
+def check_data_source(source: DataSource, **arguments: Any) -> None:
+    """Two readings give the same clients and examples; clients have names, finite numbers and examples of one form."""
+    clients, again = source(**arguments), source(**arguments)
+    _require(clients, "it gives no client")
+    _require(list(clients) == list(again), "two readings give other clients, or another order")
+    forms = set()
+    for name, examples in clients.items():
+        _require(name, f"{name!r} is no name of a client")
+        features, labels = map(np.asarray, examples)
+        _require(len(features) == len(labels) > 0, f"{name} has {len(features)} features and {len(labels)} labels")
+        _require(features.dtype.kind in "biuf" and np.isfinite(features).all(), f"{name} has features without a number")
+        equal = np.array_equal(features, again[name][0]) and np.array_equal(labels, again[name][1])
+        _require(equal, f"two readings give other examples of {name}")
+        forms.add((features.shape[1:], features.dtype, labels.shape[1:]))
+    _require(len(forms) == 1, f"clients have examples of several forms, {forms}")
 
 
 def _normals(rows: int, size: int) -> Floats:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from dp_accounting import DpEvent
 
@@ -16,6 +16,7 @@ from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 __all__ = [
     "Accountant",
     "ClipFunction",
+    "DataSource",
     "Sampler",
     "ServerOptimizer",
     "ThirdPartyClip",
@@ -57,6 +58,14 @@ class ClipFunction(Protocol):
 
     def __call__(self, rows: Floats, clip_norm: float, /) -> Floats:
         """The clipped contributions, one a row. Each row follows from its contribution alone."""
+        ...
+
+
+class DataSource(Protocol):
+    """A data source: the clients of a database or a format of your own. `incrowd.Clients.from_source` reads it."""
+
+    def __call__(self, *args: Any, **arguments: Any) -> Mapping[str, tuple[Any, Any]]:
+        """The features and the labels of each client, by the client's name."""
         ...
 
 

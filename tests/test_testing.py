@@ -20,7 +20,13 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.settings.server import BUILT_IN
-from incrowd.testing import check_accountant, check_clip, check_sampler, check_server_optimizer
+from incrowd.testing import (
+    check_accountant,
+    check_clip,
+    check_data_source,
+    check_sampler,
+    check_server_optimizer,
+)
 
 
 class WrongStep:
@@ -190,3 +196,41 @@ def in_place(rows: Floats, _: float) -> Floats:
 def test_wrong_clips_are_caught(wrong: Callable[[Floats, float], Floats], problem: str) -> None:
     with pytest.raises(AssertionError, match=problem):
         check_clip(wrong)
+
+
+class Wards:
+    """A data source with one fault."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.calls = fault, 0
+
+    def __call__(self, **arguments: Any) -> dict[str, Any]:
+        self.calls += 1
+        x, y = np.full((arguments["rows"], 2), self.calls if self.fault == "changes" else 1.0), np.zeros(3)
+        wards = {"a": (x, y), "b": (x, y)}
+        match self.fault:
+            case "empty":
+                return {}
+            case "another order":
+                return dict(reversed(wards.items())) if self.calls > 1 else wards
+            case "no name":
+                return {"": (x, y)}
+            case "more labels":
+                return wards | {"c": (x[:2], y)}
+            case "not finite":
+                return wards | {"c": (x * np.nan, y)}
+            case "another form":
+                return wards | {"c": (x[:, :1], y)}
+        return wards
+
+
+def test_a_data_source_keeps_the_contract() -> None:
+    check_data_source(Wards("none"), rows=3)
+
+
+@pytest.mark.parametrize(
+    "fault", ["empty", "another order", "no name", "more labels", "not finite", "another form", "changes"]
+)
+def test_wrong_data_sources_are_caught(fault: str) -> None:
+    with pytest.raises(AssertionError):
+        check_data_source(Wards(fault), rows=3)
