@@ -10,7 +10,7 @@ from torch import nn
 
 import incrowd
 from incrowd.data.partition import by_column
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError, DataError, LedgerMismatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,6 +63,14 @@ def test_a_csv_with_missing_values_and_words(tmp_path: Path) -> None:
     data = incrowd.Clients.from_table(tmp_path / "own.csv", client="patient", **DIED)
     assert (data.clients, data.columns) == (12, ("a", "b"))
     assert set(trained(data, tmp_path).predict(data.examples.features)) <= {"no", "yes"}
+    facts: dict[str, Any] = {"label": "died", "columns": COLUMNS, "classes": ("no", "yes")}
+    table = incrowd.Table(file=str(tmp_path / "own.csv"), client="patient", clients=12, **facts)
+    assert "one client for each patient" in str(trained(table, tmp_path / "private").statement)
+    rows = incrowd.Table(
+        file=str(tmp_path / "own.csv"), clients=60, **facts | {"columns": COLUMNS | {"patient": "ignore"}}
+    )
+    with pytest.raises((incrowd.BudgetExceeded, LedgerMismatch)):  # the same rows, whoever a client is
+        trained(rows, tmp_path / "again")
 
 
 @pytest.mark.parametrize(
@@ -134,6 +142,11 @@ def test_without_an_id_each_row_is_a_client(tmp_path: Path) -> None:
     by_table = incrowd.Clients.from_table(rows, **DIED)
     assert by_array.clients == by_table.clients == 60
     assert trained(by_table, tmp_path).predict(X).shape == (60,)
+    lines = [f"{row['a'] + 0.5},{row['b'] - 0.5},{row['died']}" for row in rows]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,died", *lines]))
+    facts: dict[str, Any] = {"label": "died", "columns": COLUMNS, "classes": ("no", "yes")}
+    table = incrowd.Table(file=str(tmp_path / "rows.csv"), clients=60, **facts)
+    assert "one client for each row" in str(trained(table, tmp_path / "private").statement)
     private = incrowd.Clients.from_table(rows, **DIED | {"public": False, "name": "rows", "clients": 60})
     absent = incrowd.Clients.from_table(rows[1:], **DIED | {"public": False, "name": "rows", "clients": 60})
     assert private.places is not None

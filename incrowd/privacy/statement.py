@@ -97,6 +97,8 @@ OTHER_UNIT = (
     "is not in epsilon"
 )
 
+DIVISION = "the data name the {unit}: there is {division}"
+
 OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
 THIRD_PARTY = "third-party code, tried on made-up input and not verified: {parts}"
@@ -204,7 +206,7 @@ def stated(
     without numbers, a clip that is not private, third-party code, another unit, a server that is trusted.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
-    others = charged - own
+    others, division = charged - own, ledger.data_identity.division
     marks = (
         SIMULATION if simulated else None,
         None if ledger.kept else FORGOTTEN,
@@ -221,7 +223,7 @@ def stated(
         delta=ledger.budget.delta,
         accountant=spent.accountant,
         sampler=sampler,
-        assumed=assumed,
+        assumed=(*assumed, DIVISION.format(unit=unit, division=division)) if " for each " in division else assumed,
         caveats=tuple(
             dict.fromkeys(
                 (*(mark for mark in marks if mark is not None), *caveats, *_noted(ledger, unit=unit, trust=trust))

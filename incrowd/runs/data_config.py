@@ -85,7 +85,7 @@ class Meaning(Section):
     blanks: Literal["refuse", "strip", "keep"] = "refuse"
     missing_texts: Words = MISSING
 
-    def meaning(self, *, client: str = "") -> Columns:
+    def meaning(self, *, client: str | None = "") -> Columns:
         """What the columns mean, and how they are written; `client` names the column that says whose a row is."""
         written = self.model_dump(include={field.name for field in fields(Reading)})
         return Columns(
@@ -98,7 +98,7 @@ class Meaning(Section):
             reading=Reading(**written),
         )
 
-    def check_meaning(self, *, client: str = "") -> None:
+    def check_meaning(self, *, client: str | None = "") -> None:
         """Ask for what a template leaves open, and refuse what means nothing."""
         for name, value, what in (
             ("client", client, "name the column that says whose row it is"),
@@ -118,7 +118,8 @@ class Meaning(Section):
 
 
 class Table(Meaning):
-    """A table in a file (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
+    """A table in a file (.csv, .csv.gz, .parquet). The column `client` has the clients' names; without it each row is a
+    client. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
     has to be stated (`incrowd.privacy.plan.sampling` says how many there may then be). `names` declares who they are:
@@ -129,7 +130,7 @@ class Table(Meaning):
     folder: str | None = None
     file: str
     test_file: str | None = None
-    client: str
+    client: str | None = None
     label: str
     clients: int | None = None
     names: Words = ()
@@ -139,7 +140,7 @@ class Table(Meaning):
     identity: str | None = None
     public: bool = False
 
-    def meaning(self, *, client: str = "") -> Columns:
+    def meaning(self, *, client: str | None = "") -> Columns:
         """See `Meaning`."""
         return super().meaning(client=client or self.client)
 

@@ -151,7 +151,7 @@ class _IdentifiedTable:
 
     def division(self, unit: str) -> str:
         without = "" if self.data.holdout_clients is None else f", {self.data.holdout_clients!r} of them held out"
-        return f"one {unit} for each {self.data.client}{without}"
+        return f"one {unit} for each {self.data.client or 'row'}{without}"
 
     def rows(self, key: bytes) -> RowDigests:
         return self._rows(self.data.file, key)
@@ -268,7 +268,7 @@ class _Own:
 
     def division(self, unit: str) -> str:
         owner = "owner" if self.data.cells is None or self.data.table is None else self.data.table.client
-        return f"one {unit} for each {owner}"
+        return f"one {unit} for each {owner or 'row'}"
 
     def rows(self, key: bytes) -> RowDigests:
         data = self.data

@@ -150,7 +150,7 @@ CAVEATS: Mapping[str, Callable[[Path], Statement]] = {
 }
 """A ledger for each caveat that there is, and for no other."""
 
-_OTHERS = {"FORMAT", "UNCHANGED", "FINITE", "ROUND_CEILING"}
+_OTHERS = {"DIVISION", "FORMAT", "UNCHANGED", "FINITE", "ROUND_CEILING"}
 
 
 def beginning(name: str) -> str:
