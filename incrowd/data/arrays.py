@@ -126,15 +126,18 @@ def from_dataset(
         several = isinstance(item[0], dict) or (isinstance(item[0], tuple) and not _is_row(item[0]))
         inputs.append(each(partial(_numbers, what), item[0]) if several else _numbers(what, item[0]))
         labels.append(item[1] if isinstance(item[1], str) else _numbers(f"label of item {row}", item[1]))
-        _check_like_the_first(row, named(inputs[-1]), named(inputs[0]))
+        if named(inputs[-1]).keys() != named(inputs[0]).keys():
+            raise DataError(f"item {row} has other inputs than item 0: give every example the same ones")
     stacked = inputs[0]
     if is_single(stacked):
-        stacked = np.stack(inputs)
+        stacked = _stacked("features", inputs)
     elif isinstance(stacked, dict):
-        stacked = {name: np.stack([one[name] for one in inputs]) for name in stacked}
+        stacked = {name: _stacked("features", [one[name] for one in inputs]) for name in stacked}
     else:
-        stacked = tuple(map(np.stack, zip(*inputs, strict=True)))
-    return from_arrays(stacked, _together(labels), classes=classes, scale=scale, offset=offset)
+        stacked = tuple(_stacked("features", place) for place in zip(*inputs, strict=True))
+    words = any(isinstance(one, str) for one in labels)
+    answers = np.array(labels, object) if words else _stacked("a label", [np.squeeze(one) for one in labels])
+    return from_arrays(stacked, answers, classes=classes, scale=scale, offset=offset)
 
 
 _MAP_STYLE = "give a map-style data set, or read it into arrays"
@@ -155,26 +158,13 @@ def _of_dict(row: int, item: Mapping[str, Any], features: str | Sequence[str], l
     return (np.array(list(values.values())) if scalar else values), item[label]
 
 
-def _check_like_the_first(row: int, values: dict[str, NDArray[Any]], start: dict[str, NDArray[Any]]) -> None:
-    if values.keys() != start.keys():
-        raise DataError(f"item {row} has other inputs than item 0: give every example the same ones")
-    for key, value in values.items():
-        if value.shape != start[key].shape or value.dtype != start[key].dtype:
-            forms = [f"{one.dtype} of shape {one.shape}" for one in (value, start[key])]
-            problem = f"item {row} is {forms[0]}, item 0 is {forms[1]}"
+def _stacked(name: str, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    for row, value in enumerate(values):
+        if value.shape != values[0].shape or (value.dtype != values[0].dtype and name == "features"):
+            forms = [f"{name} of type {one.dtype} and shape {one.shape}" for one in (value, values[0])]
+            problem = f"item {row} has {forms[0]}, item 0 has {forms[1]}"
             raise DataError(f"{problem}: give every example the same shape and type")
-
-
-def _together(labels: list[Any]) -> NDArray[Any]:
-    """One array of all labels; an array of one number is a number."""
-    if any(isinstance(label, str) for label in labels):
-        return np.array(labels, object)
-    plain = [label.reshape(()) if label.size == 1 else label for label in labels]
-    for row, label in enumerate(plain):
-        if label.shape != plain[0].shape:
-            shapes = f"item {row} has a label of shape {label.shape}, item 0 one of shape {plain[0].shape}"
-            raise DataError(f"{shapes}: give one number for each example, or equally many")
-    return np.array(plain)
+    return np.stack(values)
 
 
 def _usual_scale(features: Inputs) -> float:

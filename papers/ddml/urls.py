@@ -1,7 +1,5 @@
 """URLs with a label each, 1 for phishing, and a split of them that no host is on both sides of."""
 
-import csv
-import gzip
 import hashlib
 import html
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 
 from harness import checks
 from incrowd import ConfigError, DataError
+from incrowd.data.reading import read_rows
 from papers.ddml.url_features import host_of
 
 PLACE = Path("phishing") / "urls.csv.gz"
@@ -46,12 +45,9 @@ def load_urls(folder: Path) -> Urls:
     if not path.is_file():
         remedy = f"put a table with the columns {','.join(_COLUMNS)} at {PLACE} in the data folder"
         raise ConfigError(field="data", value=str(folder), remedy=remedy)
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as lines:
-            header, *rows = csv.reader(lines)
-    except (OSError, EOFError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise DataError(f"{path} is no gzipped table: {error}") from error
-    if header != _COLUMNS or any(len(row) != 2 or row[0] not in ("0", "1") for row in rows):
+    table = read_rows(path)
+    rows = [cells for _, cells in table.rows]
+    if list(table.header) != _COLUMNS or any(row[0] not in ("0", "1") for row in rows):
         raise DataError(f"{path} is not a table of {','.join(_COLUMNS)} with labels 0 and 1")
     labels = np.array([int(label) for label, _ in rows], np.int64)
     if len(np.unique(labels)) < 2:

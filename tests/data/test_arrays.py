@@ -78,3 +78,26 @@ def test_whole_numbers_stay_whole_unless_they_are_scaled() -> None:
         from_arrays([[1.0], [2.0]], [0, 2**24 + 1])
     with pytest.raises(DataError, match=r"below 2\^63"):
         from_arrays(np.array([[2**63]], np.uint64), [0], classes=1)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], "list is empty: give at least one example"),
+        ([(np.zeros(2), 0, 1)], "item 0 is tuple: give pairs"),
+        ([(np.zeros(2), 0), (np.zeros(3), 1)], "item 1 has features of type float64 and shape"),
+        ([(np.zeros(2), 0), (np.zeros(2, int), 1)], "item 1 has features of type int64"),
+        ([(np.zeros(2), 0), ({"a": np.zeros(2)}, 1)], "item 1 has other inputs than item 0"),
+        ([(np.zeros(2), [0, 1]), (np.zeros(2), 1)], r"item 1 has a label of type int64 and shape \(\)"),
+        ({1, 2}, "set has no length or no indices"),
+    ],
+)
+def test_a_data_set_of_several_forms_is_refused(items: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_dataset(items, classes=2)
+
+
+def test_labels_of_a_data_set_may_mix_whole_numbers_and_fractions() -> None:
+    pairs = [((np.zeros(2), np.ones(1)), 1), ((np.ones(2), np.ones(1)), 2.5)]
+    examples = from_dataset(pairs)
+    assert (examples.labels.tolist(), len(examples.features)) == ([1.0, 2.5], 2)

@@ -1,16 +1,292 @@
-import gzip
-import importlib.util
-from dataclasses import replace
-from pathlib import Path
+"""Tables as hospitals have them: read by what is stated, in every kind of file, and matched by name."""
 
+import csv
+import gzip
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Clients, Columns, Reading, load_table
-from incrowd.errors import DataError
+from incrowd.data import (
+    Clients,
+    Columns,
+    Reading,
+    columns_of,
+    load_table,
+    read_features,
+    read_table,
+)
+from incrowd.data.fingerprints import digests_of_cells, table_cells
+from incrowd.data.reading import AS_USUAL
+from incrowd.errors import ConfigError, DataError
 
-COLUMNS = Columns(client="user", label="bought", classes=2)
+SCHEMA = columns_of(
+    {
+        "age": {"range": [0, 100], "missing": 50, "indicator": True},
+        "sex": {"levels": ["f", "m"], "other": True},
+        "admitted": {"dates": ["2020-01-01", "2020-01-10"], "to": [0, 1]},
+        "smoker": "yes/no",
+        "note": "ignore",
+    }
+)
+WARD = Columns(client="patient", label="died", classes=("no", "yes"), schema=SCHEMA)
+ROWS = """patient,note,age,sex,admitted,smoker,died
+007,"x, y",25,f,2020-01-01,yes,no
+12, ,,d,2020-01-06,no,yes
+007,NA,75.0,m,2020-01-03,1,no
+"""
+EXPECTED = [[-0.5, 0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 1, 0.5, 0], [0.5, 0, 0, 1, 0, 0.2, 1]]
+OTHERS = ROWS.replace("007", "3").replace("12,", "4,")
+
+
+def write(folder: Path, text: str | bytes, name: str = "ward.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def check_ward(data: Clients) -> None:
+    assert data.examples.features.tolist() == [pytest.approx(row) for row in EXPECTED]
+    assert data.examples.labels.tolist() == [0, 1, 0]
+    assert data.owners == ("007", "12")
+    assert [data.client(k).tolist() for k in range(2)] == [[0, 2], [1]]
+
+
+def test_a_table_is_read_by_what_is_stated(tmp_path: Path) -> None:
+    check_ward(load_table(write(tmp_path, ROWS), columns=WARD))
+    check_ward(load_table(write(tmp_path, gzip.compress(ROWS.encode()), "ward.csv.gz"), columns=WARD))
+
+
+def german(text: str) -> str:
+    return text.replace("x, y", "x").replace(",", ";").replace("75.0", "75,0")
+
+
+@pytest.mark.parametrize(
+    ("reading", "change"),
+    [
+        (Reading(delimiter=";", decimal=","), german),
+        (Reading(delimiter="\t"), lambda text: text.replace("x, y", "x. y").replace(",", "\t")),
+        (Reading(), lambda text: "\N{BOM}" + text),
+        (Reading(encoding="latin-1"), lambda text: text.replace("x, y", "Größe")),
+        (Reading(blanks="strip"), lambda text: text.replace(",f,", ", f ,").replace("007,", "007 ,")),
+        (Reading(missing_texts=("unknown",)), lambda text: text.replace(", ,,", ", ,Unknown,")),
+        (Reading(thousands="_"), lambda text: text),
+    ],
+)  # fmt: skip
+def test_a_table_is_read_as_it_is_written(tmp_path: Path, reading: Reading, change: Callable[[str], str]) -> None:
+    path = write(tmp_path, change(ROWS).encode(reading.encoding))
+    check_ward(load_table(path, columns=replace(WARD, reading=reading)))
+
+
+def test_the_same_table_is_recognised_whatever_its_marks(tmp_path: Path) -> None:
+    plain = write(tmp_path, "id,x,t\na,1234.5,u\nb,2,v\n", "plain.csv")
+    other = write(tmp_path, "t;x;id\nv;2,00;b\nu;1.234,50;a\n", "other.csv")
+    reading = Reading(delimiter=";", decimal=",", thousands=".")
+    assert known(other, reading) == known(plain)
+    assert known(other, replace(reading, thousands=None)) != known(plain)
+
+
+def known(path: Path, reading: Reading = AS_USUAL) -> list[tuple[int, ...]]:
+    """The digests of each row and its owner."""
+    rows = digests_of_cells(table_cells(path, "id", reading), ("x", "t"), "id", key=b"k")
+    return sorted(zip(*(part.tolist() for part in (rows.exact, rows.cells, rows.features, rows.owners)), strict=True))
+
+
+def test_cells_are_compared_as_what_they_say() -> None:
+    def bits(*cells: object) -> list[int]:
+        frame = pandas.DataFrame({"x": pandas.Series(cells, dtype=object)})
+        found: list[int] = table_cells(frame, "").values[:, 0].tolist()
+        return found
+
+    pandas = pytest.importorskip("pandas")
+    (one,) = bits("1")
+    assert bits("1.0", 1, 1.0, "1e0", "1.0000000001", np.float32(1), np.int64(1)) == [one] * 7
+    assert bits("", "NA", None, math.nan, "nan", pandas.NaT) == bits("") * 6
+    assert bits("0.1", np.float32(0.1), 0.1) == bits("0.1") * 3
+    assert bits("-0", 0.0, "0") == bits("0") * 3
+    different = bits("", "1", "0", "yes", "no", True, "1.5", 2**53, 2**60, date(2020, 1, 1), Decimal("2.5"))
+    assert len(set(different)) == len(different)
+    assert bits(True, "True", "2020-01-01", "yes") == bits(True, True, date(2020, 1, 1), "yes")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("25,f", "101,f"), "line 2: age = '101' is outside of the stated range, 0 to 100"),
+        (("25,f", "25,"), "line 2: sex = ''.*is missing"),
+        (("75.0", "7_5"), "line 4: age = '7_5' is not a number"),
+        (("75.0", "NA "), "line 4: age = 'NA ' has blanks around it"),
+        (("\n12,", "\nNA,"), "line 3: patient = 'NA' says that it is missing; say whose row it is"),
+        (("\n12,", "\n12 ,"), "line 3: patient = '12 ' has blanks around it"),
+        (("2020-01-06", "2020-01-11"), "line 3: admitted = '2020-01-11' is outside"),
+        (("2020-01-06,no", "2020-01-06,maybe"), "line 3: smoker = 'maybe' says neither yes"),
+        (("note,age", "note,note"), "more than one column 'note'"),
+        (("note,age", "note,Age"), "has no column 'age': name one of patient, note, Age"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    assert change[0] in ROWS
+    with pytest.raises(DataError, match=f"ward.csv.*{message}"):
+        load_table(write(tmp_path, ROWS.replace(*change, 1)), columns=WARD)
+
+
+def test_a_test_table_is_matched_by_name(tmp_path: Path) -> None:
+    lines = [line.split(",") for line in OTHERS.replace("x, y", "x").splitlines()]
+    turned = "\n".join(",".join(["extra", *reversed(line)]) for line in lines)
+    data = load_table(write(tmp_path, ROWS), columns=WARD, test=write(tmp_path, turned, "test.csv"))
+    assert data.test is not None
+    assert data.test.features.tolist() == data.examples.features.tolist()
+    assert data.test.labels.tolist() == data.examples.labels.tolist()
+
+
+def test_control_by_position_a_reordered_test_table_would_be_another(tmp_path: Path) -> None:
+    text = "patient,b,a,y\n1,2,3,0\n"
+    columns = Columns(client="patient", label="y", classes=2)
+    held, _ = read_table(write(tmp_path, text), columns)
+    assert held.features.tolist() == [[2, 3]]  # in the order of its own header
+    data = load_table(
+        write(tmp_path, "patient,a,b,y\n9,3,2,0\n", "train.csv"), columns=columns, test=tmp_path / "ward.csv"
+    )
+    assert data.test is not None
+    assert data.test.features.tolist() == [[3, 2]]
+
+
+def test_a_column_that_the_test_table_lacks_is_named(tmp_path: Path) -> None:
+    test = write(tmp_path, OTHERS.replace("smoker", "smokes"), "test.csv")
+    with pytest.raises(DataError, match=r"test.csv has no column 'smoker': name one of patient, note"):
+        load_table(write(tmp_path, ROWS), columns=WARD, test=test)
+
+
+def test_test_clients_who_also_train_are_refused_and_not_named(tmp_path: Path) -> None:
+    table, test = write(tmp_path, ROWS), write(tmp_path, OTHERS.replace("\n3,", "\n007,", 1), "test.csv")
+    with pytest.raises(DataError, match=r"test.csv: its column 'patient' has clients who also train, so it") as refused:
+        load_table(table, columns=WARD, test=test, clients=2)
+    assert "007" not in str(refused.value)
+    with pytest.raises(DataError, match=r"has clients who also train \(007\)"):
+        load_table(table, columns=WARD, test=test, public=True)
+    shared = load_table(table, columns=WARD, test=test, public=True, test_clients="shared")
+    assert shared.describe()["test_set"] == "clients who may also train, so it is not unseen"
+    assert load_table(table, columns=WARD, test=write(tmp_path, OTHERS, "t.csv")).describe()["test_set"] == (
+        "3 examples, public: held by the server, not by any client"
+    )
+
+
+def test_the_same_client_is_found_whatever_kind_of_table_it_is_in(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = Columns(client="patient", label="y", classes=2)
+    frame = pandas.DataFrame({"patient": [7.0, 8.0], "x": [1, 2], "y": [0, 1]})
+    with pytest.raises(DataError, match="data frame: its column 'patient' has clients who also train"):
+        load_table(write(tmp_path, "patient,x,y\n7,1,0\n"), columns=columns, test=frame)
+
+
+def many(folder: Path, clients: int = 20) -> Path:
+    rows = [f"p{place:02},{place},{place % 2}" for place in range(clients) for _ in range(3)]
+    return write(folder, "\n".join(["patient,x,y", *rows]), "many.csv")
+
+
+def test_whole_clients_are_held_out(tmp_path: Path) -> None:
+    columns = Columns(client="patient", label="y", classes=2)
+    data = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
+    assert data.test is not None
+    assert (data.clients, len(data.test)) == (16, 12)
+    train = {float(x) for k in range(16) for x in data.examples.features[data.client(k), 0]}
+    assert not train & set(data.test.features[:, 0].tolist())
+    assert [f"p{int(data.examples.features[data.client(k)[0], 0]):02}" for k in range(16)] == list(data.owners or ())
+    again = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
+    assert again.owners == data.owners
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "holdout_clients = 0.2: a share of private clients tells how many there are"),
+        ({"public": True, "test": "many.csv"}, "there is a test table already"),
+        ({"public": True, "holdout_clients": 1.5}, "holdout_clients = 1.5: give a number between 0 and 1"),
+        ({"public": True, "holdout_clients": 0.99}, "holdout_clients = 0.99: leave at least one client"),
+    ],
+)
+def test_what_cannot_be_held_out_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    columns = Columns(client="patient", label="y", classes=2)
+    with pytest.raises(ConfigError, match=message):
+        load_table(many(tmp_path), columns=columns, **{"holdout_clients": 0.2, **fields})
+
+
+def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
+    columns = Columns(client="patient", label="y", classes=2)
+    path = many(tmp_path, 2)
+    assert load_table(path, columns=columns, names=("p00", "p01")).owners == ("p00", "p01")
+    for names, message in (
+        (("p01", "p00"), "give them in order: p00, p01"),
+        (("p00", "p02"), "these are not the clients in the table, which are for their owner to see"),
+        (("p00",), "these are not the clients in the table, which are for their owner to see"),
+        (("p00", "../x"), r"names = '\.\./x': it is to be a folder's: use up to 64 letters"),
+        (("p00", "P00"), "two of them are the same folder where case does not count"),
+        (("p00", "server"), "names = 'server': it is to be a folder's"),
+        (("p00", "text"), "names = 'text': it is to be a folder's"),
+        (("p00", "the server"), "names = 'the server': it is to be a folder's"),
+        (("con", "p00"), "names = 'con': it is to be a folder's"),
+        (("p00", "p01."), "it is to be a folder's"),
+        (("p00", ".p"), "it is to be a folder's"),
+        (("", "p01"), "it is to be a folder's"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_table(path, columns=columns, names=names)
+    with pytest.raises(ConfigError, match="these are not the clients in the table: they are p00, p01"):
+        load_table(path, columns=columns, names=("x",), public=True)
+
+
+def test_features_are_read_without_clients_and_labels(tmp_path: Path) -> None:
+    lines = [",".join(line.split(",")[2:6]) for line in ROWS.replace("x, y", "x").splitlines()]
+    path = write(tmp_path, "\n".join(lines))
+    assert read_features(path, WARD).tolist() == [pytest.approx(row) for row in EXPECTED]
+    with pytest.raises(DataError, match="has a header and no rows"):
+        read_features(write(tmp_path, lines[0]), WARD)
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(st.integers(0, 100) | st.none(), st.sampled_from("fmx")), min_size=1, max_size=5))
+def test_a_row_is_read_alone(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int | None, str]]) -> None:
+    """What a row becomes is the same whatever rows are beside it."""
+    columns = Columns(client="p", label="y", classes=2, schema={name: SCHEMA[name] for name in ("age", "sex")})
+    path = tmp_path_factory.getbasetemp() / "alone.csv"
+    lines = [f"p,{'' if age is None else age},{sex},0" for age, sex in rows]
+    path.write_text("\n".join(["p,age,sex,y", *lines]))
+    together = read_table(path, columns)[0].features.tolist()
+    for line, found in zip(lines, together, strict=True):
+        path.write_text(f"p,age,sex,y\n{line}\n")
+        assert read_table(path, columns)[0].features.tolist() == [found]
+
+
+def test_an_error_names_the_row_of_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [dict(zip(ROWS.splitlines()[0].split(","), line, strict=True)) for line in csv.reader(ROWS.splitlines()[1:])]
+    frame, stated = (
+        pandas.DataFrame(rows),
+        replace(WARD, schema=columns_of({"sex": {"levels": ["f", "m"]}}), features=("sex",)),
+    )
+    with pytest.raises(DataError, match=r"data frame, row 2: sex = 'q' is none of"):
+        load_table(frame.assign(sex=["f", "q", "m"]), columns=stated)
+    with pytest.raises(DataError, match=r"row 2: patient = nan says that it is missing"):
+        load_table(frame.assign(patient=["a", math.nan, "b"]), columns=WARD)
+    with pytest.raises(DataError, match=r"row 1: patient = 1.5 is a number with a fraction"):
+        load_table(frame.assign(patient=[1.5, 2, 3]), columns=WARD)
+    with pytest.raises(DataError, match="has a column 7: give each a text as its name"):
+        load_table(pandas.DataFrame({7: [1]}), columns=WARD)
+    with pytest.raises(DataError, match="list is no table: give a path, a data frame or rows as dicts"):
+        load_table([1], columns=WARD)
+
+
+SHOP = Columns(client="user", label="bought", classes=2)
 TABLE = """user,age,bought,spent
 bob,31,1,2.5
 ann,44,0,-1e3
@@ -19,37 +295,28 @@ bob,20,0,0
 """
 
 
-def load(folder: Path, text: str | bytes, columns: Columns = COLUMNS, name: str = "shop.csv") -> Clients:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return load_table(path, columns=columns)
+def load(folder: Path, text: str | bytes, columns: Columns = SHOP, name: str = "shop.csv") -> Clients:
+    return load_table(write(folder, text, name), columns=columns)
 
 
 def check_shop(data: Clients) -> None:
-    assert data.clients == 2
-    assert [data.client(k).tolist() for k in range(2)] == [[1], [0, 2]]
+    assert [data.client(k).tolist() for k in range(data.clients)] == [[1], [0, 2]]
     assert data.examples.features.tolist() == [[31, 2.5], [44, -1000], [20, 0]]
-    assert data.examples.labels.tolist() == [1, 0, 0]
-    assert (data.examples.features.dtype.name, data.examples.labels.dtype.name) == ("float32", "int64")
-    assert data.examples.classes == 2
+    assert (data.examples.labels.tolist(), data.examples.features.dtype.name) == ([1, 0, 0], "float32")
 
 
 @pytest.mark.parametrize("text", [TABLE, "\N{BOM}" + TABLE, TABLE.replace("\n", "\r\n"), TABLE.replace("bob", '"bob"')])
-def test_a_table_becomes_a_federated_data_set(tmp_path: Path, text: str) -> None:
-    data = load(tmp_path, text)
-    check_shop(data)
-    assert (data.name, data.test) == ("shop.csv", None)
+def test_without_a_schema_columns_are_numbers(tmp_path: Path, text: str) -> None:
+    check_shop(load(tmp_path, text))
 
 
-def test_a_test_table_is_held_by_the_server(tmp_path: Path) -> None:
-    load(tmp_path, TABLE)
-    held = tmp_path / "held.csv"
-    held.write_text("user,age,bought,spent\nzoe,1,0,2\n")
-    data = load_table(str(tmp_path / "shop.csv"), columns=COLUMNS, test=str(held))
-    assert data.test is not None
-    assert data.clients == 2
-    assert data.test.features.tolist() == [[1, 2]]
-    assert data.describe()["test_set"] == "1 examples, public: held by the server, not by any client"
+WRITTEN = st.lists(
+    st.tuples(
+        st.text(st.characters(codec="utf-8"), min_size=1), st.floats(-(2.0**90), 2.0**90, width=32), st.integers(0, 1)
+    ),
+    min_size=1,
+)
+HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 
 
 @pytest.mark.parametrize(
@@ -99,27 +366,16 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, messa
     assert str(tmp_path / name) in str(error.value)
 
 
-ROWS = st.lists(
-    st.tuples(
-        st.text(st.characters(codec="utf-8"), min_size=1), st.floats(-(2.0**90), 2.0**90, width=32), st.integers(0, 1)
-    ),
-    min_size=1,
-)
-
-
 @pytest.mark.slow
-@given(ROWS)
+@given(WRITTEN)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int]]) -> None:
     lines = ['"' + name.replace('"', '""') + f'",{number!r},{label}' for name, number, label in rows]
     text = "\n".join(["user,age,bought", *lines])
-    columns = replace(COLUMNS, reading=Reading(blanks="keep", missing_texts=("",)))
+    columns = replace(SHOP, reading=Reading(blanks="keep", missing_texts=("",)))
     data = load(tmp_path_factory.getbasetemp(), text, columns)
     assert data.examples.features[:, 0].tolist() == [number for _, number, _ in rows]
     assert data.examples.labels.tolist() == [label for *_, label in rows]
     assert data.clients == len({name for name, *_ in rows})
-
-
-HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 
 
 @pytest.mark.skipif(not HAS_PYARROW, reason="pyarrow is not installed")
@@ -127,9 +383,9 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     columns = {"user": ["bob", "ann", "bob"], "age": [31, 44, 20], "bought": [1, 0, 0], "spent": [2.5, -1e3, 0.0]}
     parquet.write_table(arrow.table(columns), tmp_path / "shop.parquet")
-    check_shop(load_table(tmp_path / "shop.parquet", columns=COLUMNS))
+    check_shop(load_table(tmp_path / "shop.parquet", columns=SHOP))
     parquet.write_table(arrow.table({**columns, "age": [31, None, 20]}), tmp_path / "hole.parquet")
     with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is missing"):
-        load_table(tmp_path / "hole.parquet", columns=COLUMNS)
+        load_table(tmp_path / "hole.parquet", columns=SHOP)
     with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
         load(tmp_path, b"not parquet", name="bad.parquet")
