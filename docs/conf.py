@@ -45,7 +45,6 @@ PACKAGES = (
     "incrowd.drawdiscard",
     "incrowd.cli",
     "incrowd.runs.search",
-    "incrowd.runs.space",
     "incrowd.runs.sweep",
 )
 

@@ -33,13 +33,10 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step, constant, growing, listed
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
-    from incrowd.runs.config import Private, RunOptions
+    from incrowd.runs.config import LocalRecords, Private, PrivateRecords, RunOptions, Stop
     from incrowd.runs.data_config import Parties, Table
-    from incrowd.runs.result import Result
-    from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloRunOptions
-    from incrowd.runs.stopping import Stop
-    from incrowd.settings.local import Local
-    from incrowd.settings.server import ServerOptimizer
+    from incrowd.runs.predict import Result
+    from incrowd.settings import Local, ServerOptimizer
 
 __version__ = "0.1.0.dev0"
 
@@ -86,7 +83,6 @@ __all__ = [
     "SeededRandomness",
     "Server",
     "ServerOptimizer",
-    "SiloRunOptions",
     "Specification",
     "Statement",
     "Step",
@@ -104,16 +100,9 @@ __all__ = [
 _HOMES = {
     "incrowd._random": ("Randomness", "SeededRandomness", "Stream", "SystemRandomness"),
     "incrowd.runs.data_config": ("Parties", "Table"),
-    "incrowd.runs.result": ("Result",),
-    "incrowd.runs.silo_config": (
-        "LocalRecords",
-        "PrivateRecords",
-        "SiloRunOptions",
-    ),
-    "incrowd.runs.stopping": ("Stop",),
-    "incrowd.runs.config": ("Private", "RunOptions"),
-    "incrowd.settings.local": ("Local",),
-    "incrowd.settings.server": ("ServerOptimizer",),
+    "incrowd.runs.predict": ("Result",),
+    "incrowd.runs.config": ("LocalRecords", "Private", "PrivateRecords", "RunOptions", "Stop"),
+    "incrowd.settings": ("Local", "ServerOptimizer"),
     "incrowd.data.clients": ("Clients", "load_table"),
     "incrowd.data.columns": ("Columns",),
     "incrowd.estimators": ("PrivateClassifier", "PrivateRegressor"),

@@ -26,12 +26,11 @@ from incrowd.data.clients import MEASURED
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.learning import mlp
-from incrowd.runs.build import processors
-from incrowd.runs.clip_config import NormalisedSection
-from incrowd.runs.config import Private, RunOptions
+from incrowd.runs.config import NormalisedSection, Private, RunOptions
 from incrowd.runs.identity import declare_public
-from incrowd.runs.result import Result
-from incrowd.settings.local import Local
+from incrowd.runs.predict import Result
+from incrowd.runs.sources import processors
+from incrowd.settings import Local
 
 ValueRange = tuple[float, float]
 

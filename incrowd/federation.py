@@ -1,4 +1,4 @@
-"""The front door: a module, clients, a promise, and a folder in which it is kept."""
+"""The front door: a module, clients, a promise, and a folder for the run."""
 
 import copy
 import json
@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 from incrowd.data import Clients
@@ -16,54 +15,53 @@ from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.sampling import Schedule
-from incrowd.runs.build import NOTHING, Given
-from incrowd.runs.config import Config, GivenModel, Private, RunOptions
+from incrowd.runs.config import (
+    AnyConfig,
+    Config,
+    GivenModel,
+    LocalRecords,
+    Private,
+    PrivateRecords,
+    RunOptions,
+    SiloConfig,
+    Stop,
+)
 from incrowd.runs.data_config import GivenData, Parties, Table
-from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.folder import DATABASE, Summary
-from incrowd.runs.own_loop import OwnLoop
-from incrowd.runs.progress import progress as shown
-from incrowd.runs.progress import say
-from incrowd.runs.recipes import config_of, with_recipe
-from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import tables
-from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloConfig, SiloRunOptions
-from incrowd.runs.stopping import Stop
-from incrowd.runs.trackers import Tracker
-from incrowd.settings.local import GIVEN, Local
-from incrowd.settings.server import ServerOptimizer
+from incrowd.runs.sources import NOTHING, Given
+from incrowd.runs.trackers import Tracker, say
+from incrowd.runs.trackers import progress as shown
+from incrowd.settings import GIVEN, Local, Section, ServerOptimizer
+
+if TYPE_CHECKING:
+    from incrowd.runs.own_loop import OwnLoop
+    from incrowd.runs.predict import Result
 
 LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
-
-
-class Sections(TypedDict, total=False):
-    """What a federation may be told beside what it promises: what the server does with a mean, how it is executed and
-    reported, and when the rounds may end early.
-    """
-
-    server: ServerOptimizer | None
-    run: RunOptions | SiloRunOptions | None
-    stop: Stop | None
 
 
 class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
     `data` are `Clients`, or a `Table` in a file, which is read when a run begins; or `Parties` elsewhere, who are asked
-    over a network (`incrowd.flower.serve`). `module` is any module of torch whose
-    gradient is per example; it starts with its own weights, and its frozen part stays as it is. With `Private` whole
-    clients are protected, with `PrivateRecords` each record of every client, who is then a silo with a ledger and a
-    budget of its own. `loss` is a name, a function of outputs and labels that gives the mean over the examples, or a
-    loss of torch; unless it is given it follows from the labels. There may be more sections: `server`
-    (`ServerOptimizer`), `run` (`RunOptions`, of silos `SiloRunOptions`) and `stop` (`Stop`), which says when the rounds
-    end early.
+    over a network (`incrowd.flower.serve`). `module` is any module of torch whose gradient is per example; it starts
+    with its own weights, and its frozen part stays as it is. With `Private` whole clients are protected, with
+    `PrivateRecords` each record of every client, who is then a silo with a ledger and a budget of its own. `local` says
+    how a client trains (`Local`, of silos `LocalRecords`), `server` how the server moves along a mean, `run` how the
+    run is executed and reported, and `stop` when the rounds end early. `loss` is a name, a function of outputs and
+    labels that gives the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
-    Edge cases: whatever cannot be used is a `ConfigError` or a `DataError`, before anything is written or spent. A
-    folder in which a run with other settings, another module or other data was begun is refused.
+    Edge cases: unusable arguments are a `ConfigError` or a `DataError`, before anything is written or spent. A folder
+    in which a run with other settings, another module or other data was begun is refused.
     """
+
+    settings: AnyConfig
+    given: Given
+    schedule: Schedule | None
 
     def __init__(
         self,
@@ -73,33 +71,18 @@ class Federation:
         privacy: Private | PrivateRecords,
         local: Local | LocalRecords | None = None,
         loss: LossLike | None = None,
-        **sections: Unpack[Sections],
+        server: ServerOptimizer | None = None,
+        run: RunOptions | None = None,
+        stop: Stop | None = None,
     ) -> None:
         _a(data, (Clients, Table, Parties), "data")
         model = module if isinstance(module, Model) else Model(_module(module))
-        given: dict[str, Any] = {"local": local, **sections}
         of_records = isinstance(privacy, PrivateRecords)
-        kind = SiloConfig if of_records else Config
-        kinds: dict[str, type] = {
-            "local": LocalRecords if of_records else Local,
-            "server": ServerOptimizer,
-            "run": SiloRunOptions if of_records else RunOptions,
-            "stop": Stop,
-        }
-        for name, value in given.items():
-            if name not in kinds:
-                known = ", ".join(("privacy", "local", "loss", *Sections.__annotations__))
-                raise ConfigError(field=name, value=value, remedy=f"there is no such argument; known are {known}")
-            _a(value, (type(None), kinds[name]), name)
-        self.settings: Config | SiloConfig = kind(
-            data=GivenData() if isinstance(data, Clients) else data,
-            model=GivenModel(),
-            privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
-            **{name: value for name, value in given.items() if value is not None},
-        )
-        self.schedule: Schedule | None = None
-
+        sections = _sections(privacy, local, server=server, run=run, stop=stop, records=of_records)
+        its_data = GivenData() if isinstance(data, Clients) else data
+        self.settings = (SiloConfig if of_records else Config)(data=its_data, model=GivenModel(), **sections)
         self.given = Given(data=data if isinstance(data, Clients) else None, model=model)
+        self.schedule = None
         if loss is not None:
             self._take(loss)
 
@@ -112,35 +95,26 @@ class Federation:
         privacy: Private,
         module: nn.Module | None = None,
         local: Local | None = None,
-        **sections: Unpack[Sections],
+        server: ServerOptimizer | None = None,
+        run: RunOptions | None = None,
+        stop: Stop | None = None,
     ) -> "Federation":
-        """A federation with settings that suit it (`incrowd.runs.recipes`), found from what everybody may know of it.
+        """A federation with settings that suit it (`incrowd.runs.recipes`), found from public facts about it.
 
-        `privacy` states the budget, and more if it likes: what is stated here stays as it is. With a `module` the
-        recipe says how to train it.
+        `privacy` states the budget, and more if it likes: stated values stay as they are. The name of a loss is a part
+        of `local`. With a `module` the recipe says how to train it.
         """
+        from incrowd.runs.recipes import with_recipe
+
         _a(data, (Clients, Table), "data")
         _a(privacy, (Private,), "privacy")
         model = None if module is None else Model(_module(module))
         given = Given(data=data if isinstance(data, Clients) else None, model=model)
-        kinds: dict[str, type] = {
-            "privacy": Private,
-            "local": Local,
-            "server": ServerOptimizer,
-            "run": RunOptions,
-            "stop": Stop,
-        }
         stated: dict[str, Any] = {"data": {"name": "given"} if isinstance(data, Clients) else _stated(data)}
         if model is not None:
             stated["model"] = {"kind": "given"}
-        for name, value in {"privacy": privacy, "local": local, **sections}.items():
-            if name not in kinds:
-                remedy = f"there is no such argument; known are module, {', '.join(kinds)}"
-                named = "a recipe takes its name, as a part of local: local = Local(loss = ...)"
-                raise ConfigError(field=name, value=value, remedy=named if name == "loss" else remedy)
-            section = _a(value, (type(None), kinds[name]), name)
-            if section is not None:
-                stated[name] = _stated(section)
+        sections = _sections(privacy, local, server=server, run=run, stop=stop, records=False)
+        stated |= {name: _stated(section) for name, section in sections.items()}
         federation = cls.from_tables(with_recipe(stated, recipe, given=given))
         federation.given = given
         return federation
@@ -149,14 +123,16 @@ class Federation:
     def from_settings(
         cls, path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None
     ) -> "Federation":
-        """What a TOML file describes, with `key=value` overrides and another data folder; without a file, the
+        """The federation of a TOML file, with `key=value` overrides and another data folder; without a file, the
         demonstration.
         """
         return cls.from_tables(tables(path, overrides=overrides, data=data))
 
     @classmethod
     def from_tables(cls, settings: Mapping[str, Any]) -> "Federation":
-        """What the tables of a TOML file describe."""
+        """The federation that the tables of a TOML file describe."""
+        from incrowd.runs.recipes import config_of
+
         if not isinstance(settings, Mapping):
             raise ConfigError(
                 field="settings", value=settings, remedy="give the tables of a TOML file, a dict of dicts"
@@ -175,8 +151,10 @@ class Federation:
         """A new run in a folder; nothing is spent yet."""
         return Run.create(self.settings, folder, given=self.given, schedule=self.schedule)
 
-    def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
+    def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> "Result":
         """Train to the end, from wherever the run in this folder stands, and give the result."""
+        from incrowd.runs.predict import Result
+
         if not isinstance(folder, str | Path):
             raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self.run_in(Path(folder))
@@ -185,7 +163,7 @@ class Federation:
         say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
 
-    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> OwnLoop:
+    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> "OwnLoop":
         """The rounds of the run in a folder, new or begun, for a training loop of your own.
 
         >>> with federation.session("out/own") as session:  # doctest: +SKIP
@@ -193,10 +171,14 @@ class Federation:
         ...         now.submit({client: trained(now.module(), *now.examples(client)) for client in now.cohort})
         >>> result = federation.result("out/own")  # doctest: +SKIP
         """
+        from incrowd.runs.own_loop import OwnLoop
+
         return OwnLoop(self.run_in(Path(folder)), [*([shown(sys.stderr)] if progress else []), *watchers])
 
-    def result(self, folder: Path | str) -> Result:
+    def result(self, folder: Path | str) -> "Result":
         """The result of the finished run in a folder."""
+        from incrowd.runs.predict import Result
+
         return Result.of(self.run_in(Path(folder)))
 
     def evaluate(
@@ -211,6 +193,8 @@ class Federation:
         """Measure the model of the finished run in a folder on the clients' own examples, noised and charged to the
         ledger of the data: see `incrowd.runs.evaluation`.
         """
+        from incrowd.runs.evaluation import EvaluationConfig
+
         wanted = EvaluationConfig(epsilon=epsilon, delta=delta, loss_bound=loss_bound, by_class=by_class)
         return self.run_in(Path(folder)).evaluate(wanted)
 
@@ -244,8 +228,21 @@ class Federation:
             self.given = replace(self.given, loss=as_loss(loss))
 
 
-def _stated(section: BaseModel) -> dict[str, Any]:
-    """What somebody stated in a section, as a file would have it."""
+def _sections(privacy: Any, local: Any, *, server: Any, run: Any, stop: Any, records: bool) -> dict[str, Any]:
+    """The sections that are given, each of its kind."""
+    kinds: dict[str, tuple[Any, tuple[type, ...]]] = {
+        "privacy": (privacy, (Private, PrivateRecords)),
+        "local": (local, (LocalRecords if records else Local, type(None))),
+        "server": (server, (ServerOptimizer, type(None))),
+        "run": (run, (RunOptions, type(None))),
+        "stop": (stop, (Stop, type(None))),
+    }
+    found = {name: _a(value, allowed, name) for name, (value, allowed) in kinds.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _stated(section: Section) -> dict[str, Any]:
+    """The stated values of a section, as a file would have them."""
     stated = section.model_dump(exclude_unset=True)
     return stated | ({"name": section.name} if isinstance(section, Table) else {})
 
@@ -259,13 +256,12 @@ def _module(module: Any) -> nn.Module:
 def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
     if not isinstance(value, kinds):
         named = (f"incrowd.{kind.__name__}" for kind in kinds if kind is not type(None))
-        remedy = f"give {' or '.join(named)}"
-        raise ConfigError(field=field, value=type(value).__name__, remedy=remedy)
+        raise ConfigError(field=field, value=type(value).__name__, remedy=f"give {' or '.join(named)}")
     return value
 
 
 def _differing(section: str, wanted: Any, kept: Any) -> str:
-    """The first setting that is another one, and what it was."""
+    """The first setting that is another one, and its old value."""
     if isinstance(wanted, dict) and isinstance(kept, dict):
         for name in wanted:
             if wanted[name] != kept.get(name):

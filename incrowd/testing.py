@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 from incrowd._random import Floats, KeyedStream, SeededRandomness
 from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.privacy.account.events import mechanisms
-from incrowd.settings.server import ServerOptimizer as Settings
+from incrowd.settings import ServerOptimizer as Settings
 from incrowd.types import Accountant, ClipFunction, DataSource, Sampler, ServerOptimizer
 
 __all__ = ["check_accountant", "check_clip", "check_data_source", "check_sampler", "check_server_optimizer"]

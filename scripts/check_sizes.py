@@ -32,7 +32,8 @@ def _in_function(node: Function, name: str) -> Iterator[str]:
     lines = _length(node) - (_length(node.body[0]) if ast.get_docstring(node) is not None else 0)
     if lines > FUNCTION_LINES:
         yield f"{name} has {lines} lines, at most {FUNCTION_LINES}"
-    parameters = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+    named = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    parameters = sum(one.arg not in ("self", "cls") for one in named)
     if parameters > PARAMETERS and not _is_command(node):
         yield f"{name} has {parameters} parameters, at most {PARAMETERS}: make it a dataclass"
 

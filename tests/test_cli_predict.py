@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from incrowd.runs.prediction import labels_of, predict
-from incrowd.runs.result import Result
+from incrowd.runs.predict import Result, labels_of, predict
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
 from tests.command import Command, command

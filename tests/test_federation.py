@@ -71,7 +71,7 @@ def test_a_module_and_clients_in_a_result_out(tmp_path: Path, capsys: pytest.Cap
 def test_killed_and_called_again_it_goes_on(tmp_path: Path, round: int) -> None:
     """With a module that is drawn anew: the run remembers the one that it began with."""
     whole = federation(run=SEEDED).train(tmp_path / "whole", progress=False)
-    place = Place("runs/client_work.py", "step", "call", round)
+    place = Place("runs/work.py", "step", "call", round)
     again = federation(run=SEEDED)
     assert status_of(start(lambda: killed_in(place, lambda: again.train(tmp_path / "run")))) == -signal.SIGKILL
     result = federation(run=SEEDED, module=module(seed=99)).train(tmp_path / "run", progress=False)
@@ -190,7 +190,7 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
         data,
         local=incrowd.LocalRecords(learning_rate=0.5, batch_size=20),
         privacy=incrowd.PrivateRecords(epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
-        run=incrowd.SiloRunOptions(threads=1, plot=False),
+        run=incrowd.RunOptions(threads=1, plot=False),
     ).train(tmp_path / "run", progress=False)
     spent = result.summary["epsilon_by_silo"]
     assert [round(epsilon) for epsilon in spent.values()] == [1, 4]
@@ -230,9 +230,18 @@ def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
     assert federation.train(tmp_path / "run", progress=False).summary["rounds"] == 2
 
 
-def test_a_recipe_refuses_what_is_no_argument() -> None:
-    with pytest.raises(ConfigError, match=r"rounds = 3: there is no such argument"):
-        incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), rounds=3)  # type: ignore[call-arg]  # on purpose
-    given: dict[str, Any] = {"loss": "logistic"}
-    with pytest.raises(ConfigError, match=r"loss = 'logistic': a recipe takes its name, as a part of local"):
-        incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), **given)
+def test_an_unknown_argument_is_refused_by_its_name() -> None:
+    given: dict[str, Any] = {"serve": None}
+    with pytest.raises(TypeError, match="serve"):
+        incrowd.Federation(module(), clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), **given)
+
+
+def test_a_result_shows_spending_quality_and_its_folder(tmp_path: Path) -> None:
+    whole = federation(privacy=incrowd.Private(epsilon=50, delta=1e-3, rounds=2, room=5.0)).train(
+        tmp_path / "run", progress=False
+    )
+    shown = repr(whole)
+    assert shown.startswith(f"Result(accuracy {whole.accuracy:.4f} (baseline ")
+    assert f"epsilon {whole.epsilon:.4g} spent, {whole.left:.4g} left, folder='{tmp_path / 'run'}')" in shown
+    assert whole.left is not None
+    assert 5.0 <= whole.left < 6.0

@@ -9,7 +9,7 @@ from torch import nn
 
 import incrowd
 from incrowd.errors import ConfigError
-from incrowd.runs.prediction import predict
+from incrowd.runs.predict import predict
 from tests.attacks import shop
 
 pandas = pytest.importorskip("pandas")

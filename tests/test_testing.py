@@ -19,7 +19,7 @@ from incrowd.privacy.mechanism.clipping import (
     clip_rows,
 )
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.settings.server import BUILT_IN
+from incrowd.settings import BUILT_IN
 from incrowd.testing import (
     check_accountant,
     check_clip,

@@ -1,7 +1,8 @@
-"""The files that a reader of one round opens: the bounds may only fall; the aim is 15 each."""
+"""The files that a reader of one round, or of one setting, opens: the bounds may only fall."""
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,18 +14,18 @@ from torch import nn
 import incrowd
 from incrowd.algorithms.silos import Silo
 from incrowd.runs import settings
-from incrowd.runs.client_work import LedgerSession
 from incrowd.runs.run import Run
+from incrowd.runs.work import LedgerSession
 
 PACKAGE = str(Path(incrowd.__file__).parent)
-ROUND, ANSWER = 35, 33
+ROUND, ANSWER, SETTING = 35, 33, 72
 
 
 def passed(function: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:
     """The function, which notes the package's files that its latest call passed."""
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+        if event == "call" and frame.f_code.co_name != "<module>" and frame.f_code.co_filename.startswith(PACKAGE):
             seen.add(frame.f_code.co_filename)
 
     def traced(*given: Any, **named: Any) -> Any:
@@ -67,3 +68,19 @@ def test_an_answer_of_a_silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     files = files_of(Silo, "answer", lambda: federation.train(tmp_path / "run", progress=False), monkeypatch)
     assert {"algorithms/silos.py", "privacy/records.py", "privacy/ledger/ledger.py"} <= files
     assert len(files) <= ANSWER, sorted(files)
+
+
+def test_a_setting_on_its_way_to_the_engine(tmp_path: Path) -> None:
+    """From the file of settings to the moment before the first round."""
+
+    def begun(folder: Path) -> None:
+        run = Run.create(settings.load(None, overrides=["privacy.rounds=3", "run.threads=1"]), folder)
+        with closing(run.rounds()) as rounds:
+            next(rounds)
+
+    begun(tmp_path / "first")  # files that are read once in a process are read now
+    seen: set[str] = set()
+    passed(begun, seen)(tmp_path / "run")
+    files = {str(Path(path).relative_to(PACKAGE)) for path in seen}
+    assert {"settings.py", "runs/settings.py", "runs/build.py", "learning/engine.py"} <= files
+    assert len(files) <= SETTING, sorted(files)

@@ -22,7 +22,7 @@ from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.release import Carry, PrivateRun, Release
-from incrowd.settings.server import ServerOptimizer
+from incrowd.settings import ServerOptimizer
 
 Arrays = Mapping[str, NDArray[np.generic]]
 

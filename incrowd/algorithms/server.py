@@ -12,7 +12,7 @@ import numpy as np
 from incrowd import _extensions
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.settings.server import ServerOptimizer
+from incrowd.settings import ServerOptimizer
 from incrowd.types import ServerOptimizer as Optimizer
 
 Memory = Mapping[str, Floats]

@@ -21,7 +21,7 @@ from incrowd.errors import IncrowdError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.work import ClientWork
 
 _TRIALS, _QUICK = 20_000, 4_000
 _MOST_ROUNDS = 12_000

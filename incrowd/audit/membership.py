@@ -28,7 +28,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.work import ClientWork
 
 MODELS, FEW_MODELS = 64, 24
 """So many federations are trained; an attacker on one of them has seen all others."""

@@ -23,7 +23,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip
 from incrowd.privacy.release import PrivateRun, Release
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.work import ClientWork
 
 ROUNDS = 3
 """So many rounds are looked at: noise differs from round to round, and so may a broken one."""

@@ -27,14 +27,14 @@ from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import chosen
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.sampling import fewest
-from incrowd.runs.silo_build import SiloFederation
+from incrowd.runs.silo_work import SiloWork
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordTargets:
     """The records of some silos that are in or out by a coin: the first of each, so many as may be missing."""
 
-    federation: SiloFederation
+    federation: SiloWork
     unit: ClassVar[str] = "record"
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class RecordTargets:
             state, _ = algorithm.apply(state)
         return self.federation.model.with_weights(state.published)
 
-    def without(self, inside: NDArray[np.bool_], randomness: SeededRandomness) -> SiloFederation:
+    def without(self, inside: NDArray[np.bool_], randomness: SeededRandomness) -> SiloWork:
         """The silos without the targets that are out; their plans are what they were."""
         federation = self.federation
         coins = np.split(inside, np.cumsum(self.each)[:-1])
@@ -124,14 +124,14 @@ def _kept(records: Records, coins: NDArray[np.bool_]) -> Records:
     return replace(records, features=chosen(records.features, rows), labels=records.labels.index_select(0, rows))
 
 
-def _noiseless(silos: SiloFederation, place: int) -> Ask:
+def _noiseless(silos: SiloWork, place: int) -> Ask:
     """A silo that learns as its plan has it, but for the noise."""
     plan, engine = silos.plans[place], silos.engines[place]
 
     def answer(number: int, weights: Floats) -> Answer:
         start = weights.astype(np.float32)
         batches = silos.randomness.stream("batches", place, number)
-        with with_threads(silos.config.run.threads):
+        with with_threads(silos.threads):
             trained = engine.train(start, plan.training(), noise=lambda total: total, batches=batches)
         return Answer(silo=silos.names[place], round=number, epsilon=0.0, update=trained.update(start))
 

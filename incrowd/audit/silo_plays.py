@@ -29,7 +29,7 @@ from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 
 MOST = 256
 """So many canaries are in one silo."""

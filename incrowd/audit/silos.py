@@ -13,9 +13,8 @@ from incrowd.audit.silo_plays import SiloGame, SiloPlay, SumsGame, released_step
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.records import RecordRun
-from incrowd.runs.record_work import assemble_records
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.config import SiloConfig
+from incrowd.runs.silo_work import assemble_records, assemble_silos
 
 _CELLS = 4_000
 """So many numbers has the table in which the noise of a report is looked at."""

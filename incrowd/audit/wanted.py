@@ -2,9 +2,8 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from incrowd.audit.audit import Effort, audit_work
 from incrowd.audit.devices import audit_specification
@@ -14,16 +13,13 @@ from incrowd.audit.record_membership import RecordTargets
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification, read_specification
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs.build import Given
-from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, SiloConfig
 from incrowd.runs.folder import settings_in
 from incrowd.runs.recipes import config_of
-from incrowd.runs.results import first_state_in
+from incrowd.runs.run import reopened
 from incrowd.runs.settings import read_back, tables
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import assemble_silos
+from incrowd.runs.work import ClientWork, assemble
 
 _RECORDS, _FEW_RECORDS = 5_000, 1_000
 _CONTRIBUTIONS, _FEW_CONTRIBUTIONS = 20_000, 4_000
@@ -77,21 +73,13 @@ def _is_specification(path: Path) -> bool:
 
 
 def _of_run(folder: Path, effort: Effort) -> Audited:
-    settings: Mapping[str, Any] = settings_in(folder)
+    settings = settings_in(folder)
     config = read_back(settings["config"])
     if isinstance(config, SiloConfig):
         return _of_config(config, effort)
-    return audit_work(_work(settings, folder, config), effort=effort)
-
-
-def _work(settings: Mapping[str, Any], folder: Path, config: Config) -> ClientWork:
-    steps = settings.get("schedule")
-    return assemble(
-        config,
-        given=Given(start=first_state_in(folder)),
-        schedule=None if steps is None else Schedule(tuple(Step(**step) for step in steps)),
-        chunk=settings.get("chunk"),
-    )
+    work = reopened(settings, config, folder)
+    assert isinstance(work, ClientWork)  # noqa: S101 - whole clients have no other
+    return audit_work(work, effort=effort)
 
 
 def _records(config: SiloConfig, *, effort: Effort) -> Audited:

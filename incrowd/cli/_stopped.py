@@ -93,7 +93,7 @@ def _other(error: Any, context: Any) -> str | None:
 def _keys_like(name: str) -> list[str]:
     """The settings of this name; those of the promise come first."""
     from incrowd.runs.config import Config
-    from incrowd.settings.explained import known_keys
+    from incrowd.settings import known_keys
 
     keys = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
     return sorted((key for key in keys if "." in key), key=lambda key: (not key.startswith("privacy."), key))

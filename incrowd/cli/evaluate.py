@@ -38,8 +38,8 @@ def evaluate(
     """
     need_training()
     from incrowd.runs.evaluation import EvaluationConfig
-    from incrowd.runs.progress import say
     from incrowd.runs.run import Run
+    from incrowd.runs.trackers import say
 
     wanted = EvaluationConfig(epsilon=epsilon, delta=delta, loss_bound=loss_bound, by_class=by_class)
     run = Run.open(folder)

@@ -1,4 +1,4 @@
-"""`incrowd list`, `export` and `plot`: which runs there are, what of one may be handed on, and a figure of several."""
+"""`incrowd list` and `export`: which runs there are, and what of one may be handed on."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ def list_runs(
     Example: incrowd list out
     """
     need_training()
-    from incrowd.runs.listing import listed
+    from incrowd.runs.folder import listed
 
     rows = listed(folder)
     if as_json:
@@ -32,28 +32,6 @@ def list_runs(
         print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out={"simulated"})
     else:
         typer.echo(f"no run below {folder}; start one with: incrowd train")
-
-
-@app.command("plot")
-def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The folders of runs that are over.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A .png, .svg or .pdf.")] = Path("runs.pdf"),
-    as_json: Json = False,
-) -> None:
-    """Draw how good the models of runs were and what they cost, round by round.
-
-    Runs that differ by their seeds alone are one curve: their mean, and one standard deviation to both sides.
-
-    Example: incrowd plot out/run-1 out/run-2 out/run-3 --out figure.pdf
-    """
-    need_training()
-    from incrowd.runs.figures import RunCurve, plot_runs
-
-    plot_runs(out, [RunCurve.read(folder) for folder in runs])
-    if as_json:
-        print_json({"plot": str(out), "runs": [str(folder) for folder in runs]})
-    else:
-        typer.echo(f"{out} shows {len(runs)} run{'s' * (len(runs) > 1)}")
 
 
 @app.command("export")

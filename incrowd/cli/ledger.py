@@ -122,7 +122,7 @@ def new(
     budget = Budget(epsilon=epsilon, delta=delta)
     if data_of is not None:
         need_training()
-        from incrowd.runs.data_ledgers import begin_ledgers
+        from incrowd.runs.ledgers import begin_ledgers
         from incrowd.runs.settings import tables
 
         ledgers = begin_ledgers(
@@ -151,7 +151,7 @@ def include(
     Example: incrowd ledger include --data-of shop.toml
     """
     need_training()
-    from incrowd.runs.data_ledgers import include_data
+    from incrowd.runs.ledgers import include_data
     from incrowd.runs.settings import tables
 
     ledgers = include_data(tables(data_of, overrides=override or [], data=data))

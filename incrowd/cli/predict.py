@@ -31,7 +31,7 @@ def predict_table(
     need_training()
     if out is not None and (out.exists() or out.is_symlink()):
         raise ConfigError(field="out", value=str(out), remedy="it is there already: name a new file")
-    from incrowd.runs.prediction import predict
+    from incrowd.runs.predict import predict
 
     predictions = predict(folder, table)
     if out is not None:

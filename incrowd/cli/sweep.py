@@ -79,7 +79,7 @@ def sweep(
     say_what_takes_long()
     from incrowd.privacy.account.selection import Repetitions
     from incrowd.runs.search import Search
-    from incrowd.runs.space import axis as read
+    from incrowd.runs.search import axis as read
 
     if expected_runs is not None and not expected_runs >= 1:
         raise ConfigError(field="expected_runs", value=expected_runs, remedy="give a number of at least 1")
@@ -101,7 +101,7 @@ def sweep(
 
 def _ran(search: "Search", out: Path | None, *, jobs: int) -> dict[str, Any]:
     """The result of all its runs, so many at a time."""
-    from incrowd.runs.interruption import again_where_dropped
+    from incrowd.runs.processes import again_where_dropped
     from incrowd.runs.sweep import Sweep
 
     try:

@@ -119,8 +119,8 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     that was stopped.
     """
     from incrowd.algorithms.metrics import scalars
-    from incrowd.runs.interruption import again_where_dropped
-    from incrowd.runs.progress import progress, say
+    from incrowd.runs.processes import again_where_dropped
+    from incrowd.runs.trackers import progress, say
 
     try:
         say(run.advice(), sys.stderr)

@@ -22,7 +22,7 @@ from incrowd.flower.work import RoundTask, part
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Receipt
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -18,11 +18,11 @@ from incrowd.flower.serve import PartyServer
 from incrowd.flower.wire import Place, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.client_work import ClientWork
 from incrowd.runs.data_config import Parties
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
+from incrowd.runs.work import ClientWork
 
 _LONGEST_REPLY = 2**15
 

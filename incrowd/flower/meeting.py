@@ -15,8 +15,8 @@ from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.wire import read_refusal, unsealed
-from incrowd.runs.build import enrolled
 from incrowd.runs.data_config import Parties
+from incrowd.runs.sources import enrolled
 
 LONGEST_REPLY = 2**15
 """Bytes of what a party says to an offer, at most."""

@@ -13,14 +13,12 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.work import RoundTask
 from incrowd.learning import Model
-from incrowd.runs.build import enrolled
-from incrowd.runs.client_work import ClientWork
-from incrowd.runs.config import CommonSections
+from incrowd.runs.config import CommonSections, LocalRecords
 from incrowd.runs.data_config import Parties
-from incrowd.runs.silo_config import LocalRecords
 from incrowd.runs.silo_work import SiloWork
-from incrowd.settings.explained import explained
-from incrowd.settings.local import Local
+from incrowd.runs.sources import enrolled
+from incrowd.runs.work import ClientWork
+from incrowd.settings import Local, explained
 
 _OF_THIS_MACHINE = {
     "data": {"enrolled", "folder", "test_file"},

@@ -27,10 +27,10 @@ from incrowd.learning.features import transform, transform_federated
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.sampling import check_declared
-from incrowd.runs.build import feature_map_for, loss_of, model_of, section
-from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, ModuleFeatures
-from incrowd.runs.data_config import Parties
-from incrowd.runs.functions import call
+from incrowd.runs.build import feature_map_for, loss_of, model_of
+from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
+from incrowd.runs.data_config import ModuleFeatures, Parties
+from incrowd.runs.sources import call, section
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ from incrowd.errors import ConfigError
 from incrowd.flower.policy import PartyPolicy
 from incrowd.privacy.account.accounting import Budget
 from incrowd.runs.data_config import Meaning
-from incrowd.settings.explained import explained
-from incrowd.settings.section import Every, Section, Words
+from incrowd.settings import Every, Section, Words, explained
 
 PARTY_FILE = "party.toml"
 _ANY_NUMBER = ("squared", "absolute", "huber")

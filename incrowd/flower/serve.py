@@ -25,15 +25,13 @@ from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.superlink import PORT, Serving, SuperLink
 from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.release import Trainer
-from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.config import CommonSections
+from incrowd.runs.config import CommonSections, SiloConfig
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary, database_in
 from incrowd.runs.run import Run, UnitWork
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.silo_work import SiloWork, assemble_silos
 from incrowd.runs.trackers import Tracker
+from incrowd.runs.work import ClientWork, assemble
 
 PAUSED = "paused"
 """A file in a run's folder: no round begins as long as it is there."""
@@ -117,7 +115,7 @@ class PartyServer:
         config, given = federation.settings, federation.given
         data = _of_parties(config)
         if isinstance(config, SiloConfig):
-            offer: Offer | SiloOffer = silo_offer(SiloWork(federation=assemble_silos(config, given=given)))
+            offer: Offer | SiloOffer = silo_offer(assemble_silos(config, given=given))
         else:
             offer = offer_of(assemble(config, given=given, schedule=federation.schedule))
         meeting = self._meeting(link, data, offer)

@@ -15,7 +15,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import FORGOTTEN, Statement
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 
 UNSAID = (
     "the silo has not said this itself: it is what the answers that it gave come to by its plan. "

@@ -24,8 +24,7 @@ from incrowd.learning.dpsgd.records import RecordEngine
 from incrowd.privacy.daily import utc_today
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import RecordRun
-from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.durable_silo import DurableSilo
+from incrowd.runs.outbox import Checkpoints, DurableSilo
 
 MOST_STEPS, MOST_BATCH = 100_000, 2**16
 """More steps a round, and more records at once, than these would take a party's time and memory for nothing."""

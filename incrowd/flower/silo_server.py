@@ -21,7 +21,7 @@ from incrowd.flower.silos import read_silo
 from incrowd.flower.wire import Place, Request, read_refusal, unsealed
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 
 T = TypeVar("T")
 

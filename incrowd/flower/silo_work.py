@@ -32,9 +32,8 @@ from incrowd.runs.silo_work import SiloSession, SiloWork
 
 def silo_offer(work: SiloWork) -> SiloOffer:
     """What a run of silos offers them to learn."""
-    federation = work.federation
     return SiloOffer(
-        plans=dict(zip(federation.names, map(forms.to_json, federation.plans), strict=True)),
+        plans=dict(zip(work.names, map(forms.to_json, work.plans), strict=True)),
         rounds=work.rounds,
         size=work.model.size,
         columns=tuple(work.data.columns),
@@ -58,14 +57,14 @@ def served(
     are a `ConfigError`.
     """
     work = run.work
-    if not isinstance(work, SiloWork) or not work.federation.elsewhere:
+    if not isinstance(work, SiloWork) or not work.elsewhere:
         remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
         raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)
     offer = silo_offer(work)
     server = SiloServer(
         line=line,
         offer=offer,
-        plans=dict(zip(offer.parties, work.federation.plans, strict=True)),
+        plans=dict(zip(offer.parties, work.plans, strict=True)),
         nodes=nodes,
         key=key,
         descent=work.config.local,
@@ -73,7 +72,7 @@ def served(
         history=AskedBefore(run.folder / ASKED, plan=offer.fingerprint),
         attendance=attendance or Attendance(),
     )
-    return Run(run.folder, ServedSilos(federation=work.federation, ledger=work.ledger, server=server))
+    return Run(run.folder, ServedSilos(**vars(work), server=server))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,9 +104,10 @@ class ServedSilos(SiloWork):
         with ExitStack() as stack:
             own, heard = self.payer.server, Heard(self.server)
             ledger = None if own is None else stack.enter_context(own.open(folder / LEDGER))
-            asks = tuple(map(_not_here, self.federation.plans))
-            label = "" if own is None else own.label
-            algorithm = self.federation.algorithm(asks, ledger, label=label, together=heard.answers)
+            asks = tuple(map(_not_here, self.plans))
+            algorithm = replace(self, together=heard.answers).algorithm(
+                asks, ledger, label="" if own is None else own.label
+            )
             yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
 
 
@@ -168,14 +168,7 @@ class ServedSession(SiloSession):
         for record in past:
             if record.round < state.round:
                 self.heard.remember(record.round, record.silos or ())
-        if private is None:
-            return state
-        return loop.caught_up(
-            state,
-            charged=private.next_round,
-            repeats=self.work.randomness.simulated,
-            epsilon=lambda _: max(self._spent.values()),
-        )
+        return self._caught_up(loop, state)
 
     def rehearse(self, state: State) -> None:
         """Nothing: each silo has tried the plan out before it accepted it."""

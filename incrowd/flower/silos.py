@@ -16,7 +16,7 @@ from incrowd.flower.network import Node
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.wire import Place, Request, sealed, unsealed
 from incrowd.privacy.plan import forms
-from incrowd.runs.durable_silo import DurableSilo
+from incrowd.runs.outbox import DurableSilo
 from incrowd.runs.silo_work import SiloWork
 
 _ABSENCES: Mapping[str, Absence | None] = {
@@ -29,8 +29,7 @@ _ABSENCES: Mapping[str, Absence | None] = {
 
 def fingerprint_of(work: SiloWork) -> str:
     """What tells the plans of some silos from all others."""
-    federation = work.federation
-    plans = dict(zip(federation.names, map(forms.to_json, federation.plans), strict=True))
+    plans = dict(zip(work.names, map(forms.to_json, work.plans), strict=True))
     return forms.fingerprint({"format": "incrowd silos 2", "plans": plans, "size": work.model.size})
 
 

@@ -21,13 +21,13 @@ from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
 from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.store import ClientTensors
-from incrowd.runs.build import processors
-from incrowd.runs.client_work import ClientWork
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.sources import processors
 from incrowd.runs.trackers import Tracker
+from incrowd.runs.work import ClientWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Simulation:
             remedy = "silos keep their ledgers in the run's folder: leave it out, and they train on this machine"
             raise ConfigError(field="address", value=self.address, remedy=remedy)
         server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-        names = list(work.federation.names)
+        names = list(work.names)
 
         def main(line: ActorLine) -> Summary:
             nodes = [

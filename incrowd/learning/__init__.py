@@ -14,7 +14,7 @@ from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LO
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.store import ClientTensors, draw_batches
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 
 __all__ = [
     "ABSOLUTE",

@@ -27,7 +27,7 @@ from incrowd.learning.store import ClientTensors, draw_batches
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 _MADE_UP = 3  # examples
 

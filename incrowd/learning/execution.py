@@ -7,7 +7,7 @@ import torch
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
-from incrowd.settings.compiling import Compile
+from incrowd.settings import Compile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, Loss, OutputShape
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 
 def check_label_shares(smoothing: float | None, loss: Loss) -> None:

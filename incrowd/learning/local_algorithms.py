@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from incrowd.data.inputs import Inputs
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 BETAS, TINY = (0.9, 0.999), 1e-8
 """Adam's, as torch.optim.Adam has them."""

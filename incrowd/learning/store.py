@@ -14,7 +14,7 @@ from incrowd._random import Integers, Randomness
 from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import DataError
 from incrowd.learning.inputs import are_numbers, check_inputs
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 if TYPE_CHECKING:
     from incrowd.data import Clients
@@ -107,10 +107,10 @@ class ClientTensors:
     @classmethod
     def of(cls, data: "Clients") -> "ClientTensors":
         """The tensors of a federated data set, without a copy."""
-        features, labels = data.examples.as_tensors()
+        tensors = data.as_tensors()
         return cls(
-            features=features,
-            labels=labels,
+            features=tensors.features,
+            labels=tensors.labels,
             offsets=data.partition.offsets,
             indices=data.partition.indices,
             scale=data.examples.scale,

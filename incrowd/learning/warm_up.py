@@ -21,8 +21,7 @@ from incrowd.learning.store import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
-from incrowd.settings.descent import Descent
-from incrowd.settings.local import Local
+from incrowd.settings import Descent, Local
 
 KINDS = (torch.uint8, torch.float32)
 """The types of stored features: bytes of pictures, and numbers."""

@@ -9,8 +9,7 @@ from importlib.util import find_spec
 
 from incrowd.report import numbers
 from incrowd.report.svg import NOTHING, Markup, alone, joined, tag
-from incrowd.runs.figures import COLOURS
-from incrowd.runs.plots import picture
+from incrowd.runs.plots import COLOURS, picture
 
 ROWS = 100
 """So many rows has the table behind a figure, at most; a longer one has every so many of them, and says so."""

@@ -9,7 +9,7 @@ from incrowd.privacy.ledger.chain import Entry
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.registry import Registry
 from incrowd.report.plain import Shown, ShownFacts
-from incrowd.runs.run_ledger import RunLedger
+from incrowd.runs.ledgers import RunLedger
 
 
 def ledger_in(place: Path) -> Shown:

@@ -1,6 +1,6 @@
 """What may be shown of a folder, as plain data: an allow-list, and nothing else.
 
-It goes by `incrowd.runs.contents`, as what is exported does. Beyond that, what reads raw contributions is shown of
+It goes by `incrowd.runs.folder`, as what is exported does. Beyond that, what reads raw contributions is shown of
 simulations of public data alone, and a ledger is shown without labels, notes, days and paths.
 """
 
@@ -22,7 +22,7 @@ class Shown:
     one promise). `rounds` are those that were written down; their `simulation` is there of simulations of public data
     only.
 
-    Guarantee: whatever else a folder holds, only what is listed in `incrowd.runs.contents` gets in here, no path and
+    Guarantee: whatever else a folder holds, only what is listed in `incrowd.runs.folder` gets in here, no path and
     nothing of an attempt that a private search kept back.
     """
 

@@ -13,7 +13,7 @@ from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import DataError
 from incrowd.report.plain import Shown
 from incrowd.report.reading import reading
-from incrowd.runs.contents import part
+from incrowd.runs.folder import part
 
 POOL_KEYS = (
     "name", "fingerprint", "accepted", "turned_away", "repeated", "instances", "size", "epsilon", "delta", "privacy",

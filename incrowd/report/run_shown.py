@@ -8,10 +8,20 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.report import ledger_shown
 from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.reading import json_in, rows_of, settings_of
-from incrowd.runs.contents import RESULT_KEYS, part, shown_settings
-from incrowd.runs.figures import baseline
-from incrowd.runs.folder import DATABASE, EVALUATION, LEDGER, PAYER, PRIVATE, SERVER, SUMMARY
-from incrowd.runs.silo_ledgers import own_place
+from incrowd.runs.folder import (
+    DATABASE,
+    EVALUATION,
+    LEDGER,
+    PAYER,
+    PRIVATE,
+    RESULT_KEYS,
+    SERVER,
+    SUMMARY,
+    part,
+    shown_settings,
+)
+from incrowd.runs.ledgers import own_place
+from incrowd.runs.plots import baseline
 
 AUDIT = "audit.json"
 

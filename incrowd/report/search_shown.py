@@ -7,10 +7,7 @@ from incrowd.report import ledger_shown
 from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.reading import json_in
 from incrowd.report.run_shown import PROMISE_KEYS
-from incrowd.runs.contents import ROW_KEYS, SEARCH_KEYS, SHOWN, part, shown_settings
-from incrowd.runs.folder import LEDGER, PRIVATE
-from incrowd.runs.search_ledger import SEARCH
-from incrowd.runs.sweep import RESULT
+from incrowd.runs.folder import LEDGER, PRIVATE, RESULT, ROW_KEYS, SEARCH, SEARCH_KEYS, SHOWN, part, shown_settings
 
 
 def search_in(folder: Path) -> Shown:

@@ -8,7 +8,8 @@ from incrowd.report.figure import plain_table
 from incrowd.report.plain import Shown
 from incrowd.report.settings import spelt
 from incrowd.report.svg import Markup, joined, tag
-from incrowd.runs.search_report import Row, ranked
+from incrowd.runs.folder import Summary
+from incrowd.runs.search import ranked
 
 _ROWS = 60
 FREE = "the data are public, so nothing is paid for"
@@ -31,7 +32,7 @@ def _search(one: Shown) -> Markup:
     return said + _table(rows) if rows else said
 
 
-def _table(rows: Sequence[Row]) -> Markup:
+def _table(rows: Sequence[Summary]) -> Markup:
     keys = list(rows[0]["settings"])
     body = [
         [

@@ -1,54 +1,79 @@
-"""What is doubtful about a run: each a sentence with a figure and what to do, all of it from what is public.
+"""Doubts about a run: a sentence each, with a figure and a remedy, from public facts alone.
 
-Before the first round it is the plan, the stated ranges, the settings and the public test examples that are looked at;
-at the end, how good the model is on them. No private example is touched, so advice costs nothing.
+Before the first round they are about the plan, the stated ranges, the settings and the public test examples; at the
+end, about the model's quality on these. No private example is read, so advice costs nothing.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from incrowd.data import Examples
 from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
-from incrowd.runs.client_work import LedgerWork
+from incrowd.runs.config import SiloConfig
 from incrowd.runs.database import Record
-from incrowd.runs.examples_advice import DIVERGED, of_examples
 from incrowd.runs.folder import Summary
-from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.work import LedgerWork
 
 PROMISES_LITTLE = 50.0
-"""An epsilon above this is no longer called a promise."""
+"""A larger epsilon is no longer called a promise."""
 
 LOUD = 1.0
-"""Noise that is larger than all rounds together can move the model."""
+"""The ratio of noise to the farthest move of all rounds together from which on the noise is loud."""
+
+LARGE = 100.0
+"""Larger features are called unscaled."""
+
+LOPSIDED = 0.8
+"""A class with at least this share of the examples makes accuracy tell little."""
+
+UNEVEN = 1.5
+"""From so many times its even share on, the most frequent class makes accuracy tell little."""
+
+DIVERGED = 10.0
+"""The ratio of the last to the smallest loss from which on training has diverged."""
+
+ERRORS = 2.0
+"""A model has learned something if it is so many standard errors above the baseline."""
+
+_LOOKED_AT = 1000
+_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "r2": "R²"}
+_BASELINES = {
+    "accuracy": "always saying the most frequent class",
+    "balanced_accuracy": "guessing",
+    "auc": "guessing",
+    "r2": "always saying the mean",
+}
 
 
 def advice(work: LedgerWork | SiloWork) -> list[str]:
-    """What is doubtful before the first round.
+    """The doubts before the first round.
 
     Guarantee: it depends on the settings, the declared numbers, the model and test examples that are public, alone.
     """
-    promised = [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
-    test = work.data.test
-    return promised if test is None else [*promised, *of_examples(work, test)]
+    said = [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
+    return said if work.data.test is None else [*said, *_of_examples(work, work.data.test)]
 
 
 def verdict(work: LedgerWork | SiloWork, summary: Summary, records: Sequence[Record]) -> list[str]:
-    """What is doubtful at the end: a model that is no better than none, and one that went astray.
+    """The doubts at the end: a model that is no better than none, or that diverged.
 
-    Guarantee: it depends on the public test set, and on what was released and measured there. Edge cases: where there
-    is no test set that is public, there is nothing to say.
+    Guarantee: it depends on the public test set, and on releases that were measured there; without one it is empty.
     """
     if work.data.test is None:
         return []
     judgement = summary.get("verdict")
-    return [*_astray(records), *(judgement["advice"] if judgement else ())]
+    return [*_diverged(records), *(judgement["advice"] if judgement else ())]
 
 
 def _of_promise(work: LedgerWork | SiloWork) -> Iterator[str]:
-    """An epsilon that promises little; of silos, each can have its own."""
-    plans = work.federation.plans if isinstance(work, SiloWork) else (work.plan,)
+    """An epsilon that promises little; each silo can have its own."""
+    plans = work.plans if isinstance(work, SiloWork) else (work.plan,)
     epsilon = max(plan.budget.epsilon for plan in plans)
     if epsilon > PROMISES_LITTLE:
         right = rounded_up(100 * guess(epsilon, plans[0].budget.delta))
@@ -66,8 +91,16 @@ def _of_clients(work: LedgerWork | SiloWork) -> Iterator[str]:
 
 
 def _of_noise(work: LedgerWork | SiloWork) -> Iterator[str]:
-    """The noise of all rounds together, beside the farthest that their means can go together."""
-    ratio, more = _noise_of_silos(work) if isinstance(work, SiloWork) else _noise_of_clients(work)
+    """The noise of all rounds together, in units of the farthest move of their means."""
+    if isinstance(work, SiloWork):  # of the mean over the silos, each with the noise of the first
+        configs = [plan.config for plan in work.plans]
+        variance = sum(1 / (one.schedule.at(0).cohort * one.schedule.communications * one.steps) for one in configs)
+        ratio = work.noise_multiplier * math.sqrt(work.model.size * variance) / len(configs)
+        more = "Raise privacy.epsilon or local.batch_size, find more records"
+    else:
+        ratio = over_all_rounds(work.plan, weights=work.model.size)
+        raised = "privacy.epsilon or privacy.cohort" if work.plan.config.groups is None else "privacy.epsilon"
+        more = f"Raise {raised}, find more clients"
     if ratio > LOUD:
         yield (
             f"noise is {ratio:.3g} times what {work.rounds} rounds of {work.model.size:,} weights can move: expect "
@@ -75,25 +108,8 @@ def _of_noise(work: LedgerWork | SiloWork) -> Iterator[str]:
         )
 
 
-def _noise_of_clients(work: LedgerWork) -> tuple[float, str]:
-    """Noise over signal of the sums of all rounds, and what would make it less."""
-    ratio = over_all_rounds(work.plan, weights=work.model.size)
-    raised = "privacy.epsilon or privacy.cohort" if work.plan.config.groups is None else "privacy.epsilon"
-    return ratio, f"Raise {raised}, find more clients"
-
-
-def _noise_of_silos(work: SiloWork) -> tuple[float, str]:
-    """The same of the mean over the silos, each with the noise of the first."""
-    plans, multiplier = work.federation.plans, work.federation.noise_multiplier
-    configs = [plan.config for plan in plans]
-    variance = sum(1 / (one.schedule.at(0).cohort * one.schedule.communications * one.steps) for one in configs)
-    variance /= len(plans) ** 2
-    more = "Raise privacy.epsilon or local.batch_size, find more records"
-    return multiplier * math.sqrt(work.model.size * variance), more
-
-
 def _of_columns(work: LedgerWork | SiloWork) -> Iterator[str]:
-    """Columns of which nobody knows how large their numbers are, although others are scaled by a stated range."""
+    """Columns without a stated range, although others are scaled by one."""
     columns = work.data.table
     if columns is None:
         return
@@ -101,19 +117,90 @@ def _of_columns(work: LedgerWork | SiloWork) -> Iterator[str]:
     unknown = [name for name in names if is_bare(columns.meaning(name))]
     if not names or unknown:
         shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        by_size = work.config.features.name == "table"
         why = (
             "have no range, and are seen by their size unless all are on one scale: 1990 and 2020 look alike"
-            if by_size
+            if work.config.features.name == "table"
             else "go in as they are, in whatever unit: the largest numbers rule the gradient"
         )
         yield f"{shown or 'all columns'} {why}. State a range in data.columns, say age = {{range = [0, 120]}}."
 
 
-def _astray(records: Sequence[Record]) -> Iterator[str]:
+def _of_examples(work: LedgerWork | SiloWork, test: Examples) -> Iterator[str]:
+    """Large numbers, and a class so frequent that its constant prediction looks good, in public test examples."""
+    values = test.values(slice(0, _LOOKED_AT))
+    if work.data.table is None and isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        largest = float(np.abs(values).max(initial=0.0))
+        if largest > LARGE:
+            yield (
+                f"features of the test examples go up to {largest:.4g}: the largest numbers rule the gradient. Scale "
+                "them by a range that is public, say to 0 .. 1."
+            )
+    if test.classes is None or test.labels.ndim > 1 or not len(test):
+        return
+    trivial = np.bincount(test.labels).max() / len(test)
+    if trivial >= LOPSIDED:
+        yield (
+            f"always saying the most frequent class is right for {100 * trivial:.3g} % of the test examples: accuracy "
+            "tells little here. Look at balanced_accuracy, macro_f1 and auc."
+        )
+
+
+def _diverged(records: Sequence[Record]) -> Iterator[str]:
     measured = [record for record in records if record.accuracy is not None or record.loss is not None]
     losses = [record.loss for record in measured if record.loss is not None]
     last = measured[-1].loss if measured else None
     if measured and (last is None or last > DIVERGED * min(losses)):
         now = "not a finite number" if last is None else f"{last:.4g}, and was {min(losses):.4g}"
         yield f"the loss on the test set is {now}: the model went astray. Lower server.learning_rate."
+
+
+def judged(metrics: Mapping[str, Any], *, examples: int, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The measure, its value, its standard error, the baseline, and a remedy where the model is no better.
+
+    Labels that are numbers are measured by R², two uneven classes by AUC, more of them by balanced accuracy, others by
+    accuracy. Edge cases: metrics that have none of these: None.
+    """
+    found = _measured(metrics, examples)
+    if found is None:
+        return None
+    measure, value, baseline, std = found
+    advice: list[str] = []
+    if value - baseline <= ERRORS * std:
+        told = f"{_NAMES[measure]} {value:.4f} ± {std:.4f} is no better than {_BASELINES[measure]}, {baseline:.4f}."
+        advice = [f"{told} {_remedy(settings, measure)}"]
+    return {"measure": measure, "value": value, "baseline": baseline, "std": std, "advice": advice}
+
+
+def _measured(metrics: Mapping[str, Any], examples: int) -> tuple[str, float, float, float] | None:
+    r2, accuracy = metrics.get("r2"), metrics.get("accuracy")
+    if r2 is not None:
+        return "r2", r2, 0.0, abs(1 - r2) * math.sqrt(2 / examples)
+    trivial = (metrics.get("baseline") or {}).get("accuracy")
+    if accuracy is None or trivial is None:
+        return None
+    rows: Sequence[Mapping[str, Any]] = [row for row in metrics.get("per_class") or () if row["support"]]
+    if len(rows) > 1 and trivial * len(rows) >= UNEVEN:
+        if len(rows) == 2 and metrics.get("auc") is not None:
+            return "auc", metrics["auc"], 0.5, _of_auc(metrics["auc"], rows[0]["support"], rows[1]["support"])
+        spread = sum(row["recall"] * (1 - row["recall"]) / row["support"] for row in rows)
+        return "balanced_accuracy", metrics["balanced_accuracy"], 1 / len(rows), math.sqrt(spread) / len(rows)
+    return "accuracy", accuracy, trivial, math.sqrt(accuracy * (1 - accuracy) / examples)
+
+
+def _of_auc(auc: float, first: int, second: int) -> float:
+    """The standard error of an AUC (Hanley and McNeil 1982)."""
+    one, two = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    spread = auc * (1 - auc) + (first - 1) * (one - auc**2) + (second - 1) * (two - auc**2)
+    return math.sqrt(max(spread, 0.0) / (first * second))
+
+
+def _remedy(settings: Mapping[str, Any], measure: str) -> str:
+    more = f"raise privacy.epsilon (it is {settings.get('privacy', {}).get('epsilon')}), or find more clients"
+    if measure == "r2":
+        return (
+            "State data.label_range and take recipe = 'tables', or lower server.learning_rate or local.learning_rate; "
+            f"or {more}."
+        )
+    if settings.get("features", {}).get("name", "none") == "none":
+        return f"Take a recipe (recipe = 'tables', 'images' or 'text'), another server.learning_rate; or {more}."
+    return f"Take another server.learning_rate, or more privacy.rounds; or {more}."

@@ -1,4 +1,4 @@
-"""Where the examples come from: the section `data` of the settings."""
+"""The data and what a model sees of them: the sections `data` and `features` of the settings."""
 
 from dataclasses import fields
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ from incrowd.data.clients import MEASURED
 from incrowd.data.columns import BLANK
 from incrowd.data.reading import MISSING
 from incrowd.errors import ConfigError
-from incrowd.settings.section import Counts, Range, Section, Words, tag
+from incrowd.settings import Counts, Range, Section, Words, tag
 
 NEVER_COUNTED = (
     "how many clients private data have is never counted: state a public number that they do not exceed, say "
@@ -230,4 +230,118 @@ DataSection = Annotated[
     | Annotated[FunctionData, Tag("function")]
     | Annotated[GivenData, Tag("given")],
     tag("name", "digits", own="function"),
+]
+
+
+class _Features(Section):
+    """A map from examples to vectors of length one. With `constant` there is one more feature, which every example has:
+    the bias of a linear model. `cache` is a folder for the results.
+    """
+
+    constant: float = 0.1
+    cache: str | None = None
+
+
+class NoFeatures(Section):
+    """The model sees the examples as they are."""
+
+    name: Literal["none"] = "none"
+    cache: str | None = None
+
+
+class UnitFeatures(_Features):
+    """Every example as a vector of length one; its own mean is taken off first."""
+
+    name: Literal["unit"] = "unit"
+    centred: bool = True
+    constant: float = 0.0
+
+
+class EnergyFeatures(_Features):
+    """How strong waves of light and dark of each direction are around each place of a grey image, centred
+    (`incrowd.learning.features.OrientedEnergies`). An `octave` of 1 and a `stride` of 4 pixels suit images of 28
+    pixels, 0 and 2 those of 8.
+    """
+
+    name: Literal["energies"] = "energies"
+    octave: int = 1
+    stride: int = 4
+    constant: float = 0.0
+
+
+class PictureFeatures(_Features):
+    """Energies and patches of pictures, grey or in colours, along `dimensions` directions in which made-up pictures
+    differ, whitened (`incrowd.learning.features.picture_map`).
+    """
+
+    name: Literal["pictures"] = "pictures"
+    dimensions: int = 256
+
+
+class ModuleFeatures(_Features):
+    """The outputs of a frozen module that a function of your own, `module` = "package:name", returns for these
+    `arguments`; it is imported as in `FunctionData`. `weights` is a safetensors file of the module's state.
+    """
+
+    name: Literal["module"] = "module"
+    module: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    weights: str | None = None
+    folder: str | None = None
+
+
+class TableFeatures(_Features):
+    """A row of a table with stated columns: numbers as `bins` ramps over their stated ranges, levels centred
+    (`incrowd.learning.features.TableRows`). Of the square of a row's length, numbers as they are encoded have a share
+    of `raw` at most.
+    """
+
+    name: Literal["table"] = "table"
+    bins: int = 4
+    raw: float = 0.0
+
+
+class PieceFeatures(_Features):
+    """The pieces of an example, counted in `buckets` (`incrowd.learning.features.Spread`)."""
+
+    buckets: int = 1024
+
+
+class TextFeatures(PieceFeatures):
+    """The pieces of a row whose columns are all texts (`incrowd.data.grams`)."""
+
+    name: Literal["text"] = "text"
+
+
+class TokenFeatures(PieceFeatures):
+    """A sequence of tokens, which are whole numbers, as its pieces of 1 to `longest` tokens
+    (`incrowd.learning.features.TokenGrams`): those that `reads` "end" finds before the token that follows, or "all".
+    """
+
+    name: Literal["tokens"] = "tokens"
+    longest: int = 3
+    reads: Literal["end", "all"] = "all"
+    padding: int | None = None
+
+
+AnyFeatures = (
+    NoFeatures
+    | UnitFeatures
+    | EnergyFeatures
+    | PictureFeatures
+    | TableFeatures
+    | TextFeatures
+    | TokenFeatures
+    | ModuleFeatures
+)
+FeaturesSection = Annotated[
+    Annotated[NoFeatures, Tag("none")]
+    | Annotated[UnitFeatures, Tag("unit")]
+    | Annotated[EnergyFeatures, Tag("energies")]
+    | Annotated[PictureFeatures, Tag("pictures")]
+    | Annotated[TableFeatures, Tag("table")]
+    | Annotated[TextFeatures, Tag("text")]
+    | Annotated[TokenFeatures, Tag("tokens")]
+    | Annotated[ModuleFeatures, Tag("module")],
+    tag("name", "none", own="module"),
 ]

@@ -21,15 +21,13 @@ from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
-from incrowd.runs.build import NOTHING, Given
-from incrowd.runs.client_work import LedgerWork
-from incrowd.runs.config import Config
+from incrowd.runs.config import AnyConfig
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.identity import identities_of_silos
-from incrowd.runs.record_work import RecordWork
 from incrowd.runs.run import Run, UnitWork, work_of
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.silo_work import RecordWork, SiloWork
+from incrowd.runs.sources import NOTHING, Given
+from incrowd.runs.work import LedgerWork
 
 ROWS = 10
 """Made-up rows of a client whose number of rows is private."""
@@ -43,7 +41,7 @@ ALL_SPENT = 0.01
 _WORDS, _ROUNDING = 1000, 1e-9
 
 
-def dry_run(config: Config | SiloConfig, *, given: Given = NOTHING) -> dict[str, Any]:
+def dry_run(config: AnyConfig, *, given: Given = NOTHING) -> dict[str, Any]:
     """Train on made-up rows of the same schema; time, memory, a range of accuracy, and what would be spent and left.
 
     The range goes from a model that has learned nothing to one of rows that tell their labels well.
@@ -79,9 +77,8 @@ def cost_of(work: UnitWork) -> tuple[float, float, float]:
     if isinstance(work, LedgerWork):
         ledger = _ledger_of(work.identity(), work.config.privacy.ledger)
         return _cost(work.plan.runs, work.begins_with, work.plan.relation, ledger)
-    room, plans = work.config.privacy.room, work.federation.plans
-    elsewhere = work.federation.elsewhere  # then the ledgers are the parties' own
-    identities = [None] * len(plans) if elsewhere else identities_of_silos(work.config, work.federation.held)
+    room, plans = work.config.privacy.room, work.plans  # the ledgers of real parties are their own
+    identities = [None] * len(plans) if work.elsewhere else identities_of_silos(work.config, work.held)
     costs = []
     for plan, identity in zip(plans, identities, strict=True):
         budget = replace(plan.budget, epsilon=plan.budget.epsilon + room)
@@ -145,14 +142,14 @@ def made_up(work: UnitWork) -> Clients:
 
     Guarantee: of private clients only what is declared decides what they hold.
     """
-    held = work.held if isinstance(work, LedgerWork) else work.federation.held
+    held = work.held
     assert held is not None  # noqa: S101 - only a run that goes on has none
     both = _examples(held.examples, held.table, POOL + TEST)
     sizes = held.sizes if held.public else np.full(held.clients, ROWS)
     if isinstance(work, SiloWork):
-        sizes = np.array([plan.config.members for plan in work.federation.plans])
+        sizes = np.array([plan.config.members for plan in work.plans])
     elif isinstance(work, RecordWork):
-        sizes = np.array(work.silos.declared)
+        sizes = np.array(work.declared)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Clients(
         examples=both.some(slice(0, POOL)),

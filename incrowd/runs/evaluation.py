@@ -1,4 +1,4 @@
-"""How good a finished run's model is on the clients' own examples: noised, and paid for like a round."""
+"""The quality of a finished run's model on the clients' own examples: noised, and paid for like a round."""
 
 import hashlib
 import json
@@ -25,21 +25,18 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, constant
 from incrowd.privacy.release import PrivateRun, Release, Trainer
 from incrowd.privacy.statement import SHARED, Statement, stated
-from incrowd.runs.card import card
-from incrowd.runs.client_work import ClientWork, LedgerWork
 from incrowd.runs.folder import (
-    CARD,
     EVALUATION,
     LEDGER,
     LOCK,
     MODEL,
     STATEMENT,
     Summary,
-    settings_in,
     summary_in,
     write_results,
 )
 from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.work import ClientWork, LedgerWork
 
 __all__ = ["Evaluation", "EvaluationConfig"]
 
@@ -66,7 +63,7 @@ _SAMPLING: dict[Relation, Sampling] = {
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What to measure on the clients' own examples, and what that may cost.
+    """The measures on the clients' own examples, and their price.
 
     The accuracy is measured where labels are classes or yes and no. With `loss_bound` the mean loss is, of which no
     example counts for more than that, a public number; with `by_class` figures class by class. Each makes the noise of
@@ -161,7 +158,6 @@ class Evaluation:
         claims = self._claims()
         found: Summary = json.loads(json.dumps(self._summary(release, claims)))  # as it is read again
         summary["epsilon"] = claims.epsilon
-        _files.write(folder / CARD, card(settings_in(folder), summary, statement=claims.text()))
         write_results(folder, claims, summary)  # before there is any figure that it speaks of
         all_of_them = {"evaluations": [*evaluations_in(folder), found]}
         _files.write(folder / EVALUATION, json.dumps(all_of_them, indent=1, allow_nan=False))

@@ -1,10 +1,10 @@
-"""What of a run, or of a search, may be handed on, copied into a folder of its own: an allow-list, and nothing else.
+"""The parts of a run, or of a search, that may be handed on, in a folder of their own: an allow-list.
 
 | file                             | holds                                                                       |
 | -------------------------------- | --------------------------------------------------------------------------- |
 | `model.safetensors`, `curve.png` | as they are                                                                 |
 | `model.onnx`                     | the model as ONNX, where that is asked for                                  |
-| `card.md`, `evaluation.json`     | as they are                                                                 |
+| `evaluation.json`                | as it is                                                                    |
 | `statement.txt`, `.json`         | as they are                                                                 |
 | `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
 | `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
@@ -26,30 +26,34 @@ from typing import Any
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.events import event_to_json
-from incrowd.runs.contents import RESULT_KEYS, ROW_KEYS, SEARCH_KEYS, part, shown_settings
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
-    CARD,
+    BEST,
     CURVE,
     EVALUATION,
     LEDGER,
     MODEL,
     PRIVATE,
+    RESULT,
+    RESULT_KEYS,
+    ROW_KEYS,
+    RUNS,
+    SEARCH,
+    SEARCH_KEYS,
     SERVER,
     SILOS,
     STATEMENT,
     STATEMENT_TEXT,
     SUMMARY,
+    TABLE,
     database_in,
+    part,
     payer_in,
     settings_in,
+    shown_settings,
 )
-from incrowd.runs.prediction import as_onnx
-from incrowd.runs.run_ledger import RunLedger
-from incrowd.runs.search_ledger import SEARCH
-from incrowd.runs.search_report import MEASURED, table
-from incrowd.runs.silo_ledgers import own_place
-from incrowd.runs.sweep import BEST, RESULT, RUNS, TABLE
+from incrowd.runs.ledgers import RunLedger, own_place
+from incrowd.runs.search import MEASURED, table
 
 ONNX = "model.onnx"
 
@@ -62,7 +66,7 @@ def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
     """Copy what may be handed on of the run or the search in a folder; the names of the files. With `onnx`, a run's
     model is among them as ONNX, too.
 
-    Guarantee: nothing is written but what `incrowd.runs.contents` lists, and that not before all of it is there; every
+    Guarantee: nothing is written but what `incrowd.runs.folder` lists, and that not before all of it is there; every
     file bears the same date, which says nothing. Files are open to whom the umask says: they are to be handed on.
 
     Edge cases: a run that is not over, or a folder to write to that exists, is a `ConfigError`; a file that is a link
@@ -80,6 +84,8 @@ def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
         raise ConfigError(field="onnx", value=True, remedy="a search has many models: name the folder of one run")
     files = dict(_of_a_search(folder) if searched else _of_a_run(folder))
     if onnx:
+        from incrowd.runs.predict import as_onnx
+
         files[ONNX] = as_onnx(folder)
     fresh = out.with_name(f"{out.name}.{secrets.token_hex(8)}{_files.PART}")
     try:
@@ -98,7 +104,7 @@ def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
 def _of_a_run(folder: Path) -> Files:
     settings = settings_in(folder)
     _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
-    for name in (MODEL, CARD, STATEMENT_TEXT, STATEMENT):
+    for name in (MODEL, STATEMENT_TEXT, STATEMENT):
         yield name, _content(folder / name)
     for name in (CURVE, EVALUATION):
         if (folder / name).exists():

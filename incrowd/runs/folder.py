@@ -1,10 +1,16 @@
-"""The folder of a run, whichever unit it protects: what lies where, and whether a run may begin or go on there."""
+"""The folder of a run, or of a search: what lies where, and how much of it may be handed on.
+
+The lists are those of docs/runs.md and docs/sweep.md, and `incrowd.runs.export` goes by them.
+"""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
@@ -13,10 +19,10 @@ from incrowd.runs.database import Database
 
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
-CARD, EVALUATION = "card.md", "evaluation.json"
-CURVE, LOCK, SILOS, START = "curve.png", "run.lock", "silos", "start.safetensors"
+EVALUATION, CURVE, LOCK, SILOS, START = "evaluation.json", "curve.png", "run.lock", "silos", "start.safetensors"
+SEARCH, RESULT, TABLE, BEST, RUNS = "search.json", "result.json", "table.csv", "best", "runs"
 SERVER = "the server"
-"""Whose statement is beside those of the silos, none of which may be called so."""
+"""The server's name among those of the silos, none of which may have it."""
 
 Summary = dict[str, Any]
 
@@ -26,7 +32,7 @@ def check_unused(folder: Path, *names: str) -> None:
     taken = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
     if taken is not None:
         raise ConfigError(field="out", value=str(folder), remedy=f"{taken.name} is a file: name a new folder")
-    if (folder / "search.json").exists():
+    if (folder / SEARCH).exists():
         raise ConfigError(field="out", value=str(folder), remedy="it holds a search: name another folder")
     for name in names:
         if (folder / name).exists():
@@ -47,7 +53,7 @@ def settings_in(folder: Path) -> Summary:
 
     Edge cases: no run there, one that was never begun: refused, with the remedy.
     """
-    if (folder / "search.json").is_file():
+    if (folder / SEARCH).is_file():
         remedy = "it is a search: the same incrowd sweep command goes on with it"
         raise ConfigError(field="run", value=str(folder), remedy=remedy)
     if not (folder / DATABASE).is_file():
@@ -88,3 +94,167 @@ def write_results(folder: Path, claims: Statement | Claims, summary: Summary) ->
     _files.write(folder / STATEMENT, json.dumps(summary["statement"], indent=1))
     _files.write(folder / SUMMARY, json.dumps(summary, indent=1, allow_nan=False))
     return summary
+
+
+HandedOn = Literal["as it is", "in part", "no"]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Files whose path in the folder fits a pattern (`*` stands for any characters)."""
+
+    pattern: str
+    holds: str
+    handed_on: HandedOn
+
+
+OF_A_RUN = (
+    Content("model.safetensors", "the released model, under torch's names and in its shapes", "as it is"),
+    Content("statement.txt", "what is promised, to whom, and what is not", "as it is"),
+    Content("statement.json", "the same for programs", "as it is"),
+    Content("evaluation.json", "how good it is on the clients' own examples, noised and paid for", "as it is"),
+    Content("curve.png", "accuracy and epsilon over the rounds", "as it is"),
+    Content("summary.json", "the result", "in part"),
+    Content("run.sqlite", "the settings, and for each round its epsilon, accuracy, clip and noise", "in part"),
+    Content("ledger.json", "which ledger the run is charged to, under which label, for which data", "no"),
+    Content("ledger.sqlite", "what was spent, written before it was released", "in part"),
+    Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
+    Content("checkpoints/round-*.safetensors", "the state after so many rounds; the last two are kept", "no"),
+    Content("asked.bin", "digests of what parties were asked over a network, which every one of them is told", "no"),
+    Content("start.safetensors", "the state that a module of one's own began with", "no"),
+    Content("private/round-*.safetensors", "what correlated noise remembers; gone after the last round", "no"),
+    Content("rounds.csv", "the rounds, by the tracker `csv`", "no"),
+    Content("rounds.jsonl", "the rounds, by the tracker `jsonl`", "no"),
+    Content("tensorboard/*", "the rounds, by the tracker `tensorboard`", "no"),
+    Content("paused", "nothing: while it is there, no round of a served run begins", "no"),
+    Content("run.lock", "nothing: keeps two processes apart", "no"),
+    Content("silos/*/ledger.sqlite", "what a silo spent", "in part"),
+    Content("silos/*/ledger.sqlite.witness", "how far that ledger had come", "no"),
+    Content("silos/*/report.json", "a silo's noised table of what the model calls its records", "no"),
+    Content("silos/*/sent/round-*.safetensors", "a silo's last answers, to be given again", "no"),
+)
+
+OF_A_SEARCH = (
+    Content("result.json", "the result", "in part"),
+    Content("table.csv", "settings and scores", "in part"),
+    Content("search.json", "what is compared", "no"),
+    Content("search.lock", "nothing: keeps two processes apart", "no"),
+    Content("ledger.sqlite", "what the search has spent, written before each run (or the selection)", "in part"),
+    Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
+    Content("runs/*/model.safetensors", "the model of each run", "as it is"),
+    Content("runs/*", "a run each", "no"),
+    Content("private/*", "the attempts of a private selection; gone before there is a result", "no"),
+    Content("best/model.safetensors", "the model that a private selection chose", "as it is"),
+    Content("best/*", "its statement and its summary", "no"),
+)
+
+
+def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
+    """The first pattern that fits a file; None for an unknown file."""
+    return next((content for content in contents if fnmatchcase(path, content.pattern)), None)
+
+
+RESULT_KEYS = (
+    "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
+    "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "stopped_early", "noise_multiplier", "simulated",
+    "verdict",
+)  # fmt: skip
+"""Parts of a run's summary that may be handed on."""
+
+SEARCH_KEYS = (
+    "epsilon_of_search", "delta", "select", "holds", "prices", "settings_compared", "validation_set", "statement",
+    "expected_runs", "chance_that_a_setting_is_tried",
+)  # fmt: skip
+"""Parts of a search's result that may be handed on, beside its rows."""
+
+ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds", "test_accuracy", "test_loss")
+
+KEPT_BACK = (
+    "data.enrolled", "data.file", "data.folder", "data.arguments", "data.seed", "data.test_file",
+    "features.arguments", "features.cache", "features.folder", "features.weights", "model.arguments", "model.folder",
+    "privacy.ledger", "privacy.witness", "run.device", "run.keep", "run.seed", "run.threads", "run.trackers",
+)  # fmt: skip
+"""The settings that are not handed on: paths, seeds, arguments and facts of the operator's machine."""
+
+SHOWN = {
+    "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
+             "features", "federation", "function", "holdout_clients", "identity", "label", "label_range",
+             "missing_texts", "name", "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma",
+             "test_clients", "thousands", "type", "validation"),
+    "features": ("bins", "buckets", "centred", "constant", "dimensions", "longest", "module", "name",
+                 "octave", "padding", "raw", "reads", "stride"),
+    "local": ("algorithm", "batch_size", "batches", "epochs", "label_distribution", "label_shares",
+              "learning_rate", "loss", "momentum", "optimizer", "physical_batch", "proximal", "shuffle",
+              "weight_decay"),
+    "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
+    "privacy": ("accountant", "clients", "clip", "clip_norm", "cohort", "delta",
+                "epsilon", "groups", "grow_from", "hardlimit", "noise", "noise_multiplier",
+                "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
+    "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),
+    "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
+    "stop": ("least", "patience", "target", "watch"),
+}  # fmt: skip
+"""The settings that are handed on, section by section."""
+
+
+def shown_settings(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of a run that may be handed on."""
+    return {
+        section: {name: config[section][name] for name in names if name in config[section]}
+        for section, names in SHOWN.items()
+        if section in config
+    }
+
+
+def part(content: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the keys that are there."""
+    return {key: content[key] for key in keys if key in content}
+
+
+def listed(folder: Path) -> list[Summary]:
+    """A row for each run and each search below a folder, by name: place, unit, progress, spending.
+
+    A search is one row.
+
+    Edge cases: a folder that is not there is a `ConfigError`; a run that cannot be read has a row that says so.
+    """
+    if not folder.is_dir():
+        raise ConfigError(field="folder", value=str(folder), remedy="name a folder with runs in it")
+    return list(_below(folder))
+
+
+def _below(folder: Path) -> Iterator[Summary]:
+    for place, folders, files in os.walk(folder):
+        path, folders[:] = Path(place), sorted(folders)
+        if SEARCH in files or DATABASE in files:
+            folders.clear()
+            yield _row(path, search=SEARCH in files)
+
+
+def _row(path: Path, *, search: bool) -> Summary:
+    names = ("unit", "state", "rounds", "epsilon", "delta", "simulated", "data")
+    row: Summary = {"run": str(path), **dict.fromkeys(names)}
+    result = path / (RESULT if search else SUMMARY)
+    try:
+        over = result.is_file() and not (path / PRIVATE).exists()
+        found: Summary = json.loads(result.read_text()) if over else {}
+        if search:
+            config = json.loads((path / SEARCH).read_text())["search"]["configs"][0]
+            row["state"], row["epsilon"] = f"a search, {'over' if over else 'not over'}", found.get("epsilon_of_search")
+        else:
+            settings = settings_in(path)
+            config = settings["config"]
+            with database_in(path) as database:
+                records = database.rounds()
+            row["state"] = "over" if over else f"after {len(records)} of {settings['rounds']} rounds"
+            row["rounds"] = len(records)
+            row["epsilon"] = found.get("epsilon", max((record.epsilon for record in records), default=0.0))
+        data = config["data"]
+        return row | {
+            "unit": config["privacy"].get("unit", "client"),
+            "delta": config["privacy"]["delta"],
+            "simulated": config["run"]["seed"] is not None,
+            "data": str(data.get("identity") or data.get("file") or data["name"]),
+        }
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        return row | {"state": f"cannot be read: {error}"}

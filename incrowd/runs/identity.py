@@ -15,15 +15,14 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.content import Content, digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.tally import PUBLIC_KEY, DataIdentity, Declared
-from incrowd.runs.build import enrolled, federated_data, mnist_folder, section, whole_split
-from incrowd.runs.config import Config
+from incrowd.runs.config import AnyConfig, SiloConfig
 from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.sources import enrolled, federated_data, mnist_folder, section, whole_split
 
 _NOT_PUBLIC = "leave data.public out"
 
 
-def identity_of(config: Config | SiloConfig, held: Clients | None = None) -> DataIdentity:
+def identity_of(config: AnyConfig, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
@@ -38,7 +37,7 @@ def identity_of(config: Config | SiloConfig, held: Clients | None = None) -> Dat
         return _identity(_source(config, held), config)[0]
 
 
-def identities_of_silos(config: Config | SiloConfig, held: Clients | None = None) -> list[DataIdentity]:
+def identities_of_silos(config: AnyConfig, held: Clients | None = None) -> list[DataIdentity]:
     """The data of each silo, whose records are protected: see `identity_of`. The fingerprint is over its own rows;
     `whole` is that of all silos' together, and `division` says how they were divided.
     """
@@ -122,7 +121,7 @@ class IdentifiedData(Protocol):
         ...
 
 
-def _source(config: Config | SiloConfig, held: Clients | None) -> IdentifiedData:
+def _source(config: AnyConfig, held: Clients | None) -> IdentifiedData:
     data = config.data
     if isinstance(data, Table):
         return _IdentifiedTable(data)
@@ -213,7 +212,7 @@ class _PartitionedExamples:
     """Examples before they are divided."""
 
     data: DigitsData | MnistData
-    config: Config | SiloConfig
+    config: AnyConfig
 
     @property
     def name(self) -> str:
@@ -302,7 +301,7 @@ def _named(names: list[str], key: bytes) -> RowDigests:
     return RowDigests(exact=rows, cells=rows, features=rows, owners=np.arange(len(rows)))
 
 
-def _identity(source: IdentifiedData, config: Config | SiloConfig) -> tuple[DataIdentity, RowDigests]:
+def _identity(source: IdentifiedData, config: AnyConfig) -> tuple[DataIdentity, RowDigests]:
     """The data of a source as clients', and its rows."""
     key = _key(source)
     rows = source.rows(key)

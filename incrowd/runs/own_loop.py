@@ -17,10 +17,10 @@ from incrowd.errors import ConfigError
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.modules import trainable
 from incrowd.privacy.release import PrivateRound
-from incrowd.runs.client_work import ClientWork, LedgerSession
 from incrowd.runs.database import Record
 from incrowd.runs.run import Rounds, Run
 from incrowd.runs.trackers import Tracker
+from incrowd.runs.work import ClientWork, LedgerSession
 
 _THIRD_PARTY = "training loop (not tried)"
 

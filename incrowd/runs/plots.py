@@ -1,7 +1,8 @@
-"""Pictures. Each function writes one file, whose ending (png, svg, pdf) chooses the format."""
+"""Pictures: a run's rounds, and plans. Each function writes one file, whose ending (png, svg, pdf) is its format."""
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
@@ -12,21 +13,22 @@ from incrowd import _files
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.planner import row
+from incrowd.privacy.statement import rounded_up
+from incrowd.runs.database import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matplotlib.axes import Axes
 
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Colours that the colour-blind can tell apart (Okabe and Ito)."""
 
 _WHAT_IFS = ("epsilon", "clients", "delta")
 _PANELS = 4
 _TICKS = 8
 _INSIDE = 5  # so many names of curves leave room for the curves
-_NOISE = "noise of the mean, in clip bounds"
-_RATIO = "noise to signal of the mean"
-
-
+_MARKED = 40  # so many points can be told apart
 _LOOK: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -38,13 +40,17 @@ _UNDATED = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 @contextmanager
-def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
-    """Empty axes, row by row, each row so high; what is drawn on them is in the file when the block ends."""
+def axes(path: Path, *, columns: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
+    """Empty axes side by side; everything drawn on them is in the file when the block ends."""
     if find_spec("matplotlib") is None:
         raise ConfigError(field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures")
-    _check_picture(path)
+    if path.suffix not in _UNDATED:
+        raise ConfigError(field="plot", value=str(path), remedy=f"name a file that ends in {', '.join(_UNDATED)}")
+    if path.is_dir() or not path.parent.is_dir():
+        remedy = "it is a folder: name a file" if path.is_dir() else "its folder is not there: make it first"
+        raise ConfigError(field="plot", value=str(path), remedy=remedy)
     try:
-        with picture(path.suffix.removeprefix("."), columns=columns, rows=rows, height=height) as (panels, content):
+        with picture(path.suffix.removeprefix("."), columns=columns, height=height) as (panels, content):
             yield panels
         _files.write(path, content.getvalue())
     except OSError as error:
@@ -54,9 +60,9 @@ def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) ->
 
 @contextmanager
 def picture(
-    ending: str, *, columns: int = 1, rows: int = 1, height: float = 4.0, dpi: int = 200
+    ending: str, *, columns: int = 1, height: float = 4.0, dpi: int = 200
 ) -> "Iterator[tuple[list[Axes], BytesIO]]":
-    """Empty axes, and the file in memory, which has what is drawn on them when the block ends.
+    """Empty axes, and the file in memory, which has everything drawn on them when the block ends.
 
     Guarantee: the file does not say when it was drawn.
     """
@@ -64,22 +70,63 @@ def picture(
     from matplotlib.figure import Figure
 
     with rc_context(_LOOK):
-        figure, content = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained"), BytesIO()
-        yield list(figure.subplots(rows, columns, squeeze=False).ravel()), content
+        figure, content = Figure(figsize=(1 + 4.5 * columns, height), layout="constrained"), BytesIO()
+        yield list(figure.subplots(1, columns, squeeze=False).ravel()), content
         figure.savefig(content, dpi=dpi, format=ending, metadata=_UNDATED[f".{ending}"])
 
 
-def _check_picture(path: Path) -> None:
-    """A picture can be written there: said before it is drawn, and nothing is left lying about."""
-    if path.suffix not in _UNDATED:
-        raise ConfigError(field="plot", value=str(path), remedy=f"name a file that ends in {', '.join(_UNDATED)}")
-    if path.is_dir() or not path.parent.is_dir():
-        remedy = "it is a folder: name a file" if path.is_dir() else "its folder is not there: make it first"
-        raise ConfigError(field="plot", value=str(path), remedy=remedy)
+def plot_run(path: Path, settings: Mapping[str, Any], summary: Mapping[str, Any], records: Sequence[Record]) -> Path:
+    """Accuracy (or loss) and epsilon over the rounds of one run, with the baseline, data, promise and unit."""
+    what = "accuracy" if summary["accuracy"] is not None else "loss"
+    kept = [record for record in records if not record.lost]
+    unit = settings["config"]["privacy"]["unit"]
+    title = (
+        f"{summary['data']}, {summary['clients']} {'silos' if unit == 'record' else 'clients'}, "
+        f"ε = {rounded_up(summary['epsilon'])}, δ = {_power(summary['delta'])}, for one {unit}"
+    )
+    with axes(path, columns=2, height=3.4) as (left, right):
+        for panel, name, start in ((left, what, []), (right, "epsilon", [(0, 0.0)])):
+            found = [(one.round + 1, getattr(one, name)) for one in kept if getattr(one, name) is not None]
+            points = start + found
+            marker = "o" if len(points) <= _MARKED else None
+            panel.plot([at for at, _ in points], [value for _, value in points], color=COLOURS[0], marker=marker)
+            panel.set_xlim(0, max((at for at, _ in points), default=1) * 1.02)
+            panel.locator_params(axis="x", integer=True)
+            panel.set_xlabel("rounds")
+            panel.set_ylabel(f"{what} on the test set" if panel is left else "ε spent, at most")
+            panel.grid(visible=True, alpha=0.25)
+        right.set_ylim(bottom=0)
+        if (least := baseline(summary)) is not None:
+            always = "always the most frequent class" if what == "accuracy" else "always the mean"
+            left.axhline(least, color="#666666", linestyle="--", label=f"{always}: {least:.3g}")
+            left.legend(fontsize="small")
+        left.figure.suptitle(f"{title}\nSIMULATION: seeded noise" if summary["simulated"] else title, fontsize="medium")
+    return path
+
+
+def _power(value: float) -> str:
+    """A number, as a power of ten where it is one."""
+    exponent = round(math.log10(value)) if value > 0 else 0
+    if exponent >= -1 or not math.isclose(value, 10.0**exponent):
+        return f"{value:g}"
+    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def baseline(summary: Mapping[str, Any]) -> float | None:
+    """The score of a constant prediction, in the measure that is drawn."""
+    metrics = summary["metrics"] or {}
+    found: Mapping[str, Any] = metrics.get("baseline") or {}
+    if summary["accuracy"] is not None:
+        accuracy = found.get("accuracy")
+        return None if accuracy is None else float(accuracy)
+    if found.get("mse") is None or not metrics.get("mse") or summary["loss"] is None:
+        return None
+    share = summary["loss"] / metrics["mse"]  # of the squared loss half
+    return float(share * found["mse"]) if math.isclose(share, 0.5, rel_tol=1e-3) else None
 
 
 def plot_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
-    """What budgets buy: the noise-to-signal ratio of the mean over the rounds planned, or over what else differs.
+    """The noise-to-signal ratio of the mean that budgets buy, over the rounds planned, or over what else differs.
 
     There is a curve for each cohort; where epsilon, the number of clients or delta differ, a curve for each of those,
     and a panel for each cohort.
@@ -93,12 +140,13 @@ def plot_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
     what_ifs = [name for name in _WHAT_IFS if name != over and _differ(points, name)]
     cohorts = list(dict.fromkeys(point["cohort"] for point in points))
     panels = cohorts if what_ifs and over != "cohort" and len(cohorts) <= _PANELS else [None]
+    noise = "noise of the mean, in clip bounds" if weights == 1 else f"noise to signal of the mean, {weights:,} weights"
     with axes(path, columns=len(panels)) as several:
         for panel, cohort in zip(several, panels, strict=True):
             shown = [point for point in points if cohort in (None, point["cohort"])]
             apart = [*what_ifs, *(["cohort"] if cohort is None and over != "cohort" else [])]
             _plot_plans(panel, shown, (over, up), apart)
-            panel.set_ylabel(up if up == "rounds" else _NOISE if weights == 1 else f"{_RATIO}, {weights:,} weights")
+            panel.set_ylabel("rounds" if up == "rounds" else noise)
             fixed = [_named(name, points[0][name]) for name in _WHAT_IFS if not _differ(points, name)]
             panel.set_title(", ".join([*fixed, *([] if cohort is None else [_named("cohort", cohort)])]), fontsize=10)
 
@@ -109,8 +157,7 @@ def _plot_plans(
     over, up = directions
     curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for point in points:
-        label = ", ".join(_named(name, point[name]) for name in apart)
-        curves[label].append((point[over], point[up]))
+        curves[", ".join(_named(name, point[name]) for name in apart)].append((point[over], point[up]))
     for label, curve in curves.items():
         panel.loglog(*zip(*sorted(curve), strict=True), marker="o", label=label)
     values = sorted({point[over] for point in points})
@@ -128,8 +175,7 @@ def _plot_plans(
 def _point(plan: Plan, weights: int) -> dict[str, Any]:
     """A plan as a place in the picture."""
     point = row(plan, weights=weights)
-    names = ("rounds", "cohort", "delta")
-    return {name: point[name] for name in names} | {
+    return {name: point[name] for name in ("rounds", "cohort", "delta")} | {
         "share": point["sampling_prob"],
         "clients": plan.config.members,
         "epsilon": plan.budget.epsilon,
@@ -139,10 +185,7 @@ def _point(plan: Plan, weights: int) -> dict[str, Any]:
 
 
 def _over(points: Sequence[dict[str, Any]]) -> str:
-    """What the curves run over: the first that takes several values where all else is the same.
-
-    Rounds are no part of all else: those that a given noise allows differ with everything.
-    """
+    """The axis: the first quantity with several values where all else is the same, rounds aside."""
     names = ("rounds", *_WHAT_IFS, "cohort")
     for name in names:
         others = [each for each in names if each not in {name, "rounds"}]

@@ -1,11 +1,13 @@
-"""Several runs side by side, a process each, so that they share the machine without waiting for each other."""
+"""Several runs side by side, a process each; interruptions that are not lost."""
 
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
@@ -16,10 +18,11 @@ from incrowd import _validate
 from incrowd.errors import IncrowdError
 from incrowd.learning.workers import CAN_FORK
 from incrowd.runs.database import Record
-from incrowd.runs.interruption import again_where_dropped, interrupted_later
 from incrowd.runs.trackers import Facts
 
 Job = TypeVar("Job")
+
+_A_MOMENT = 0.01  # seconds
 
 
 def side_by_side(
@@ -137,3 +140,43 @@ def _serve(task: Job, work: Callable[[Job], None], pipe: Connection) -> None:
         pipe.send("a run was stopped")
     except IncrowdError as error:
         pipe.send(str(error))
+
+
+@contextmanager
+def again_where_dropped(number: int = signal.SIGINT) -> Iterator[None]:
+    """Python drops what is raised in a finalizer or in a weak reference's callback: an interruption that it drops in
+    here comes once more a moment later, as the signal of this number, and no word is printed about it.
+
+    Edge cases: other errors that Python drops are told as ever.
+    """
+    told = sys.unraisablehook
+
+    def dropped(what: "sys.UnraisableHookArgs") -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            threading.Timer(_A_MOMENT, os.kill, (os.getpid(), number)).start()
+        else:
+            told(what)
+
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+
+
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """An interruption waits until this is over: while Python forks it would be dropped between two steps that belong
+    together.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)

@@ -25,10 +25,10 @@ from incrowd.learning.features.table_rows import PLACES, bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
-from incrowd.runs.build import NOTHING, Given, federated_data, loss_of, model_of, section
-from incrowd.runs.config import Config, LinearSection
+from incrowd.runs.build import loss_of, model_of
+from incrowd.runs.config import AnyConfig, LinearSection, SiloConfig
 from incrowd.runs.settings import settings_of
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.sources import NOTHING, Given, federated_data, section
 
 Tables = dict[str, dict[str, Any]]
 
@@ -279,7 +279,7 @@ def _who(facts: Outline) -> dict[str, Any]:
     return {"sampling": "poisson", "cohort": float(math.ceil(facts.clients / 10))}
 
 
-def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> Config | SiloConfig:
+def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> AnyConfig:
     """The config that tables of TOML spell, completed by the recipe that they name, if any."""
     stated = dict(settings)
     name = stated.pop("recipe", None)

@@ -1,4 +1,4 @@
-"""The way of a run through its rounds, whichever unit it protects: each is written down before the next begins."""
+"""The rounds of a run, whichever unit it protects: each is written down before the next begins."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,11 +8,10 @@ from pathlib import Path
 from incrowd import _files
 from incrowd.algorithms import State
 from incrowd.errors import DataError, LedgerRolledBack
-from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.config import BasicRunOptions
+from incrowd.runs.config import RunOptions, Stop
 from incrowd.runs.database import Database, Record
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
-from incrowd.runs.stopping import Stop, decision
+from incrowd.runs.outbox import Checkpoints
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
 Walk = Generator[State, tuple[State, Record], Summary]
@@ -34,7 +33,7 @@ class RoundLoop:
 
     folder: Path
     rounds: int
-    wanted: BasicRunOptions
+    wanted: RunOptions
     stop: Stop
     database: Database
     checkpoints: Checkpoints
@@ -42,7 +41,7 @@ class RoundLoop:
 
     @classmethod
     @contextmanager
-    def begin(cls, folder: Path, wanted: BasicRunOptions, stop: Stop, *, rounds: int) -> Iterator["RoundLoop"]:
+    def begin(cls, folder: Path, wanted: RunOptions, stop: Stop, *, rounds: int) -> Iterator["RoundLoop"]:
         """Keep others from the folder, and open what is written on the way."""
         lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:
@@ -151,3 +150,25 @@ class RoundLoop:
             self.secrets.add(state.round, secret)
         self.checkpoints.save(state.round, state.to_arrays())
         self.secrets.leave(self.checkpoints.rounds())
+
+
+def decision(stop: Stop, records: Sequence[Record]) -> str | None:
+    """The reason why a run is over after these rounds; None while it is not.
+
+    It depends on the written records alone, which are public: so it is the same again after a crash, and costs nothing.
+
+    Edge cases: rounds that were lost, or not measured, or whose figure is not finite, decide nothing.
+    """
+    best, waited, named = None, 0, f"{stop.watch} on the test set"
+    for record in records:
+        figure, number = getattr(record, stop.watch), record.round + 1
+        if figure is None or record.lost:
+            continue
+        if stop.target is not None and (figure <= stop.target if stop.watch == "loss" else figure >= stop.target):
+            return f"{named} is {figure:.4g} after round {number}, and {stop.target:g} was the target"
+        better = best is None or (best - figure if stop.watch == "loss" else figure - best) > stop.least
+        best, waited = (float(figure), 0) if better else (best, waited + 1)
+        if stop.patience is not None and waited >= stop.patience:
+            times = "1 report" if waited == 1 else f"{waited} reports in a row"
+            return f"{named} {best:.4g} was not bettered in {times}, the last after round {number}"
+    return None

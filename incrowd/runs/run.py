@@ -1,51 +1,53 @@
-"""A run in a folder: what was wanted, what was spent, where it stands, what came out.
+"""A run in a folder, from its settings to its result.
 
-| file                              | holds                                                 |
-| --------------------------------- | ----------------------------------------------------- |
-| `run.sqlite`                      | the settings and a row for each round                 |
+| file                              | holds                                                   |
+| --------------------------------- | ------------------------------------------------------- |
+| `run.sqlite`                      | the settings and a row for each round                   |
 | `ledger.json`                     | which ledger is charged, for which data; not for others |
 | `ledger.sqlite`, its `.witness`   | that ledger, of public data; others have theirs outside |
-| `checkpoints/`                    | the last states                                       |
-| `model.safetensors`               | the released model, in torch's names and shapes       |
-| `statement.txt`, `statement.json` | what is promised                                      |
-| `start.safetensors`               | the weights that a module of one's own began with      |
-| `silos/`                          | what each silo has sent, where records are protected   |
-| `card.md`                         | the model's card: all of this on one page             |
-| `evaluation.json`                 | how good it is on the clients' own examples           |
-| `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds      |
+| `checkpoints/`                    | the last states                                         |
+| `model.safetensors`               | the released model, in torch's names and shapes         |
+| `statement.txt`, `statement.json` | the promise                                             |
+| `start.safetensors`               | the weights that a module of your own began with        |
+| `silos/`                          | the answers of each silo, where records are protected   |
+| `evaluation.json`                 | how good it is on the clients' own examples             |
+| `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds        |
 """
 
+import json
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
+from safetensors.torch import load, save
+from torch import Tensor
 
 from incrowd import __version__, _files
-from incrowd.algorithms import State
+from incrowd._random import Floats
+from incrowd.algorithms import State, evaluate, score
 from incrowd.algorithms.clients import Trainers
 from incrowd.algorithms.silos import AskAll
-from incrowd.data import Clients
+from incrowd.data import Clients, Examples
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
-from incrowd.learning import Model
+from incrowd.learning import Loss, Model
 from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs import results
-from incrowd.runs.advice import advice, verdict
-from incrowd.runs.build import NOTHING, Given, enrolled
-from incrowd.runs.card import card
-from incrowd.runs.client_work import ClientWork, LedgerSession, LedgerWork, assemble
-from incrowd.runs.config import Config
+from incrowd.runs.config import AnyConfig, SiloConfig
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
-from incrowd.runs.evaluation import Evaluation, EvaluationConfig
-from incrowd.runs.figures import RunCurve
 from incrowd.runs.folder import (
-    CARD,
+    CURVE,
     DATABASE,
     LEDGER,
+    MODEL,
     SILOS,
+    START,
+    SUMMARY,
     Summary,
     check_unused,
     database_in,
@@ -54,16 +56,16 @@ from incrowd.runs.folder import (
     write_payer,
     write_results,
 )
-from incrowd.runs.judgement import judged
-from incrowd.runs.record_work import assemble_records
-from incrowd.runs.round_loop import RoundLoop
-from incrowd.runs.run_ledger import RunLedger
+from incrowd.runs.ledgers import RunLedger
+from incrowd.runs.round_loop import RoundLoop, decision
 from incrowd.runs.settings import read_back
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_work import SiloSession, SiloWork
-from incrowd.runs.stopping import decision
+from incrowd.runs.silo_work import SiloSession, SiloWork, assemble_records, assemble_silos
+from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import Tracker, trackers
+from incrowd.runs.work import ClientWork, LedgerSession, LedgerWork, assemble
+
+if TYPE_CHECKING:
+    from incrowd.runs.evaluation import EvaluationConfig
 
 UnitWork = LedgerWork | SiloWork
 Session = LedgerSession | SiloSession
@@ -74,15 +76,14 @@ Rounds = Generator[tuple[Session, State], tuple[State, Record], Summary]
 class Run:
     """One private federation, of whole clients or of records in silos, from its settings to its result, in a folder.
 
-    Guarantee: what was released is in the ledger, whenever and however the process ends, and no ledger exceeds its
-    budget. Under seeded randomness a run that was cut off and goes on ends with the same weights, bit for bit, as one
-    that never stopped. Under the operating system's randomness a round that was paid for and then cut off is lost, not
+    Guarantee: every release is in the ledger, whenever and however the process ends, and no ledger exceeds its budget.
+    Under seeded randomness a run that was cut off and goes on ends with the same weights, bit for bit, as one that
+    never stopped. Under the operating system's randomness a round that was paid for and then cut off is lost, not
     repeated: it stays paid, and the run goes on with the next; of silos, each loses its own.
 
-    All runs on the same data are charged to one ledger (`incrowd.runs.run_ledger`), which has to have room for the
-    whole plan; runs on public data have a ledger each. Of silos, each has one for all runs on its records, and the
-    server one for all that protect the same clients; a silo whose budget is spent sends nothing more, and the others go
-    on.
+    All runs on the same data are charged to one ledger (`incrowd.runs.ledgers`), which has to have room for the whole
+    plan; runs on public data have a ledger each. Of silos, each has one for all runs on its records, and the server one
+    for all that protect the same clients; a silo whose budget is spent sends nothing more, and the others go on.
 
     Edge cases: a folder that holds a run, or the ledger of one, is refused for a new run; one without a run cannot go
     on, nor can one whose data have changed; two processes cannot train in one folder at a time. An attempt of a private
@@ -97,7 +98,7 @@ class Run:
     @read_once()
     def create(
         cls,
-        config: Config | SiloConfig,
+        config: AnyConfig,
         folder: Path | str,
         *,
         given: Given = NOTHING,
@@ -108,10 +109,10 @@ class Run:
     ) -> "Run":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
-        `given` is what a program hands over where settings name nothing. With a `schedule`, cohorts and noise are taken
-        from it, and only whether it fits the budget is asked. With `data`, this config's with its features, they are
-        not loaded once more. A `ledger` is for runs that are part of a search. `agree` is called before a ledger is
-        looked for, and may raise.
+        `given` are objects that a program hands over where settings name nothing. With a `schedule`, cohorts and noise
+        are taken from it, and only whether it fits the budget is asked. With `data`, this config's with its features,
+        they are not loaded once more. A `ledger` is for runs that are part of a search. `agree` is called before a
+        ledger is looked for, and may raise.
 
         Edge cases: a plan that the data's ledger has no room for raises `BudgetExceeded`, and no folder is made; so do
         silos of which none can pay for a round any more. Private `data` without a `ledger` are refused: others than the
@@ -128,7 +129,12 @@ class Run:
         if agree is not None:
             agree(work)
         run = cls(folder, work.find_ledger(folder) if ledger is None else work.read_ledger(ledger.to_json()))
-        run._begin()
+        _files.folder(folder)
+        write_payer(folder, run.work.payer.to_json())
+        if not run.work.model.fresh:  # the function that makes it anew may draw other weights
+            _files.write(folder / START, save(run.work.model.state_dict(run.work.model.weights)))
+        with database_in(folder) as database:
+            database.write_settings(run.settings)
         return run
 
     @classmethod
@@ -139,19 +145,19 @@ class Run:
         """The run in a folder, with its own settings, plan, first weights and chunk; `given` and `data` as in `create`.
         A private search gives its label to open an attempt.
 
-        Edge cases: data that have changed since the run began are refused (`DataError`); who gives `data` has checked.
+        Edge cases: data that have changed since the run began are refused (`DataError`); the caller checks `data`.
         """
         folder = Path(folder).resolve()
-        settings = settings_in(folder)
-        given = replace(given, start=results.first_state_in(folder))
-        steps = settings.get("schedule")
-        schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
-        config, payer = _settings_of_version(settings), payer_in(folder)
-        _check_parties(config, settings["clients"])
+        settings, payer = settings_in(folder), payer_in(folder)
+        config, began = _settings_of_version(settings), settings["clients"]
+        if isinstance(config.data, Parties) and (found := len(enrolled(config.data))) != began:
+            # Parties keep their places for as long as a run lasts, there or not.
+            remedy = f"the run began with {began}: put back who is missing, as NAME.gone; for new ones begin another"
+            raise ConfigError(field="data.enrolled", value=found, remedy=remedy)
         if payer.get("search") != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
-        work = work_of(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data).read_ledger(payer)
+        work = reopened(settings, config, folder, given=given, data=data).read_ledger(payer)
         if data is None:
             work.check_same()
         if settings["module"] != _form(work.model):
@@ -180,13 +186,13 @@ class Run:
         return Run(self.folder, replace(self.work, together=together))
 
     @property
-    def config(self) -> Config | SiloConfig:
-        """What was wanted."""
+    def config(self) -> AnyConfig:
+        """The settings of the run."""
         return self.work.config
 
     @property
     def settings(self) -> Summary:
-        """What the run was made with, and what was found for it."""
+        """The settings of the run, and those that were found for it."""
         return {
             "config": self.config.model_dump(mode="json"),
             "version": __version__,
@@ -221,8 +227,9 @@ class Run:
             remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with RoundLoop.begin(self.folder, wanted.run, wanted.stop, rounds=self.work.rounds) as loop:
-            summary = results.of_stopped(self.folder)
-            if summary is None:
+            path = self.folder / SUMMARY
+            summary: Summary = json.loads(path.read_text()) if path.exists() else {}
+            if summary.get("stopped_early") is None:
                 with self.work.open(self.folder) as session:
                     summary = yield from self._rounds(loop, session, watchers)
             else:
@@ -235,7 +242,10 @@ class Run:
         work, state = self.work, session.restored(loop)
         if state.round < work.rounds:
             session.rehearse(state)
-        results.rehearse(work.model, state.published, work.data.test, loss=work.loss)
+        if (test := work.data.test) is not None:  # failures to measure come before a round is paid for
+            one = test.some(slice(1))
+            measured(work.model, state.published, one, loss=work.loss)
+            evaluate(work.model, state.published, one, loss=work.loss)
         walk = loop.walk(
             state,
             finish=lambda state: self._finished(state, loop.database.rounds(), session),
@@ -247,16 +257,20 @@ class Run:
                 state = next(walk)
                 while True:
                     after, record = yield session, state
-                    state = walk.send((after, record.measured(**self._measured(after)) if loop.due(after) else record))
+                    if loop.due(after):
+                        record = record.measured(**measured(work.model, after.published, test, loss=work.loss))
+                    state = walk.send((after, record))
             except StopIteration as over:
                 summary: Summary = over.value
                 return summary
 
-    def evaluate(self, wanted: EvaluationConfig, *, weights: ArrayLike | None = None) -> Summary:
+    def evaluate(self, wanted: "EvaluationConfig", *, weights: ArrayLike | None = None) -> Summary:
         """Measure the released model, or other weights for it, on the clients' own examples: noised, and charged to the
         ledger of the data like one more round. Edge cases: as `Evaluation`; clients whose examples are not here are a
         `ConfigError`.
         """
+        from incrowd.runs.evaluation import Evaluation
+
         if isinstance(self.config.data, Parties):
             remedy = "the examples are with the parties: ask them with `incrowd evaluate DIR --keys KEYS`"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
@@ -264,48 +278,55 @@ class Run:
             return evaluation.release(evaluation.here)
 
     def advice(self) -> list[str]:
-        """What is doubtful before the first round; see `incrowd.runs.advice`."""
+        """Doubts before the first round; see `incrowd.runs.advice`."""
+        from incrowd.runs.advice import advice
+
         return advice(self.work)
 
-    def _begin(self) -> None:
-        _files.folder(self.folder)
-        write_payer(self.folder, self.work.payer.to_json())
-        results.write_first_state(self.folder, self.work.model)
-        with database_in(self.folder) as database:
-            database.write_settings(self.settings)
+    def verdict(self, summary: Summary) -> list[str]:
+        """Doubts about the result; see `incrowd.runs.advice`."""
+        from incrowd.runs.advice import verdict
 
-    def _measured(self, state: State) -> dict[str, float | None]:
-        """How good the model is that would be published now, on the test set that the server holds."""
-        return results.measured(self.work.model, state.published, self.work.data.test, loss=self.work.loss)
+        with database_in(self.folder) as database:
+            return verdict(self.work, summary, database.rounds())
 
     def _finished(self, state: State, records: Sequence[Record], session: Session) -> Summary:
         """Write the results."""
-        work = self.work
-        results.write_model(self.folder, work.model, state.published)
-        metrics, test = results.metrics(work.model, state.published, work.data, loss=work.loss), work.data.test
+        from incrowd.runs.advice import judged
+
+        work, test = self.work, self.work.data.test
+        _files.write(self.folder / MODEL, save(work.model.state_dict(state.published)))
+        metrics = None if test is None else evaluate(work.model, state.published, test, loss=work.loss)
         verdict = None
         if metrics is not None and test is not None:
             verdict = judged(metrics, examples=len(test), settings=self.settings["config"])
         summary = {
-            **self._measured(state),
+            **measured(work.model, state.published, test, loss=work.loss),
             "metrics": metrics,
             "verdict": verdict,
             **work.data.describe(),
             **session.report(state),
             **session.facts(records),
             "stopped_early": decision(self.config.stop, records) if state.round < work.rounds else None,
-            "simulated": self.work.randomness.simulated,
+            "simulated": work.randomness.simulated,
+            "plot": None,
         }
-        curve = RunCurve.of(self.settings, summary, records)
-        summary["plot"] = results.drawn(self.folder, curve, wanted=self.config.run.plot)
-        claims = session.claims()
-        _files.write(self.folder / CARD, card(self.settings, summary, statement=claims.text()))
-        return write_results(self.folder, claims, summary)
+        if self.config.run.plot and find_spec("matplotlib") is not None:
+            from incrowd.runs.plots import plot_run
 
-    def verdict(self, summary: Summary) -> list[str]:
-        """What is doubtful about the result; see `incrowd.runs.advice`."""
-        with database_in(self.folder) as database:
-            return verdict(self.work, summary, database.rounds())
+            summary["plot"] = str(plot_run(self.folder / CURVE, self.settings, summary, records))
+        return write_results(self.folder, session.claims(), summary)
+
+
+def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
+    """Accuracy and loss of weights on the test set that the server holds.
+
+    Edge cases: a loss that is not finite, of weights that diverged, is None: JSON has no word for it.
+    """
+    if test is None:
+        return {"accuracy": None, "loss": None}
+    found = score(model, weights, test, loss=loss)
+    return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
 
 
 def free_folder(parent: Path) -> Path:
@@ -316,7 +337,34 @@ def free_folder(parent: Path) -> Path:
     return parent / f"run-{number}"
 
 
-def _settings_of_version(settings: Summary) -> Config | SiloConfig:
+def work_of(
+    config: AnyConfig,
+    given: Given = NOTHING,
+    *,
+    schedule: Schedule | None = None,
+    chunk: int | None = None,
+    data: Clients | None = None,
+) -> UnitWork:
+    """The data, the model, and the plan of these settings."""
+    if not isinstance(config, SiloConfig):
+        return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)
+    if config.privacy.noise_by == "server":
+        return assemble_records(config, given=given, schedule=schedule)
+    return assemble_silos(config, given=given)
+
+
+def reopened(
+    settings: Summary, config: AnyConfig, folder: Path, *, given: Given = NOTHING, data: Clients | None = None
+) -> UnitWork:
+    """The work of a run that goes on: with its schedule, its chunk, and the first state of a module of your own."""
+    path, steps = folder / START, settings.get("schedule")
+    start: dict[str, Tensor] | None = load(path.read_bytes()) if path.exists() else None
+    schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
+    given = replace(given, start=start)
+    return work_of(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data)
+
+
+def _settings_of_version(settings: Summary) -> AnyConfig:
     """The settings that another version may have written, which knows other keys."""
     try:
         return read_back(settings["config"])
@@ -328,29 +376,6 @@ def _settings_of_version(settings: Summary) -> Config | SiloConfig:
         raise ConfigError(field="version", value=made, remedy=remedy) from error
 
 
-def _check_parties(config: Config | SiloConfig, began: int) -> None:
-    """Parties have their places for as long as a run lasts, there or not."""
-    if isinstance(config.data, Parties) and (found := len(enrolled(config.data))) != began:
-        remedy = f"the run began with {began}: put back who is missing, as NAME.gone, and begin another for who is new"
-        raise ConfigError(field="data.enrolled", value=found, remedy=remedy)
-
-
 def _form(model: Model) -> str:
-    """How torch shows a module."""
+    """The form in which torch shows a module."""
     return " ".join(repr(model.module).split())
-
-
-def work_of(
-    config: Config | SiloConfig,
-    given: Given = NOTHING,
-    *,
-    schedule: Schedule | None = None,
-    chunk: int | None = None,
-    data: Clients | None = None,
-) -> UnitWork:
-    """The data, the model, and the plan of these settings."""
-    if isinstance(config, SiloConfig):
-        if config.privacy.noise_by == "server":
-            return assemble_records(config, given=given, schedule=schedule)
-        return SiloWork(federation=assemble_silos(config, given=given))
-    return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)

@@ -1,30 +1,159 @@
-"""Which settings to compare, and how the choice among them is to be paid for."""
+"""The settings that a search compares, and the price of the choice among them."""
 
+import csv
 import json
+import math
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from incrowd import _validate
-from incrowd._random import SeededRandomness
-from incrowd.errors import ConfigError
+from incrowd._random import Randomness, SeededRandomness, Stream
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.selection import Repetitions
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import PartitionedData
+from incrowd.runs.folder import Summary
 from incrowd.runs.recipes import config_of
 from incrowd.runs.settings import parse, tables
-from incrowd.runs.space import Axis, Point, drawn, grid
 
-__all__ = ["Candidate", "Search", "Select"]
+__all__ = ["Axis", "Search", "axis"]
 
 Select = Literal["all", "private", "public"]
+Point = tuple[str, ...]
+"""One value for each key, as the overrides `key=value` that `incrowd.runs.settings.load` takes."""
+
+MEASURED = ("accuracy", "loss", "epsilon", "rounds", "seconds", "run")
+FAST = ("GDP", "RDP")
+"""The accountants of figures that are only shown for comparison."""
+
+PUBLIC = "the examples were declared public: nothing was charged, and nobody's examples are protected"
+HASTE = "someone who learns how many runs there were, or how long they took together, learns more than epsilon says"
+ON_TEST = "settings were chosen by the test examples, so the accuracy on them is flattering"
+ASSUMED = (
+    "the settings to compare were fixed without looking at the clients' examples",
+    "a person is at most one client in the data of each run",
+)
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})(?P<log>\s*:\s*log)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """The values of one key: a list as TOML spells them, or all numbers of a `span`, both ends included. With `log`,
+    each factor is as probable as every other.
+    """
+
+    key: str
+    values: tuple[str, ...] = ()
+    span: tuple[float, float] | None = None
+    log: bool = False
+    whole: bool = False
+
+    def sample(self, stream: Stream) -> str:
+        """A random value: of a span four digits, or a whole number where both ends are whole."""
+        drawn = stream.bits(1)[0]
+        if self.span is None:
+            return self.values[int(drawn) % len(self.values)]
+        share, half = (float(drawn) + 0.5) * 2.0**-64, 0.5 * self.whole
+        low, high = self.span[0] - half, self.span[1] + half
+        value = low * (high / low) ** share if self.log else low + (high - low) * share
+        kept = min(max(value, self.span[0]), self.span[1])
+        return str(round(kept)) if self.whole else f"{kept:.4g}"
+
+
+def axis(text: str) -> Axis:
+    """The axis that `key=a,b,c`, `key=low..high` or `key=low..high:log` spells.
+
+    Commas within brackets, braces or quotes belong to a value: `model.hidden=[200],[600, 100]`.
+
+    Edge cases: no key, no value, a value that is there twice, or a range that is none: `ConfigError`.
+    """
+    key, equals, rest = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise ConfigError(field="grid", value=text, remedy="write section.key=a,b,c, say local.learning_rate=0.1,0.3")
+    span = _RANGE.fullmatch(rest)
+    if span is None:
+        values = tuple(_split(rest))
+        if not all(values) or len(set(values)) < len(values):
+            raise ConfigError(field=key, value=rest, remedy="give different values, with commas between")
+        return Axis(key=key, values=values)
+    low, high, log = float(span["low"]), float(span["high"]), span["log"] is not None
+    if not low < high:
+        raise ConfigError(field=key, value=f"{low:g}..{high:g}", remedy="give the lower end first")
+    if log and low <= 0:
+        raise ConfigError(field=key, value=low, remedy="a logarithmic range begins above 0")
+    whole = all(re.fullmatch(r"[+-]?\d+", span[end]) for end in ("low", "high"))
+    return Axis(key=key, span=(low, high), log=log, whole=whole)
+
+
+def grid(axes: Sequence[Axis]) -> list[Point]:
+    """Every combination; the last key's values follow each other most closely.
+
+    Edge cases: without an axis there is one point, the settings as they are; a range has no combinations.
+    """
+    _check_keys(axes)
+    for each in axes:
+        if each.span is not None:
+            low, high = each.span
+            remedy = "a range is for random search: say how many points with --random N, or list values"
+            raise ConfigError(field=each.key, value=f"{low:g}..{high:g}", remedy=remedy)
+    return list(product(*([f"{each.key}={value}" for value in each.values] for each in axes)))
+
+
+def drawn(axes: Sequence[Axis], *, count: int, randomness: Randomness) -> list[Point]:
+    """Random points, each key drawn for itself; a point that was there before is drawn anew.
+
+    Edge cases: where hardly any point is new, fewer than asked for.
+    """
+    _validate.count(random=count)
+    _check_keys(axes)
+    points: dict[Point, None] = {}
+    for attempt in range(20 * count):
+        streams = (randomness.stream("search", attempt, place) for place in range(len(axes)))
+        points[tuple(f"{each.key}={each.sample(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
+        if len(points) == count:
+            break
+    return list(points)
+
+
+def _check_keys(axes: Sequence[Axis]) -> None:
+    keys = [each.key for each in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(field=key, value="twice", remedy="give all its values in one list")
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket, brace or quotation."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        depth += (letter in "[{") - (letter in "]}") if not quote else 0
+        if letter == "," and not quote and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One point of the search: what it sets, and the whole config."""
+    """One point of the search: its values, and the whole config."""
 
     settings: dict[str, Any]
     config: Config
@@ -34,7 +163,7 @@ class Candidate:
 class Search:
     """Settings to compare: a file (or the demonstration) with overrides, and axes over it.
 
-    `select` says how the choice is paid for:
+    `select` is the way to pay for the choice:
 
     all       every run is charged, and everything is shown
     private   a random number of runs, each with settings picked at random; only the best is kept and shown
@@ -59,7 +188,6 @@ class Search:
     repetitions: Repetitions | None = None
     validation: float = 0.1
     budget: float | None = None
-    _random: SeededRandomness = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.axes:
@@ -75,12 +203,14 @@ class Search:
             _validate.fraction(validation=self.validation)
         if self.budget is not None:
             _validate.positive(budget=self.budget)
-        object.__setattr__(self, "_random", SeededRandomness(seed=self.seed))
+        SeededRandomness(seed=self.seed)  # which refuses an impossible seed
 
     @cached_property
     def candidates(self) -> list[Candidate]:
         """All points, in order."""
-        return [self._candidate(point) for point in self._points()]
+        points = self._points
+        prepared = list(self._prepared(self._read([*self.overrides, *points[0]])))
+        return [self._candidate([*prepared, *self.overrides, *point]) for point in points]
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -99,43 +229,44 @@ class Search:
         return config.model_copy(update={"run": config.run.model_copy(update={"seed": own})})
 
     def to_json(self) -> dict[str, Any]:
-        """Whatever the result of the search depends on."""
-        repetitions = self.repetitions
-        law = None if repetitions is None else {"mean": repetitions.mean, "shape": str(repetitions.shape)}
+        """Everything that the result of the search depends on."""
+        law = self.repetitions
         form = {
             "configs": [candidate.config.model_dump(mode="json") for candidate in self.candidates],
             "keys": self.keys,
             "select": self.select,
-            "repetitions": law,
+            "repetitions": None if law is None else {"mean": law.mean, "shape": str(law.shape)},
             "budget": self.budget,
         }
         return dict(json.loads(json.dumps(form)))
 
+    @cached_property
     def _points(self) -> list[Point]:
         if self.random is None:
             return grid(self.axes)
-        return drawn(self.axes, count=self.random, randomness=self._random)
+        return drawn(self.axes, count=self.random, randomness=SeededRandomness(seed=self.seed))
 
-    def _candidate(self, point: Point) -> Candidate:
-        config = self._read([*self._prepared, *self.overrides, *point])
+    def _candidate(self, overrides: Sequence[str]) -> Candidate:
+        config = self._read(overrides)
         if self.select == "private" and config.run.trackers:
             remedy = "leave them out: of a private selection only the best may be seen, and they are told of all"
             raise ConfigError(field="run.trackers", value=list(config.run.trackers), remedy=remedy)
-        dump = config.model_dump(mode="json")
-        return Candidate(settings={key: _value(dump, key) for key in self.keys}, config=config)
-
-    @cached_property
-    def _prepared(self) -> tuple[str, ...]:
-        """What every run of a search has unless it is said otherwise: one thread, no pictures, a validation set."""
-        return tuple(self._prepare(self._read(self._together())))
+        settings = {}
+        for key in self.keys:
+            value: Any = config.model_dump(mode="json")
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            settings[key] = value
+        return Candidate(settings=settings, config=config)
 
     def _read(self, overrides: Sequence[str]) -> Config:
-        """The settings with these overrides, and what a recipe that they name adds."""
+        """The settings with these overrides, completed by a recipe that they name."""
         stated = tables(self.source, overrides=overrides, data=self.data)
         config = config_of(stated)
         return config if isinstance(config, Config) else parse(stated)  # which refuses silos, by name
 
-    def _prepare(self, config: Config) -> Iterator[str]:
+    def _prepared(self, config: Config) -> Iterator[str]:
+        """The defaults of every run of a search: one thread, no pictures, a validation set."""
         yield "run.plot=false"
         if config.run.threads is None:
             yield "run.threads=1"
@@ -144,14 +275,128 @@ class Search:
         if config.data.validation is None and self.validation:
             yield f"data.validation={self.validation!r}"
 
-    def _together(self) -> list[str]:
-        """The overrides of some point: only with them may a config be complete."""
-        return [*self.overrides, *self._points()[0]]
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a search over these plans, one for each candidate.
+
+    Guarantee: `price` bounds what everything that the search shows reveals together: all runs, or, where a random
+    number of attempts is made and only the best shown, that one.
+
+    Edge cases: plans under different neighbouring relations have no common price and are refused. Where they have
+    different deltas, the least is the search's.
+    """
+
+    plans: Sequence[Plan]
+    select: Select
+    repetitions: Repetitions | None = None
+
+    def __post_init__(self) -> None:
+        relations = sorted({plan.relation.name for plan in self.plans})
+        if len(relations) > 1:
+            remedy = "their neighbouring relations differ: search each sampling for itself"
+            raise ConfigError(field="privacy.sampling", value=relations, remedy=remedy)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation of all runs."""
+        return self.plans[0].relation
+
+    @property
+    def delta(self) -> float:
+        """The delta of the search."""
+        return min(plan.budget.delta for plan in self.plans)
+
+    @cached_property
+    def events(self) -> list[RepeatedEvent]:
+        """The events that a ledger reserves, in order: one for each run, or one for the whole selection, or none."""
+        each = [compose(plan.runs) for plan in self.plans]
+        if self.select == "public":
+            return []
+        return [(event, 1) for event in each] if self.repetitions is None else [(self.repetitions.event(each), 1)]
+
+    @cached_property
+    def price(self) -> Price:
+        """The price of the search."""
+        return price(compose(self.events), delta=self.delta, relation=self.relation)
+
+    @cached_property
+    def prices(self) -> dict[str, float]:
+        """The price of one run (the dearest), and of all candidates shown once."""
+        every = self.price
+        if self.select != "all":
+            each = [(compose(plan.runs), 1) for plan in self.plans]
+            every = price(compose(each), delta=self.delta, relation=self.relation, accountants=FAST)
+        return {"one_run": max(plan.price.epsilon for plan in self.plans), "every_candidate": every.epsilon}
+
+    def budget(self, most: float | None) -> Budget:
+        """The budget of the search's ledger: its price, unless it is stated.
+
+        Edge cases: where it costs more than stated, `BudgetExceeded`.
+        """
+        epsilon = self.price.epsilon
+        if most is not None and epsilon > most:
+            raise BudgetExceeded(
+                f"this search costs epsilon = {epsilon:.6g} at delta = {self.delta:g}, and its budget is {most:g}: "
+                "search less, or give each run a smaller privacy.epsilon"
+            )
+        return Budget(epsilon=epsilon if most is None else most, delta=self.delta)
+
+    def statement(self, ledger: Ledger, *, own: int, on_test: bool) -> Statement:
+        """The promise of the search, so many of whose own charges are on this ledger."""
+        statements = [plan.statement(ledger, own=own) for plan in self.plans]
+        first = statements[0]
+        runs = "every run" if self.repetitions is None else "the best of a random number of runs"
+        caveats = [caveat for each in statements for caveat in each.caveats] + ([ON_TEST] if on_test else [])
+        return replace(
+            first,
+            sampler=f"{runs}, of {len(self.plans)} settings; the first: {first.sampler}",
+            assumed=(*first.assumed, *ASSUMED),
+            not_covered=(*first.not_covered, *(() if self.repetitions is None else (HASTE,))),
+            caveats=tuple(dict.fromkeys(caveats)),
+        )
+
+    def holds(self) -> dict[str, str]:
+        """In a sentence each: the promise for the selected model, and for everything that the search shows."""
+        if self.select == "public":
+            elsewhere = rounded_up(self.prices["every_candidate"])
+            spent = f"{PUBLIC}; on clients' examples all runs together would cost epsilon = {elsewhere}"
+            return {"selected": spent, "shown": spent}
+        private = f"({rounded_up(self.price.epsilon)}, {self.delta:g})-differentially private"
+        if self.repetitions is None:
+            return {
+                "selected": f"chosen by looking at every run, it has no better bound than all of them: {private}",
+                "shown": f"all {len(self.plans)} models with their settings and scores are, together, {private}",
+            }
+        return {
+            "selected": f"the model with its settings and its score is {private}",
+            "shown": "the selected model alone; the other runs and their number were not kept, and must stay secret",
+        }
 
 
-def _value(tables: dict[str, Any], key: str) -> Any:
-    """The value under a key with dots."""
-    value: Any = tables
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+def best_of(rows: Sequence[Summary]) -> int | None:
+    """The place of the row with the highest accuracy (without one, with the least loss); of equals the first.
+
+    Edge cases: weights that went astray have no loss and come last; without rows there is no best.
+    """
+    return max(range(len(rows)), key=lambda place: _merit(rows[place]), default=None)
+
+
+def ranked(rows: Sequence[Summary]) -> list[Summary]:
+    """The rows, the best first."""
+    return sorted(rows, key=_merit, reverse=True)
+
+
+def table(rows: Sequence[Summary], keys: Sequence[str], *, measured: Sequence[str] = MEASURED) -> str:
+    """The rows as a CSV file, the best first."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*keys, *measured])
+    for row in ranked(rows):
+        writer.writerow([*(row["settings"][key] for key in keys), *(row[name] for name in measured)])
+    return text.getvalue()
+
+
+def _merit(row: Summary) -> tuple[float, float]:
+    accuracy, loss = row.get("accuracy"), row.get("loss")
+    return -math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss

@@ -10,14 +10,11 @@ from typing import Any, TypeVar, overload
 from pydantic import ValidationError
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import CommonSections, Config
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.settings.explained import explained
+from incrowd.runs.config import UNITS, AnyConfig, CommonSections, Config, SiloConfig
+from incrowd.settings import explained
 
 DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
 """The run that needs no file: the embedded digits."""
-
-UNITS = ("client", "record")
 
 C = TypeVar("C", bound=CommonSections)
 
@@ -84,7 +81,7 @@ def parse(settings: Mapping[str, object] | str, kind: type[CommonSections] = Con
         raise explained(error, kind) from error
 
 
-def settings_of(settings: Mapping[str, Any]) -> Config | SiloConfig:
+def settings_of(settings: Mapping[str, Any]) -> AnyConfig:
     """The same, of whichever unit: `privacy.unit` says who is protected, "client" unless it is given.
 
     Edge cases: as `parse`; no known unit: `ConfigError`.
@@ -92,7 +89,7 @@ def settings_of(settings: Mapping[str, Any]) -> Config | SiloConfig:
     return parse(settings, SiloConfig) if of_records(settings) else parse(settings)
 
 
-def read_back(dump: Mapping[str, Any]) -> Config | SiloConfig:
+def read_back(dump: Mapping[str, Any]) -> AnyConfig:
     """The settings that `model_dump(mode="json")` gave."""
     text = json.dumps(dump)
     return parse(text, SiloConfig) if of_records(dump) else parse(text)

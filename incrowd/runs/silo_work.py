@@ -1,38 +1,117 @@
-"""A run that protects the records of silos: how it takes its rounds.
+"""A run that protects the records of silos: by noise of the server, or of each silo on a ledger of its own.
 
-Each silo has a folder of its own in the run's, `silos/silo-1` and so on, with what it has sent in `sent/`; of public
-data its ledger lies there, too.
+Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`; of public data
+its ledger lies there, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from incrowd._random import Randomness
-from incrowd.algorithms import FedAvg, RoundReport, SiloCohort, State
-from incrowd.algorithms.counts import figures
-from incrowd.algorithms.silos import AskAll
+from incrowd import _validate
+from incrowd.algorithms import FedAvg, RecordCohort, RoundReport, Silo, SiloCohort, State
+from incrowd.algorithms.counts import Counter, figures
+from incrowd.algorithms.silos import Ask, AskAll
 from incrowd.data import Clients
-from incrowd.learning import Loss, Model
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning import ClientTensors, Execution, Model
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import RecordEngine, Records
+from incrowd.privacy.account.accounting import Budget, most_rounds, price
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, Schedule, constant
+from incrowd.privacy.records import RecordRun
+from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims
-from incrowd.runs.checkpoints import Checkpoints
+from incrowd.runs.build import init_scale_of
+from incrowd.runs.config import LocalRecords, SiloConfig, clip_of
+from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
-from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.folder import LEDGER, SERVER, SILOS, Summary
+from incrowd.runs.identity import identities_of_silos, identity_of, identity_of_records
+from incrowd.runs.ledgers import RunLedger, SiloLedgers, own_place
+from incrowd.runs.outbox import Checkpoints, DurableSilo
 from incrowd.runs.round_loop import RoundLoop
-from incrowd.runs.silo_build import SiloFederation
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_ledgers import SiloLedgers, own_place
+from incrowd.runs.sources import NOTHING, Given, section
+from incrowd.runs.work import LedgerWork, Work
+from incrowd.settings import Descent
+
+Figure = TypeVar("Figure", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SiloWork:
-    """A federation of silos as a run needs it. They are asked one after the other, or all `together` elsewhere."""
+class Silos(Work):
+    """Silos with public numbers of records. Silos that are real parties have no `records` here."""
 
-    federation: SiloFederation
+    config: SiloConfig
+    held: Clients
+    names: tuple[str, ...]
+    records: tuple[Records, ...]
+    declared: tuple[int, ...]
+
+    @classmethod
+    def parts(cls, config: SiloConfig, given: Given, data: Clients | None = None) -> dict[str, Any]:  # type: ignore[override]  # its config is a silo's
+        """See `Work.parts`."""
+        parts = super().parts(config, given, data)
+        data = parts["data"]
+        assert data is not None  # noqa: S101 - it is loaded
+        with section("data"):
+            if data.present != data.clients:  # silos are parties that the server knows, so their number is exact
+                remedy = "every silo has to be there, and these are not how many there are: state how many take part"
+                raise ConfigError(field="clients", value=data.clients, remedy=remedy)
+        with _named_as_in_the_file():
+            declared = _declared(config, data)
+        names = data.names or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
+        records: tuple[Records, ...] = ()
+        if not isinstance(config.data, Parties):
+            tensors = ClientTensors.of(data)
+            records = tuple(Records.of(tensors, client) for client in range(data.clients))
+        return parts | {"names": names, "records": records, "declared": declared}
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the silos are real parties, whose records and ledgers are their own."""
+        return isinstance(self.config.data, Parties)
+
+    @property
+    def threads(self) -> int:
+        """The threads of each silo."""
+        return self.config.run.threads or 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordWork(Silos, LedgerWork):
+    """A run whose silos send sums to a server, which adds the noise once for all of them."""
+
+    engines: tuple[BatchedRecords, ...]
+
+    def identity(self) -> DataIdentity:
+        """See `LedgerWork.identity`."""
+        return identity_of_records(self.config, self.held)
+
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[RecordCohort]:
+        """See `LedgerWork.algorithm`."""
+        size = self.model.size
+        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        cohort = RecordCohort(engines=self.engines, records=self.declared, private=private, threads=self.threads)
+        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloWork(Silos):
+    """Silos that noise their own steps. They are asked one after the other, or all `together` elsewhere.
+
+    `clients` is the plan of the second promise, about each silo as a whole. Real parties have no engines here.
+    """
+
+    plans: tuple[Plan, ...]
+    engines: tuple[RecordEngine, ...]
+    clients: Plan | None
     ledger: SiloLedgers | None = None
     together: AskAll | None = None
 
@@ -49,53 +128,105 @@ class SiloWork:
         return self.together is not None
 
     @property
-    def config(self) -> SiloConfig:
-        """The settings."""
-        return self.federation.config
-
-    @property
-    def data(self) -> Clients:
-        """The silos."""
-        return self.federation.data
-
-    @property
-    def model(self) -> Model:
-        """What is trained."""
-        return self.federation.model
-
-    @property
-    def loss(self) -> Loss:
-        """What training makes small."""
-        return self.federation.loss
-
-    @property
-    def randomness(self) -> Randomness:
-        """Where noise comes from."""
-        return self.federation.randomness
-
-    @property
     def rounds(self) -> int:
-        """How many rounds there are at most."""
+        """The number of rounds at most."""
         return self.config.privacy.rounds
 
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise of the first silo's steps."""
+        return self.plans[0].noise_multiplier
+
     def settings(self) -> Summary:
-        """What was found for the run: the noise of the first silo's steps."""
-        return {"noise_multiplier": self.federation.noise_multiplier}
+        """The settings that were found for the run: the noise of the first silo's steps."""
+        return {"noise_multiplier": self.noise_multiplier}
 
-    def find_ledger(self, folder: Path) -> "SiloWork":
-        """The same, charged to the ledgers of its data, with all that was spent there."""
-        return replace(self, ledger=SiloLedgers.find(self.federation, folder))
+    def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
+        """One silo, on its ledger."""
+        plan = self.plans[place]
+        counts = plan.config.report_std is not None
+        return Silo(
+            self.names[place],
+            RecordRun(plan, ledger=ledger, randomness=self.randomness, label=label, place=place),
+            engine=self.engines[place],
+            counter=Counter(model=self.model, records=self.records[place]) if counts else None,
+            threads=self.threads,
+            physical_batch=self.config.local.physical_batch,
+        )
 
-    def read_ledger(self, content: Mapping[str, Any]) -> "SiloWork":
+    def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None, *, label: str = "") -> FedAvg[SiloCohort]:
+        """The federation; the ledger, and the label there, are the server's, where silos are protected as a whole."""
+        private = None
+        if self.clients is not None and ledger is not None:
+            size = self.model.size
+            private = PrivateRun(self.clients, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        by_records = self.config.privacy.weigh == "by records"
+        cohort = SiloCohort(
+            asks=asks,
+            model=self.model,
+            rounds=self.rounds,
+            randomness=self.randomness,
+            weights=[float(plan.config.members) for plan in self.plans] if by_records else None,
+            private=private,
+            together=self.together,
+        )
+        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
+
+    def find_ledger(self, folder: Path) -> Self:
+        """The same, charged to the ledgers of its data, begun where there are none: see `RunLedger.find`.
+
+        Edge cases: if one of those that are there is refused, the later ones are not begun; so where one has no room.
+        """
+        wanted, found = self.config.privacy, list[RunLedger]()
+        identities = [] if self.elsewhere else identities_of_silos(self.config, self.held)
+        for name, plan, identity in zip(self.names, self.plans, identities, strict=False):
+            found.append(
+                RunLedger.find(
+                    identity,
+                    own=own_place(folder, name),
+                    budget=replace(plan.budget, epsilon=plan.budget.epsilon + wanted.room),
+                    relation=plan.relation,
+                    path=_in(wanted.ledger, name),
+                    witness=_in(wanted.witness, name, ".witness"),
+                )
+            )
+        ledgers = SiloLedgers(silos=tuple(found), server=None if self.clients is None else self._server(folder))
+        with ExitStack() as stack:
+            for place, each in enumerate(ledgers.open(folder, self.names) if found else ()):
+                self.silo(place, stack.enter_context(each), label=found[place].label).run.check_room()
+        return replace(self, ledger=ledgers)
+
+    def _server(self, folder: Path) -> RunLedger:
+        plan, wanted = self.clients, self.config.privacy
+        assert plan is not None  # noqa: S101 - it was looked at
+        run_ledger = RunLedger.find(
+            identity_of(self.config, self.held),
+            own=folder / LEDGER,
+            budget=plan.budget,
+            relation=plan.relation,
+            path=_in(wanted.ledger, "server"),
+            witness=_in(wanted.witness, "server", ".witness"),
+        )
+        with run_ledger.open(folder / LEDGER) as ledger:
+            ledger.check_room(plan.runs)
+        return run_ledger
+
+    def read_ledger(self, content: Mapping[str, Any]) -> Self:
         """The same, charged to the ledgers that `SiloLedgers.to_json` wrote."""
         return replace(self, ledger=SiloLedgers.from_json(content))
 
     def check_same(self) -> None:
-        """The data are those that the ledgers are about (`DataError`)."""
-        self.payer.check_same(self.federation)
+        """The data are those with which the run began (`DataError`)."""
+        identities = [] if self.elsewhere else identities_of_silos(self.config, self.held)
+        if len(identities) != len(self.payer.silos):
+            raise DataError(f"the run began with {len(self.payer.silos)} silos: put the data back as they were")
+        for each, identity in zip(self.payer.silos, identities, strict=True):
+            each.check_same(identity)
+        if self.payer.server is not None:
+            self.payer.server.check_same(identity_of(self.config, self.held))
 
     def give_back(self, folder: Path) -> None:
-        """No round will follow: what the plans have left is for others."""
+        """No round will follow: the rest of the plans is for others."""
         for place in range(len(self.payer.silos)):
             with self.open_silo(place, folder) as outbox:
                 outbox.silo.run.give_back()
@@ -109,29 +240,26 @@ class SiloWork:
     @contextmanager
     def open(self, folder: Path) -> Iterator["SiloSession"]:
         """Ready to train, for as long as the `with` block lasts."""
-        ledger, names = self.payer, self.federation.names
         with ExitStack() as stack:
-            silos = [stack.enter_context(each) for each in ledger.open(folder, names)]
+            silos = [stack.enter_context(each) for each in self.payer.open(folder, self.names)]
             outboxes = [self._outbox(place, each, folder) for place, each in enumerate(silos)]
-            server = None if ledger.server is None else stack.enter_context(ledger.server.open(folder / LEDGER))
+            server = self.payer.server
+            own = None if server is None else stack.enter_context(server.open(folder / LEDGER))
             asks = tuple(outbox.answer for outbox in outboxes)
-            label = "" if ledger.server is None else ledger.server.label
-            algorithm = self.federation.algorithm(asks, server, label=label, together=self.together)
+            algorithm = self.algorithm(asks, own, label="" if server is None else server.label)
             yield SiloSession(work=self, algorithm=algorithm, outboxes=outboxes)
 
     @contextmanager
     def open_silo(self, place: int, folder: Path) -> Iterator[DurableSilo]:
         """One silo on its ledger, in whatever process it answers."""
-        own = own_place(folder, self.federation.names[place])
-        with self.payer.silos[place].open(own) as ledger:
+        with self.payer.silos[place].open(own_place(folder, self.names[place])) as ledger:
             yield self._outbox(place, ledger, folder)
 
     def _outbox(self, place: int, ledger: Ledger, folder: Path) -> DurableSilo:
-        silo = self.federation.silo(place, ledger, label=self.payer.silos[place].label)
+        silo = self.silo(place, ledger, label=self.payer.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
         keep, simulated = self.config.run.checkpoint_every + 1, self.randomness.simulated
-        own = folder / SILOS / self.federation.names[place]
-        return DurableSilo(silo, Checkpoints(own / "sent", keep=keep, dated=simulated))
+        return DurableSilo(silo, Checkpoints(folder / SILOS / silo.name / "sent", keep=keep, dated=simulated))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,21 +271,19 @@ class SiloSession:
     outboxes: Sequence[DurableSilo]
 
     def restored(self, loop: RoundLoop) -> State:
-        """Where the run stands, as far as the last checkpoint and the ledgers know."""
-        private = self.algorithm.cohort.private
+        """The state of the run, as far as the last checkpoint and the ledgers know."""
         paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.run.rounds), default=0)
-        state = loop.start_from(self.algorithm.init(), charged=paid)
+        return self._caught_up(loop, loop.start_from(self.algorithm.init(), charged=paid))
+
+    def _caught_up(self, loop: RoundLoop, state: State) -> State:
+        private, repeats = self.algorithm.cohort.private, self.work.randomness.simulated
         if private is None:
             return state
-        return loop.caught_up(
-            state,
-            charged=private.next_round,
-            repeats=self.work.randomness.simulated,
-            epsilon=lambda _: max(self._spent.values()),
-        )
+        spent = max(self._spent.values())
+        return loop.caught_up(state, charged=private.next_round, repeats=repeats, epsilon=lambda _: spent)
 
     def rehearse(self, state: State) -> None:
-        """Every silo can go on from this state: nobody pays before all are ready."""
+        """Every silo can go on from this state: no silo pays before all are ready."""
         for outbox in self.outboxes:
             outbox.silo.rehearse(state.weights)
 
@@ -167,7 +293,7 @@ class SiloSession:
         return after, self._record(report)
 
     def report(self, state: State) -> Summary:
-        """What each silo says of the model on its own records, noised and paid for; None of one that says nothing."""
+        """The report of each silo about the model on its own records, noised and paid for; None without one."""
         std, classes = self.work.config.privacy.report_std, self.work.data.examples.classes
         if std is None or classes is None:
             return {}
@@ -176,23 +302,23 @@ class SiloSession:
         return {"report_by_silo": found}
 
     def claims(self) -> Claims:
-        """What each silo may claim of its records, and the server of silos as a whole."""
+        """The statement of each silo about its records, and of the server about silos as a whole."""
         statements = {outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes}
         if (private := self.algorithm.cohort.private) is not None:
             statements[SERVER] = private.statement()
         return Claims(by_party=statements)
 
     def facts(self, records: Sequence[Record]) -> Summary:
-        """What each silo spent, and which of them had to stop."""
-        simulated = self.work.randomness.simulated
+        """The spending of each silo, and which of them had to stop."""
         standings = next((record.silos for record in reversed(records) if record.silos), ())
+        simulated = self.work.randomness.simulated
         return {
             "rounds": sum(not record.lost for record in records),
             "epsilon": max(self._spent.values()),
             "delta": self.work.config.privacy.delta,
             "epsilon_by_silo": self._spent,
             "stopped": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
-            "noise_multiplier": self.work.federation.noise_multiplier,
+            "noise_multiplier": self.work.noise_multiplier,
             "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
         }
 
@@ -210,3 +336,163 @@ class SiloSession:
             clip_norm=self.work.config.privacy.clip_norm,
             silos=[asdict(standing) for standing in report.silos],
         )
+
+
+def assemble_records(config: SiloConfig, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
+    """Load the data, build the model and the engines, calibrate the one plan, all unspent; a given schedule is kept.
+
+    Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
+    """
+    parts = Silos.parts(config, given)
+    model = parts["model"]
+    with _named_as_in_the_file():
+        plan = _common_plan(config, sum(parts["declared"]), schedule)
+        plan.training(model.size)
+    engines = _engines(config, parts, Descent(), plan.config.schedule.communications)
+    return RecordWork(**parts, plan=plan, engines=engines)
+
+
+def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloWork:
+    """Load the data, build the models and engines, state the plans, all unspent.
+
+    Edge cases: as `assemble_records`.
+    """
+    if config.privacy.noise_by == "server":
+        remedy = 'models are attacked of silos that noise their own steps: use "party"'
+        raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
+    parts = Silos.parts(config, given)
+    data, model = parts["data"], parts["model"]
+    with _named_as_in_the_file():
+        plans = _plans(config, parts["declared"])
+        for name, plan, records in zip(parts["names"], plans, parts["records"], strict=False):
+            plan.check_held(len(records), silo=name)
+        _check_report(data, plans)
+        clients = _client_level(config, model, data.clients)
+    steps = sum(plan.config.schedule.communications * plan.config.steps for plan in plans)
+    engines = _engines(config, parts, config.local, steps)
+    return SiloWork(**parts, plans=plans, engines=engines, clients=clients)
+
+
+def _engines(
+    config: SiloConfig, parts: Mapping[str, Any], descent: Descent, contributions: float
+) -> tuple[BatchedRecords, ...]:
+    """An engine for each silo that is here, of a run in which so many records are expected in all steps together."""
+    with section("run"):
+        execution = Execution(device=config.run.device, compile=config.run.compile, contributions=contributions)
+    model, loss = parts["model"], parts["loss"]
+    return tuple(
+        BatchedRecords(model, records, descent, loss=loss, execution=execution) for records in parts["records"]
+    )
+
+
+@contextmanager
+def _named_as_in_the_file() -> Iterator[None]:
+    """Put the section's name before the field of a plan that an error names."""
+    try:
+        yield
+    except ConfigError as error:
+        name = "local" if error.field in LocalRecords.model_fields else "privacy"
+        raise ConfigError(field=f"{name}.{error.field}", value=error.value, remedy=error.remedy) from error
+
+
+def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
+    """The public number of records of each silo: the declared one; of public data also the counted one."""
+    wanted = config.privacy.records
+    if wanted is None and data.public:
+        return tuple(int(size) for size in data.sizes)
+    if wanted is None:
+        remedy = (
+            "how many records a silo has is private and never counted: state a public number that it does not exceed, "
+            "say records = 5000, or a list with one for each silo"
+        )
+        raise ConfigError(field="records", value=None, remedy=remedy)
+    return _each(wanted, data.clients, field="records")
+
+
+def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tuple[Figure, ...]:
+    """One for each silo, of one for all or a list."""
+    each = wanted if isinstance(wanted, tuple) else (wanted,) * silos
+    if len(each) != silos:
+        raise ConfigError(field=field, value=each, remedy=f"give one for each of the {silos} silos, or one")
+    return each
+
+
+def _common_plan(config: SiloConfig, records: int, schedule: Schedule | None) -> Plan:
+    """The one plan of all silos' records."""
+    wanted, batch = config.privacy, config.local.batch_size
+    if isinstance(wanted.epsilon, tuple):
+        remedy = "one plan protects the records of all silos: give one number"
+        raise ConfigError(field="epsilon", value=wanted.epsilon, remedy=remedy)
+    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
+    cohort = float(records if batch is None else batch)
+    _validate.at_most(records, "the declared number of all records", batch_size=cohort)
+    plan = PlanConfig(
+        members=records,
+        schedule=constant(rounds=wanted.rounds, cohort=cohort) if schedule is None else schedule,
+        unit="record",
+        noise_by="server",
+        clip=FixedClip(clip_norm=wanted.clip_norm),
+    )
+    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
+
+
+def _plans(config: SiloConfig, records: Sequence[int]) -> tuple[Plan, ...]:
+    """A plan for each silo; equal ones are priced once."""
+    wanted, local = config.privacy, config.local
+    epsilons = _each(wanted.epsilon, len(records), field="epsilon")
+    made: dict[tuple[int, float], Plan] = {}
+    for members, epsilon in zip(records, epsilons, strict=True):
+        if (members, epsilon) not in made:
+            plan = PlanConfig.of_records(
+                records=members,
+                rounds=wanted.rounds,
+                clip_norm=wanted.clip_norm,
+                batch_size=local.batch_size,
+                epochs=local.epochs,
+                noise_multiplier=1.0 if wanted.noise_multiplier is None else wanted.noise_multiplier,
+                report_std=wanted.report_std,
+            )
+            budget = Budget(epsilon=epsilon, delta=wanted.delta)
+            fixed = wanted.noise_multiplier is not None
+            made[members, epsilon] = _as_many(plan, budget) if fixed else plan.calibrate(budget)
+    return tuple(made[each] for each in zip(records, epsilons, strict=True))
+
+
+def _as_many(config: PlanConfig, budget: Budget) -> Plan:
+    """As many of the rounds as a budget allows at the stated noise."""
+
+    def shortened(rounds: int) -> PlanConfig:
+        return replace(config, schedule=Schedule((replace(config.schedule.steps[0], rounds=rounds),)))
+
+    wanted = config.schedule.rounds
+    if price(config.whole, delta=budget.delta, relation=config.relation).epsilon > budget.epsilon:
+        most = most_rounds(lambda rounds: shortened(rounds).whole, budget=budget, relation=config.relation)
+        wanted = min(most, wanted)
+    return shortened(wanted).plan(budget)
+
+
+def _check_report(data: Clients, plans: Sequence[Plan]) -> None:
+    if plans[0].config.report_std is None:
+        return
+    if data.examples.classes is None:
+        raise DataError("report_std counts right labels, and these labels are numbers, not classes: leave it out")
+    for plan in plans:
+        plan.check_report(data.examples.classes * (data.examples.classes + 1))
+
+
+def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:
+    wanted = config.privacy.clients
+    if wanted is None:
+        return None
+    with section("clients"):
+        plan = PlanConfig(
+            members=silos,
+            schedule=constant(rounds=config.privacy.rounds, cohort=silos),
+            sampling=Everyone,
+            clip=clip_of(wanted.clip, model.parts, silos),
+        )
+        return plan.calibrate(Budget(epsilon=wanted.epsilon, delta=wanted.delta))
+
+
+def _in(folder: str | None, name: str, ending: str = "") -> Path | None:
+    return None if folder is None else Path(folder) / f"{name}.sqlite{ending}"

@@ -1,4 +1,4 @@
-"""A search in a folder: runs side by side, what they cost together, the best of them.
+"""A search in a folder: its ledger, runs side by side, their price together, the best of them.
 
 | file                       | holds                                                                        |
 | -------------------------- | ---------------------------------------------------------------------------- |
@@ -7,7 +7,7 @@
 | `runs/0000`, `runs/0001`   | a run each                                                                   |
 | `private/`                 | where only the best is shown: the attempts, as long as the search goes on    |
 | `best/`                    | where only the best is shown: its model, its statement, its summary          |
-| `result.json`, `table.csv` | what came out                                                                |
+| `result.json`, `table.csv` | the result                                                                   |
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,35 +24,190 @@ from typing import Any
 from safetensors.torch import load_file
 
 from incrowd import _files, _validate
+from incrowd._private import make_ours
 from incrowd.algorithms import score
 from incrowd.data import Clients
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.account.events import RepeatedEvent
+from incrowd.privacy.ledger.home import Home, is_begun
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Schedule
-from incrowd.runs.build import featured, federated_data, randomness, untouched_test
-from incrowd.runs.client_work import assemble
+from incrowd.runs.build import featured, randomness, untouched_test
 from incrowd.runs.config import Config
-from incrowd.runs.folder import DATABASE, MODEL, PRIVATE, STATEMENT, STATEMENT_TEXT, SUMMARY
+from incrowd.runs.folder import (
+    BEST,
+    DATABASE,
+    LEDGER,
+    MODEL,
+    PRIVATE,
+    RESULT,
+    RUNS,
+    SEARCH,
+    STATEMENT,
+    STATEMENT_TEXT,
+    SUMMARY,
+    TABLE,
+    Summary,
+)
+from incrowd.runs.identity import identity_of
+from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.processes import Orphan, side_by_side
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
-from incrowd.runs.search_cost import Cost
-from incrowd.runs.search_ledger import SEARCH, SearchLedger
-from incrowd.runs.search_report import Row, best_of, table
+from incrowd.runs.search import Cost, Search, best_of, table
+from incrowd.runs.sources import federated_data
+from incrowd.runs.work import assemble
 
 __all__ = ["Sweep"]
 
-RESULT, TABLE, BEST, RUNS = "result.json", "table.csv", "best", "runs"
 ATTEMPTS = "attempts.json"
 LOCK = "search.lock"
-_BEFORE = {LOCK, SEARCH + _files.PART}  # what may be there of a search that was cut off at once
-
-SearchResult = dict[str, Any]
+_BEFORE = {LOCK, SEARCH + _files.PART}  # files of a search that was cut off at once
 
 
-def silent(line: str) -> None:
-    """Say nothing."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SearchLedger:
+    """The ledger of a search, known by the search's file in its folder.
+
+    Guarantee: whatever the runs release is charged once to the ledger of the data. Runs that are all shown are charged
+    there one by one. A private selection is one charge; what keeps its attempts from being trained twice, in copies of
+    their folders, is a ledger each, in the user's state folder where the data are private. Those are gone when the
+    search is over, and an attempt cannot go on without the search.
+    """
+
+    search: Search
+    cost: Cost
+    folder: Path
+    _own: list[RunLedger] = field(default_factory=list, init=False, repr=False)
+
+    @cached_property
+    def identity(self) -> DataIdentity:
+        """The data of the search.
+
+        Edge cases: private data that differ from run to run are refused; so is a rehearsal on private data.
+        """
+        configs = {candidate.config.data.model_dump_json(): candidate.config for candidate in self.search.candidates}
+        first, *others = map(identity_of, configs.values())
+        private = [each for each in (first, *others) if not each.public]
+        if private and self.search.select == "public":
+            remedy = 'the data are private: leave select, or declare them public with "data.public = true"'
+            raise ConfigError(field="select", value="public", remedy=remedy)
+        if private and any(each != first for each in others):
+            remedy = "on private data all runs of a search need the same data and clients: search them one by one"
+            raise ConfigError(field="data", value=[each.division for each in (first, *others)], remedy=remedy)
+        return first
+
+    @property
+    def secret(self) -> str | None:
+        """The label without which an attempt cannot be opened; None where every run pays for itself."""
+        return self._own[0].label if self.search.select == "private" else None
+
+    def check(self) -> None:
+        """The data's ledger has room for the search (`BudgetExceeded`); nothing is written that is not outside."""
+        public = self.identity.public
+        if not self.cost.events:
+            return
+        self.cost.budget(self.search.budget)
+        own = public and self.search.candidates[0].config.privacy.ledger is None
+        if self._stored() is None and not own:
+            search_ledger = self._find()
+            with search_ledger.open(self.folder / LEDGER) as ledger:
+                ledger.check_room([run for runs in self._promises(search_ledger).values() for run in runs])
+
+    def begin(self) -> None:
+        """Reserve the whole search, under the label that is kept with it. Only for who holds the search's lock."""
+        if not (self.folder / SEARCH).exists():
+            self._write(None)
+        if not self.cost.events:
+            return
+        own = self._stored()
+        if own is None:
+            own = self._find()
+            self._write(own)
+        else:
+            own.check_same(self.identity)
+        self._own[:] = [own]
+        with own.open(self.folder / LEDGER) as ledger:
+            ledger.reserve_all(self._promises(own))
+
+    def open(self) -> Ledger:
+        """The ledger, for writing; never open while a process is forked."""
+        return self._own[0].open(self.folder / LEDGER)
+
+    def charged(self, number: int | None = None) -> bool:
+        """Whether anything was charged: for a run, or for the selection."""
+        if not self._own:
+            return False
+        own = self._own[0]
+        label = own.label if number is None else own.part(number).label
+        with own.open(self.folder / LEDGER) as ledger:
+            return ledger.reservation(label).charged > 0
+
+    def charges(self, ledger: Ledger) -> int:
+        """How many charges of the search the ledger holds."""
+        return sum(ledger.reservation(label).charged for label in self._promises(self._own[0]))
+
+    def charge(self) -> None:
+        """Pay for the selection."""
+        if not self.charged():
+            (event, _), *_ = self.cost.events
+            source = randomness(self.search.candidates[0].config)
+            with self.open() as ledger:
+                ledger.charge(event, reservation=self._own[0].label, note={"run": 0}, randomness=source)
+
+    def of_run(self, number: int, plan: Plan, folder: Path) -> RunLedger | None:
+        """What a run is charged to; None where it has a ledger of its own, as in a rehearsal."""
+        if not self._own:
+            return None
+        own = self._own[0]
+        if self.search.select == "all":
+            part = own.part(number)
+            return replace(part, path=part.path or self.folder / LEDGER)
+        public = self.identity.public
+        path = folder / LEDGER if public else self._attempts(own.label) / f"{folder.name}.sqlite"
+        _files.folder(folder) if public else make_ours(path.parent)
+        budget = None if is_begun(path) else plan.budget
+        with Ledger.open(path, budget=budget, relation=plan.relation, data_identity=self.identity) as ledger:
+            place = None if public else path
+            return RunLedger(identity=self.identity, id=ledger.id, label="run", path=place, search=own.label)
+
+    def clean(self) -> None:
+        """Remove what kept attempts from being trained twice."""
+        own = self._stored()
+        if own is not None and self._attempts(own.label).exists():
+            _files.remove(self._attempts(own.label))
+            _files.undate(self._attempts(own.label).parent)
+
+    def _promises(self, own: RunLedger) -> dict[str, list[RepeatedEvent]]:
+        """What is reserved, by label."""
+        if self.search.select == "private":
+            return {own.label: self.cost.events}
+        return {own.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
+
+    def _find(self) -> RunLedger:
+        wanted = self.search.candidates[0].config.privacy
+        return RunLedger.find(
+            self.identity,
+            own=self.folder / LEDGER,
+            budget=self.cost.budget(self.search.budget),
+            relation=self.cost.relation,
+            path=None if wanted.ledger is None else Path(wanted.ledger),
+            witness=None if wanted.witness is None else Path(wanted.witness),
+        )
+
+    def _attempts(self, label: str) -> Path:
+        return Home.of_user().folder / "attempts" / label
+
+    def _stored(self) -> RunLedger | None:
+        path = self.folder / SEARCH
+        stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return None if stored.get("ledger") is None else RunLedger.from_json(stored["ledger"])
+
+    def _write(self, own: RunLedger | None) -> None:
+        content = {"search": self.search.to_json(), "ledger": None if own is None else own.to_json()}
+        _files.write(self.folder / SEARCH, json.dumps(content, indent=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +223,7 @@ class SearchRun:
 class Sweep:
     """A search and the folder for it; without one, a folder in `out` that is named after what is searched.
 
-    Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.run_ledger`) before the first
+    Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.ledgers`) before the first
     run trains, and each release charged there first: every run's under a label of its own, or, where only the best is
     shown, the one event of the selection. A search that was cut off goes on where it stopped, with the same ledger, and
     trains no run twice, nor does a copy of its folder. Where only the best is shown, the number of runs follows the law
@@ -84,7 +239,7 @@ class Sweep:
 
     search: Search
     out: Path | str | None = None
-    say: Callable[[str], None] = field(default=silent, repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
     _data: dict[str, Clients] = field(default_factory=dict, init=False, repr=False)
     _ledger: list[SearchLedger] = field(default_factory=list, init=False, repr=False)
     _open: dict[int, Run] = field(default_factory=dict, init=False, repr=False)
@@ -120,7 +275,7 @@ class Sweep:
         return Cost(plans=self.plans, select=self.search.select, repetitions=self.search.repetitions)
 
     @read_once()
-    def run(self, *, jobs: int) -> SearchResult:
+    def run(self, *, jobs: int) -> Summary:
         """Search to the end, from wherever it stands, at most `jobs` runs at a time; a search that is over says its
         result again.
         """
@@ -213,7 +368,7 @@ class Sweep:
     def _schedule(self, task: SearchRun) -> Schedule:
         return self.plans[task.candidate].config.schedule
 
-    def _finished(self, tasks: Sequence[SearchRun]) -> SearchResult:
+    def _finished(self, tasks: Sequence[SearchRun]) -> Summary:
         """Choose, and write down what may be shown."""
         rows = [self._row(task) for task in tasks]
         place = best_of(rows)
@@ -222,7 +377,7 @@ class Sweep:
         if self.secret and best is not None:
             best = self._moved(best, statement)
         shown = rows if not self.secret else [best] if best else []
-        result: SearchResult = {
+        result: Summary = {
             "runs": shown,
             "best": best,
             "epsilon_of_search": self.cost.price.epsilon,
@@ -248,7 +403,7 @@ class Sweep:
         _files.write(self.folder / RESULT, text)
         return dict(json.loads(text))
 
-    def _published(self) -> SearchResult:
+    def _published(self) -> Summary:
         """Remove all but the best, and then, not before, let there be a result.
 
         Whenever this is cut off, it is done again: the result waits among what is private, and is the last to leave it.
@@ -265,7 +420,7 @@ class Sweep:
             _files.undate(path)  # how long it took tells how many attempts there were
         return dict(json.loads(result.read_text()))
 
-    def _row(self, task: SearchRun) -> Row:
+    def _row(self, task: SearchRun) -> Summary:
         folder = self._place(task)
         summary = json.loads((folder / SUMMARY).read_text())
         return {
@@ -276,7 +431,7 @@ class Sweep:
             "run": str(folder),
         }
 
-    def _tested(self, task: SearchRun) -> Row:
+    def _tested(self, task: SearchRun) -> Summary:
         """How good the chosen model is on the test examples, which had no say, where others were held out for that."""
         config = self.search.config(task.candidate, run=task.number)
         test = untouched_test(config)
@@ -291,7 +446,7 @@ class Sweep:
             "test_loss": measured.loss if math.isfinite(measured.loss) else None,
         }
 
-    def _moved(self, best: Row, statement: dict[str, Any]) -> Row:
+    def _moved(self, best: Summary, statement: dict[str, Any]) -> Summary:
         """The best, where only that may be seen: its model and what is promised for it, in a folder of its own.
 
         How long it took depends on how many others ran beside it, so that is not said.

@@ -1,14 +1,18 @@
-"""Who is told how a run goes: one small interface, and trackers for files, TensorBoard and MLflow."""
+"""Trackers, which hear how a run goes: files, TensorBoard, MLflow, Weights & Biases, and the terminal."""
 
 import csv
 import importlib
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from incrowd import _files
 from incrowd.errors import ConfigError
@@ -16,9 +20,13 @@ from incrowd.runs.database import Record
 
 Facts = Mapping[str, Any]
 
+_COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]
+_ABSENT = ("round lost", "daily limit", "no answer", "refused")
+_RECENT = 10
+
 
 class Tracker(Protocol):
-    """Something that wants to know how a run goes."""
+    """A listener to the rounds of a run."""
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
         """The run begins, or goes on after these rounds."""
@@ -33,47 +41,47 @@ class Tracker(Protocol):
         ...
 
 
-@dataclass
-class JsonLines:
-    """A JSON object a line, one for each round. A run that goes on leaves out the rounds that are done again."""
-
-    path: Path
+class _Quiet:
+    """A tracker that does nothing by itself."""
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
-        _files.write(self.path, "".join(map(self._line, past)))
+        pass
 
     def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
-        _files.append(self.path, self._line(record))
+        pass
 
     def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
+        pass
 
-    @staticmethod
-    def _line(record: Record) -> str:
+
+@dataclass
+class _LinesOfFile(_Quiet):
+    """A file with a line for each round. A run that goes on leaves out the rounds that are done again."""
+
+    path: Path
+    header = ""
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        _files.write(self.path, self.header + "".join(map(self.line, past)))
+
+    def round(self, record: Record) -> None:
+        _files.append(self.path, self.line(record))
+
+    def line(self, record: Record) -> str:
         return json.dumps(record.to_json()) + "\n"
 
 
-@dataclass
-class Csv:
-    """A table with a row for each round; what only a simulation may look at, and single silos, are left out."""
+class JsonLines(_LinesOfFile):
+    """A JSON object a line, one for each round."""
 
-    path: Path
 
-    def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
-        _files.write(self.path, ",".join(_COLUMNS) + "\n" + "".join(map(self._line, past)))
+class Csv(_LinesOfFile):
+    """A table with a row for each round, without the columns for simulations and single silos."""
 
-    def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
-        _files.append(self.path, self._line(record))
+    header = ",".join(_COLUMNS) + "\n"
 
-    def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
-
-    @staticmethod
-    def _line(record: Record) -> str:
+    def line(self, record: Record) -> str:
+        """The row of a round."""
         line = StringIO()
         csv.writer(line, lineterminator="\n").writerow([getattr(record, name) for name in _COLUMNS])
         return line.getvalue()
@@ -108,11 +116,59 @@ class TensorBoard:
 
 
 @dataclass
-class AtTheEnd:
-    """Tells another tracker all of a run at once, when the run is over.
+class MLflow:
+    """A run in MLflow, wherever its environment says that it tracks; one that goes on is a new run there."""
 
-    For trackers that note when they were told, or tell someone who may be looking on: how long a round took is no
-    business of theirs unless the run is a simulation. A run that was stopped tells them nothing until it is over.
+    name: str
+
+    def __post_init__(self) -> None:
+        self._mlflow = _imported("mlflow", "mlflow")
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        self._mlflow.start_run(run_name=self.name)
+        self._mlflow.log_dict(dict(settings), "settings.json")
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        self._mlflow.log_metrics(_numbers(record), step=record.round)
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+        if summary is not None:
+            self._mlflow.log_dict(dict(summary), "summary.json")
+        self._mlflow.end_run("FINISHED" if summary is not None else "KILLED")
+
+
+@dataclass
+class WandB:
+    """A run in Weights & Biases, as its environment says; one that goes on is a new run there."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        self._wandb = _imported("wandb", "wandb")
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        self._run = self._wandb.init(name=self.name, config=dict(settings), save_code=False)
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        self._run.log(_numbers(record), step=record.round)
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+        self._run.summary.update(dict(summary or {}))
+        self._run.finish(exit_code=int(summary is None))
+
+
+@dataclass
+class AtTheEnd:
+    """Another tracker, which hears all of a run at once when the run is over.
+
+    It is for trackers that note the time of what they hear, or send it on: the duration of a round is public in
+    simulations only. A run that was stopped tells them nothing until it is over.
     """
 
     tracker: Tracker
@@ -137,42 +193,16 @@ class AtTheEnd:
         self.tracker.end(summary)
 
 
-@dataclass
-class MLflow:
-    """A run in MLflow, wherever its environment says that it tracks; one that goes on is a new run there."""
-
-    name: str
-    _mlflow: Any = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._mlflow = _imported("mlflow", "mlflow")
-
-    def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
-        self._mlflow.start_run(run_name=self.name)
-        self._mlflow.log_dict(dict(settings), "settings.json")
-
-    def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
-        self._mlflow.log_metrics(_numbers(record), step=record.round)
-
-    def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
-        if summary is not None:
-            self._mlflow.log_dict(dict(summary), "summary.json")
-        self._mlflow.end_run("FINISHED" if summary is not None else "KILLED")
-
-
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
     "csv": lambda folder: Csv(folder / "rounds.csv"),
     "jsonl": lambda folder: JsonLines(folder / "rounds.jsonl"),
     "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
     "mlflow": lambda folder: MLflow(folder.name),
+    "wandb": lambda folder: WandB(folder.name),
 }
 """The trackers by the names that configuration files use, for a run in a folder."""
 
-
-_WITH_A_CLOCK = ("tensorboard", "mlflow")
+_WITH_A_CLOCK = ("tensorboard", "mlflow", "wandb")
 
 
 def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tracker]:
@@ -195,4 +225,93 @@ def _numbers(record: Record) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-_COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]
+class Lines(_Quiet):
+    """A line of text for every round that is reported; speed and time left in simulations alone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._rounds = self._every = 1
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        self._rounds, self._every = settings["rounds"], settings["config"]["run"]["report_every"]
+        self._say(f"{settings['clients']} clients, {self._rounds} rounds, noise {settings['noise_multiplier']:.4g}")
+        if past:
+            self._say(f"going on after round {past[-1].round + 1}")
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        done = record.round + 1
+        if record.seconds is not None:
+            self._seconds.append(record.seconds)
+        if done % self._every == 0 or done == self._rounds:
+            seconds = (self._rounds - done) * sum(self._seconds) / max(1, len(self._seconds))
+            words = f"  {seconds:.0f} s remaining" if self._seconds else ""
+            self._say(f"round {done}/{self._rounds}  {figures(record)}{words}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class Bar:
+    """A bar that moves on a terminal; speed and time left in simulations alone."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: Record | None = None
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        simulated = settings["config"]["run"]["seed"] is not None
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+            *((TimeRemainingColumn(), TextColumn("remaining")) if simulated else ()),
+            console=self._console,
+        )
+        done = past[-1].round + 1 if past else 0
+        self._task = self._progress.add_task("run", total=settings["rounds"], completed=done, figures="")
+        self._progress.start()
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        if record.loss is not None:
+            self._last = record
+        shown = figures(record, measured=self._last)
+        self._progress.update(self._task, completed=record.round + 1, figures=shown)
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+        self._progress.stop()
+
+
+def progress(stream: TextIO) -> Tracker:
+    """The tracker for a stream: a bar where it is a terminal, lines elsewhere."""
+    console = Console(file=stream)
+    return Bar(console) if console.is_terminal else Lines(stream)
+
+
+def say(lines: Sequence[str], stream: TextIO) -> None:
+    """Print advice, a line each."""
+    for line in lines:
+        print(f"advice: {line}", file=stream, flush=True)
+
+
+def figures(record: Record, *, measured: Record | None = None) -> str:
+    """Epsilon, the last measured accuracy (or loss), the silos that had to stop, and, in a simulation, the speed."""
+    measured, silos, speed = measured or record, record.silos or (), record.clients_per_second
+    words = [f"epsilon {record.epsilon:.3f}"]
+    if measured.accuracy is not None:
+        words.append(f"accuracy {measured.accuracy:.4f}")
+    elif measured.loss is not None:
+        words.append(f"loss {measured.loss:.4f}")
+    if stopped := [str(one["silo"]) for one in silos if one["absence"] == "budget spent"]:
+        words.append(f"stopped: {', '.join(stopped)}")
+    if absent := [f"{one['silo']} ({one['absence']})" for one in silos if one["absence"] in _ABSENT]:
+        words.append(f"absent: {', '.join(absent)}")
+    if speed is not None:
+        words.append(f"{speed:.0f} clients/s" if speed >= 1 else f"{speed:.2g} clients/s")
+    return "  ".join(words)

@@ -18,7 +18,7 @@ from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import RecordGradients, VectorizedGradients
 from incrowd.learning.dpsgd.records import FastNoise
 from incrowd.privacy.mechanism import RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.attacks.test_alone import (
     CHAOS,
     CLIP,

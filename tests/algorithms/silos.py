@@ -18,7 +18,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.records import Owner, RecordRun
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 
 BUDGET = Budget(epsilon=4.0, delta=1e-5)
 RECORDS, FEATURES, CLASSES, ROUNDS = 40, 5, 3, 4

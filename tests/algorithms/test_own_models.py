@@ -22,7 +22,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.algorithms.silos import paying
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 

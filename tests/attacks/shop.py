@@ -10,12 +10,10 @@ from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, SiloConfig
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, Select
+from incrowd.runs.search import Search, Select, axis
 from incrowd.runs.settings import load, parse, tables
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.space import axis
 from tests.runs.small import payer_of
 
 HEADER = ["user", "age", "spent", "visits", "bought"]

@@ -15,9 +15,9 @@ from incrowd.flower.invitation import question_key
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of
 from incrowd.flower.party import Party
-from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run
+from incrowd.runs.work import assemble
 from tests.flower.members import Hospitals, MemberLine
 from tests.flower.parties import request
 

@@ -10,7 +10,7 @@ from incrowd.learning import CohortEngine, Execution
 from incrowd.learning.contributions import Shortening
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.cohorts import RANDOMNESS, trained
 from tests.learning.dpsgd.cases import one_of, training
 from tests.learning.own_models import CASES

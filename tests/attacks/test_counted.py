@@ -25,13 +25,12 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, check_declared, constant, fewest
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.client_work import assemble
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, SiloConfig
 from incrowd.runs.data_config import DigitsData
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import assemble_silos
+from incrowd.runs.work import assemble
 from tests.algorithms.conftest import CLASSES, FEATURES
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,7 +17,7 @@ from incrowd.algorithms.silos import Silo
 from incrowd.learning import Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.algorithms.silos import paying, plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -31,10 +31,9 @@ from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.durable_silo import DurableSilo
+from incrowd.runs.outbox import Checkpoints, DurableSilo
 from incrowd.runs.run import Run
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.algorithms.silos import CLASSES, FEATURES, MODEL, RECORDS, paying, plan, records, zeros
 from tests.runs.small import silos_of
 from tests.runs.test_silo_run import small as small_silos
@@ -257,15 +256,15 @@ def test_room_for_an_answer_is_given_back(folder: Path) -> None:
 
 def test_no_silo_of_a_run_pays_before_all_of_them_are_ready(folder: Path) -> None:
     run = Run.create(small_silos(), folder / "run")
-    federation = silos_of(run).federation
+    federation = silos_of(run)
     wrong = Model(nn.Sequential(Wrong("in training", features=64, outputs=10)))
     broken = BatchedRecords(wrong, federation.records[1], DESCENT)
-    run.work = replace(silos_of(run), federation=replace(federation, engines=(federation.engines[0], broken)))
+    run.work = replace(federation, engines=(federation.engines[0], broken))
     with pytest.raises(RehearsalFailed, match=r"silo-2 tried"):
         run.train()
     assert [verify(path)["events"] for path in sorted(folder.glob("run/silos/*/ledger.sqlite"))] == [0, 0]
     silos = [federation.silo(0, its, label="control") for its in (memory(),)]
-    twin = silos_of(run).federation.silo(1, memory(), label="control")
+    twin = silos_of(run).silo(1, memory(), label="control")
     with pytest.raises(RehearsalFailed):  # the control: each when its turn comes, and the first has paid by then
         [its.answer(0, np.zeros(federation.model.size)) for its in (*silos, twin)]
     assert silos[0].epsilon > 0

@@ -28,11 +28,9 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.contents import OF_A_RUN, OF_A_SEARCH, content_of
-from incrowd.runs.folder import PRIVATE
+from incrowd.runs.folder import OF_A_RUN, OF_A_SEARCH, PRIVATE, content_of
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
+from incrowd.runs.search import Search, axis
 from incrowd.runs.sweep import Sweep
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
@@ -181,9 +179,9 @@ def test_every_file_that_is_left_is_known(folder: Path, kind: str) -> None:
 
 FORGETTING = [
     Place("incrowd/_files.py", "remove", "call", 1),
-    Place("runs/checkpoints.py", "add", "return", 5),
-    Place("runs/checkpoints.py", "save", "return", 3),
-    Place("runs/checkpoints.py", "leave", "return", 7),
+    Place("runs/outbox.py", "add", "return", 5),
+    Place("runs/outbox.py", "save", "return", 3),
+    Place("runs/outbox.py", "leave", "return", 7),
     Place("runs/round_loop.py", "_save", "return", 5),
     Place("incrowd/_files.py", "remove", "return", 4),
     Place("runs/run.py", "_finished", "call"),

@@ -17,11 +17,9 @@ from incrowd.flower.offered import offer_of
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_work import silo_offer
 from incrowd.flower.wire import Place, Request
-from incrowd.runs.client_work import assemble
-from incrowd.runs.config import Config
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.silo_work import assemble_silos
+from incrowd.runs.work import assemble
 from tests.flower.members import ALLOW, ROWS, Hospitals, settings_text
 from tests.flower.parties import request
 
@@ -46,7 +44,7 @@ def of_records(hospitals: Hospitals, more: str = "") -> SiloOffer:
     (hospitals.folder / "there.toml").write_text(settings_text(here=False, privacy=RECORDS + more))
     federation = Federation.from_settings(hospitals.folder / "there.toml")
     assert isinstance(federation.settings, SiloConfig)
-    return silo_offer(SiloWork(federation=assemble_silos(federation.settings, given=federation.given)))
+    return silo_offer(assemble_silos(federation.settings, given=federation.given))
 
 
 def said(hospitals: Hospitals, frame: Callable[[], bytes]) -> bytes:

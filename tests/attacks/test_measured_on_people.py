@@ -13,8 +13,8 @@ from incrowd.data import Columns, load_table
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.estimators import PrivateClassifier
 from incrowd.privacy.ledger.home import Home
+from incrowd.runs.config import SiloConfig
 from incrowd.runs.run import Run
-from incrowd.runs.silo_config import SiloConfig
 from tests.attacks.shop import BY_USER, HEADER, Row, config, of_silos, rows, write
 from tests.command import Command
 

@@ -34,7 +34,7 @@ from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS, RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.backends.test_frozen import adapted, headed
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.own_models import CASES, WIDTH, Case, Recurrent

@@ -25,8 +25,8 @@ from incrowd.privacy.content import digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.identity import identity_of
+from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
-from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.sweep import ATTEMPTS, Sweep
 from tests.attacks.shop import HEADER, config, ledger_of, place, rows, search, settings, spent, trained, write
 from tests.command import Command

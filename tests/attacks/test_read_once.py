@@ -12,7 +12,7 @@ from incrowd.data import clients as tables_of
 from incrowd.data import load_mnist, reading
 from incrowd.data.reading import read_once, read_rows
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.runs import build
+from incrowd.runs import sources
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load
@@ -52,7 +52,7 @@ def test_what_is_learned_from_is_what_is_recognised(
         turned(link, decoy)
         return found
 
-    monkeypatch.setattr(build, "load_table", load_and_turn)
+    monkeypatch.setattr(sources, "load_table", load_and_turn)
     with pytest.raises(BudgetExceeded):
         Run.create(shop.config(link, "data.identity=another"), tmp_path / "second")
 
@@ -85,7 +85,7 @@ def test_data_that_are_handed_in_are_not_charged_as_the_settings_data(
 ) -> None:
     private, decoy, _ = tables
     with pytest.raises(ConfigError, match="which data a ledger is charged for is seen when they are loaded"):
-        Run.create(shop.config(decoy), tmp_path / "run", data=build.federated_data(shop.config(private)))
+        Run.create(shop.config(decoy), tmp_path / "run", data=sources.federated_data(shop.config(private)))
 
 
 STEM = "train-images-idx3-ubyte"
@@ -134,7 +134,7 @@ def test_pictures_that_are_learned_from_are_recognised(
             left.pop()(folder)
         return found
 
-    monkeypatch.setattr(build, "load_mnist", load_and_change)
+    monkeypatch.setattr(sources, "load_mnist", load_and_change)
     with pytest.raises(BudgetExceeded):
         Run.create(pictures(folder, "data.identity=another"), tmp_path / "second")
     assert not left
@@ -147,7 +147,7 @@ def test_control_pictures_that_are_read_twice_are_others(change: Callable[[Path]
     config = pictures(tmp_path)
 
     def pixels() -> object:
-        return np.asarray(build.federated_data(config).examples.features).tolist()
+        return np.asarray(sources.federated_data(config).examples.features).tolist()
 
     before = pixels()
     with read_once():

@@ -12,7 +12,7 @@ from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.records import Records
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.dpsgd.cases import one_of, training
 

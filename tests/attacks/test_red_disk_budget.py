@@ -8,10 +8,11 @@ import pytest
 
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.ledger.home import Home
-from incrowd.runs.build import featured, federated_data
+from incrowd.runs.build import featured
+from incrowd.runs.config import SiloConfig
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.sources import federated_data
 from tests.attacks.shop import (
     BY_USER,
     HEADER,

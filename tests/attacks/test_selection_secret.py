@@ -20,12 +20,10 @@ from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs import trackers
-from incrowd.runs.folder import LEDGER, PRIVATE, SUMMARY
-from incrowd.runs.listing import listed
+from incrowd.runs.folder import LEDGER, PRIVATE, RESULT, SUMMARY, listed
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
-from incrowd.runs.sweep import RESULT, Sweep
+from incrowd.runs.search import Search, axis
+from incrowd.runs.sweep import Sweep
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 from tests.runs.small import SMALL

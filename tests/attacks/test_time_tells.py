@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from incrowd import _files
 from incrowd._random import Floats, SeededRandomness
 from incrowd.algorithms import Answer, ClientCohort, Silo
-from incrowd.runs.build import federated_data
 from incrowd.runs.config import Config
-from incrowd.runs.progress import Bar, Lines, progress
 from incrowd.runs.run import Run
+from incrowd.runs.sources import federated_data
+from incrowd.runs.trackers import Bar, Lines, progress
 from tests.runs.small import SEEDED, clients_of, small
 from tests.runs.test_silo_run import small as silos
 

@@ -29,10 +29,10 @@ from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, named_places
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import parse
-from incrowd.settings.local import Local
+from incrowd.runs.work import assemble
+from incrowd.settings import Local
 from tests.flower.members import Hospitals, settings_text
 from tests.flower.parties import request
 

@@ -9,7 +9,7 @@ from incrowd.data import Columns, read_table
 from incrowd.errors import DataError
 from incrowd.federation import Federation
 from incrowd.flower.given import given
-from incrowd.runs import client_work, silo_build
+from incrowd.runs import work
 from incrowd.runs.settings import settings_of, tables
 from tests.flower.members import ALLOW, Hospitals, MemberLine, settings_text
 
@@ -131,8 +131,7 @@ def test_what_only_some_classes_fit_is_refused_whatever_the_classes_are(
     offered: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in (client_work, silo_build):  # a server that offers what its own program would refuse
-        monkeypatch.setattr(module, "check_model", lambda *_: None)
+    monkeypatch.setattr(work, "check_model", lambda *_: None)  # a server that offers what its own program refuses
     (tmp_path / "own_net.py").write_text(NET)
     hospitals = Hospitals(tmp_path)
     more = 'unit = "record"\nrecords = 30\n' if unit == "record" else ""

@@ -14,8 +14,8 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler, Schedule, Step
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.client_work import assemble
-from incrowd.runs.data_ledgers import relation_of
+from incrowd.runs.ledgers import relation_of
+from incrowd.runs.work import assemble
 from tests.runs.small import small
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)

@@ -12,9 +12,9 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
-from incrowd.runs.build import NOTHING
-from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.settings import load
+from incrowd.runs.sources import NOTHING
+from incrowd.runs.work import ClientWork, assemble
 from tests.audit.broken import engine_adds_twice, longer_later, query_in_company, training_in_company
 
 SMALL = ["data.clients=20", "privacy.rounds=3", "privacy.epsilon=4"]

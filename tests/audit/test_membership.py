@@ -5,9 +5,9 @@ import pytest
 
 from incrowd.audit.membership import ClientPopulation, Shadows, _likelihood_ratio, membership
 from incrowd.errors import ConfigError
-from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.work import ClientWork, assemble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,10 +11,10 @@ from incrowd.audit.membership import membership
 from incrowd.audit.record_membership import RecordTargets
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.sampling import fewest
-from incrowd.runs.build import Given
+from incrowd.runs.config import SiloConfig
 from incrowd.runs.settings import settings_of
-from incrowd.runs.silo_build import SiloFederation, assemble_silos
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import SiloWork, assemble_silos
+from incrowd.runs.sources import Given
 from tests.audit.broken import noise_is
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SILOS, RECORDS, NUMBERS = 2, 60, 150
 
 
-def silos(*, records: int = RECORDS, **privacy: object) -> SiloFederation:
+def silos(*, records: int = RECORDS, **privacy: object) -> SiloWork:
     """Records of nothing but chance, which a model can only know by heart."""
     generator = np.random.default_rng(1)
     features = generator.normal(size=(SILOS * records, NUMBERS)).astype(np.float32)
@@ -41,7 +41,7 @@ def silos(*, records: int = RECORDS, **privacy: object) -> SiloFederation:
     return assemble_silos(config, given=Given(data=data))
 
 
-def record_membership(federation: SiloFederation, *, models: int, seed: int = 1) -> list[Finding]:
+def record_membership(federation: SiloWork, *, models: int, seed: int = 1) -> list[Finding]:
     return membership(RecordTargets(federation=federation), models=models, seed=seed)
 
 

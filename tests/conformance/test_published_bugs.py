@@ -43,8 +43,8 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.privacy.release import Carry, PrivateRun, Release
 from incrowd.privacy.statement import MEDIAN
-from incrowd.runs.client_work import assemble
 from incrowd.runs.run import Run
+from incrowd.runs.work import assemble
 from tests.conformance.folders import told
 from tests.privacy.receipts import spent_on
 from tests.runs.small import small

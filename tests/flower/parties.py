@@ -21,7 +21,7 @@ from incrowd.privacy.mechanism.clipping import Clip, FixedClip
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Schedule, Step
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 NAMES = ("north", "east", "south")
 FEATURES, CLASSES = 3, 2

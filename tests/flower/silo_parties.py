@@ -22,11 +22,10 @@ from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.wire import Place, Request
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.config import SiloConfig
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
-from incrowd.runs.silo_build import SiloFederation, assemble_silos
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.silo_work import SiloWork, assemble_silos
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.runs.test_silo_run import SEEDED
 from tests.runs.test_silo_run import small as silos
@@ -38,12 +37,12 @@ THREE = ("data.clients=3", "privacy.records=500")
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 
 
-def federation_of(*overrides: str, seeded: bool = True) -> SiloFederation:
+def federation_of(*overrides: str, seeded: bool = True) -> SiloWork:
     """The silos of a small run, as if they were in one place."""
     return assemble_silos(silos(*THREE, *(SEEDED if seeded else ()), *overrides))
 
 
-def config_of(federation: SiloFederation, enrolled: Path, names: tuple[str, ...]) -> SiloConfig:
+def config_of(federation: SiloWork, enrolled: Path, names: tuple[str, ...]) -> SiloConfig:
     """The settings of a server whose silos are parties of these names."""
     enrolled.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -61,7 +60,7 @@ def config_of(federation: SiloFederation, enrolled: Path, names: tuple[str, ...]
     return parse(settings, SiloConfig)
 
 
-def own_of(federation: SiloFederation, place: int) -> OwnRecords:
+def own_of(federation: SiloWork, place: int) -> OwnRecords:
     """What a silo learns from."""
     records = federation.records[place]
     counter = Counter(model=federation.model, records=records)
@@ -73,7 +72,7 @@ class Hospitals:
     """Parties behind a line; what each refused is kept."""
 
     folder: Path
-    federation: SiloFederation
+    federation: SiloWork
     policy: PartyPolicy = field(default_factory=lambda: PartyPolicy(budget=BUDGET))
     randomness: Randomness | None = None
     today: date = date(2026, 3, 1)
@@ -144,7 +143,7 @@ class Hospitals:
     @property
     def offer(self) -> SiloOffer:
         """What the server offers."""
-        return silo_offer(SiloWork(federation=assemble_silos(self.config)))
+        return silo_offer(assemble_silos(self.config))
 
     def accept(self) -> None:
         """All accept the offer."""

@@ -15,7 +15,7 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.offered import module_of, offer_of
 from incrowd.flower.wire import read_refusal
 from incrowd.learning import Model
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.work import ClientWork
 from tests.flower.members import ALLOW, COLUMNS, Hospitals, MemberLine, settings_text
 from tests.flower.test_serve import run_of
 

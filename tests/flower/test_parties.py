@@ -12,7 +12,7 @@ from incrowd.flower.party import Identity, Party, alone
 from incrowd.flower.policy import PartyPolicy
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import Budget
-from incrowd.runs.client_work import ClientWork
+from incrowd.runs.work import ClientWork
 
 NAMES = ("north", "east", "south")
 SERVER = Ed25519PrivateKey.generate()

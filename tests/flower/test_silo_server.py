@@ -32,7 +32,7 @@ from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement
 from incrowd.runs.run import Run
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.algorithms import silos as small
 from tests.flower.nodes import PlainLine
 from tests.flower.silo_parties import KEYS, NAMES, SERVER, Hospitals, federation_of

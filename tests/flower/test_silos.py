@@ -40,7 +40,7 @@ def network_of(run: Run) -> tuple[SiloNetwork, PlainLine]:
     work = silos_of(run)
     blocks = [SiloStock(work=work, folder=run.folder).block(server=SERVER.public_key(), key=KEY) for _ in range(2)]
     line = PlainLine({3: blocks[0].answer, 4: blocks[1].answer})
-    names = work.federation.names
+    names = work.names
     nodes = [Node(id=3 + place, party=name, key=KEY.public_key(), block=True) for place, name in enumerate(names)]
     patience = Patience(timeout=5, clock=VirtualClock())
     plan = fingerprint_of(work)

@@ -41,7 +41,7 @@ from incrowd.learning.features import (
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.pictures import as_pictures, in_colour, reduced
 from incrowd.runs.build import feature_map_of
-from incrowd.runs.config import ModuleFeatures, PictureFeatures
+from incrowd.runs.data_config import ModuleFeatures, PictureFeatures
 
 FEW = MadeUpPictures(count=20, colour=False)
 COLOURS = MadeUpPictures(count=12, colour=True)

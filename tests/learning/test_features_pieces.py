@@ -15,10 +15,11 @@ from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import Spread, TextBuckets, TextPieces, TokenGrams, compose
 from incrowd.learning.features.feature_map import Values
-from incrowd.runs.build import featured, federated_data
+from incrowd.runs.build import featured
 from incrowd.runs.config import Config, Private
 from incrowd.runs.data_config import Table
-from incrowd.runs.prediction import predict
+from incrowd.runs.predict import predict
+from incrowd.runs.sources import federated_data
 
 WORD = (1 << 64) - 1
 SEQUENCES = st.lists(st.lists(st.integers(-3, 50), min_size=4, max_size=4), min_size=1, max_size=5)

@@ -22,9 +22,8 @@ from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
 from incrowd.learning.features.table_rows import PLACES, sizes
 from incrowd.runs.build import feature_map_of
-from incrowd.runs.clip_config import FixedSection
-from incrowd.runs.config import Config, Private, TableFeatures
-from incrowd.runs.data_config import Table
+from incrowd.runs.config import Config, FixedSection, Private
+from incrowd.runs.data_config import Table, TableFeatures
 
 WORDS: dict[str, Any] = {
     "age": {"range": [0, 100], "outside": "clip", "missing": 40, "indicator": True},

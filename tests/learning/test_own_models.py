@@ -18,7 +18,7 @@ from incrowd.learning.modules import OwnDropout, with_own_dropout, working_copy
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.grid import RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 from tests.reference import one_record

@@ -11,7 +11,7 @@ from incrowd._random import Randomness
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors, draw_batches
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 
 def outputs(module: torch.nn.Module, features: Any, rows: Tensor, scale: float, offset: float) -> Tensor:

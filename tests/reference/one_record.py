@@ -11,7 +11,7 @@ from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.privacy.mechanism.grid import RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.reference.one_client import outputs
 
 

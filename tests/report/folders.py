@@ -11,8 +11,7 @@ from incrowd.drawdiscard import Server
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, Select
-from incrowd.runs.space import axis
+from incrowd.runs.search import Search, Select, axis
 from incrowd.runs.sweep import Sweep
 from tests.drawdiscard import mail
 from tests.runs.small import seeded, small

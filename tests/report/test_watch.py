@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(180)
 def begun(finished: Path, folder: Path, *, rounds: int = 2) -> Path:
     """A run that has taken so many of its rounds: a copy of one that is over, without its end."""
     shutil.copytree(finished, folder)
-    for name in ("summary.json", "model.safetensors", "card.md", "statement.json", "statement.txt"):
+    for name in ("summary.json", "model.safetensors", "statement.json", "statement.txt"):
         (folder / name).unlink(missing_ok=True)
     database = Database(folder / "run.sqlite")
     database._connection.execute("DELETE FROM rounds WHERE round >= ?", (rounds,))

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import Config
+from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
-from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.settings import load
 from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.work import ClientWork
 
 SMALL = (
     "features={name='none'}",

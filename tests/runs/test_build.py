@@ -6,10 +6,11 @@ import pytest
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.runs.build import federated_data, randomness, untouched_test
-from incrowd.runs.client_work import _schedule, assemble
+from incrowd.runs.build import randomness, untouched_test
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
+from incrowd.runs.sources import federated_data
+from incrowd.runs.work import _schedule, assemble
 from tests.runs.small import planned, seeded, small
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"

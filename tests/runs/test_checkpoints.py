@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import load
 
 from incrowd.errors import DataError
-from incrowd.runs.checkpoints import Checkpoints, to_bytes
+from incrowd.runs.outbox import Checkpoints, to_bytes
 
 SHAPES = arrays_of.array_shapes(min_dims=0, min_side=0)
 

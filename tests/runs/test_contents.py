@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.runs.config import Config
-from incrowd.runs.contents import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.settings.explained import known_keys
+from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.folder import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of
+from incrowd.settings import known_keys
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -16,8 +16,7 @@ from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.durable_silo import DurableSilo
+from incrowd.runs.outbox import Checkpoints, DurableSilo
 from tests.algorithms.silos import BUDGET, CLASSES, ROUNDS, SEEDED, paying, plan, silo, zeros
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at

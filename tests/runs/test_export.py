@@ -11,8 +11,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
+from incrowd.runs.search import Search, axis
 from incrowd.runs.sweep import Sweep
 from tests.runs.small import SEEDED, SMALL, small
 from tests.runs.test_run import stopped
@@ -25,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_of_a_run_model_statement_result_settings_rounds_and_spending(folder: Path) -> None:
     summary = Run.create(small("run.plot=true"), folder / "run").train()
     assert export(folder / "run", folder / "out") == [
-        "card.md", "curve.png", "ledger.json", "model.safetensors", "rounds.csv", "settings.json", "statement.json",
+        "curve.png", "ledger.json", "model.safetensors", "rounds.csv", "settings.json", "statement.json",
         "statement.txt", "summary.json",
     ]  # fmt: skip
-    for name in ("model.safetensors", "card.md", "statement.txt", "statement.json", "curve.png"):
+    for name in ("model.safetensors", "statement.txt", "statement.json", "curve.png"):
         assert (folder / "out" / name).read_bytes() == (folder / "run" / name).read_bytes()
     shown = json.loads((folder / "out/summary.json").read_text())
     assert shown["accuracy"] == summary["accuracy"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.runs.functions import call
+from incrowd.runs.sources import call
 
 
 def written(folder: Path, says: str) -> str:

@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.runs.listing import listed
+from incrowd.runs.folder import listed
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
+from incrowd.runs.search import Search, axis
 from incrowd.runs.sweep import Sweep
 from tests.runs.small import SEEDED, SMALL, seeded, small
 from tests.runs.test_run import stopped

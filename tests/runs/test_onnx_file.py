@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from incrowd.learning import mlp, small_cnn
 from incrowd.runs.export import export
-from incrowd.runs.onnx_file import INPUT, OUTPUT, onnx_of
-from incrowd.runs.result import Result
+from incrowd.runs.predict import INPUT, OUTPUT, Result, onnx_of
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load
 from tests.runs.test_table_runs import SIX, write

@@ -4,7 +4,7 @@ from io import StringIO
 from rich.console import Console
 
 from incrowd.runs.database import Record
-from incrowd.runs.progress import Bar, Lines
+from incrowd.runs.trackers import Bar, Lines
 
 SETTINGS = {"rounds": 6, "clients": 12, "noise_multiplier": 2.0, "config": {"run": {"report_every": 2, "seed": 1}}}
 

@@ -66,10 +66,10 @@ def check_ledger(folder: Path) -> None:
 
 
 BEFORE_THE_CHARGE = [
-    Place("runs/client_work.py", "restored", "call"),
-    Place("runs/checkpoints.py", "save", "call"),
+    Place("runs/work.py", "restored", "call"),
+    Place("runs/outbox.py", "save", "call"),
     Place("incrowd/_files.py", "write", "call"),
-    Place("runs/checkpoints.py", "save", "return"),
+    Place("runs/outbox.py", "save", "return"),
     Place("privacy/plan/sampling.py", "sample", "return", 2),
     Place("learning/engine.py", "_train_group", "return", 3),
     Place("privacy/release.py", "release", "call", 2),
@@ -83,12 +83,12 @@ CHARGED_AND_NOT_KEPT = [
     Place("algorithms/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),
     Place("runs/database.py", "add", "return", 3),
-    Place("runs/checkpoints.py", "save", "call", 3),
+    Place("runs/outbox.py", "save", "call", 3),
     Place("algorithms/fedavg.py", "apply", "return", 4),
 ]
 KEPT = [
-    Place("runs/checkpoints.py", "add", "return", 3),
-    Place("runs/checkpoints.py", "save", "return", 3),
+    Place("runs/outbox.py", "add", "return", 3),
+    Place("runs/outbox.py", "save", "return", 3),
     Place("runs/run.py", "_finished", "call"),
     Place("runs/run.py", "_finished", "return"),
 ]

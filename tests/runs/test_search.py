@@ -6,8 +6,7 @@ import pytest
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.selection import Repetitions
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
+from incrowd.runs.search import Search, axis
 
 BASE = ("model={kind='linear'}", "features={name='none'}", "data.clients=12", "privacy.rounds=2")
 

@@ -12,7 +12,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Schedule, Step, constant
 from incrowd.privacy.statement import FORGOTTEN, MEDIAN, SIMULATION
-from incrowd.runs.search_cost import HASTE, ON_TEST, PUBLIC, Cost
+from incrowd.runs.search import HASTE, ON_TEST, PUBLIC, Cost
 
 DELTA = 1e-4
 

@@ -2,10 +2,11 @@ from typing import Any
 
 import pytest
 
-from incrowd.runs.search_report import Row, best_of, ranked
+from incrowd.runs.folder import Summary
+from incrowd.runs.search import best_of, ranked
 
 
-def row(accuracy: float | None, loss: float | None, **settings: Any) -> Row:
+def row(accuracy: float | None, loss: float | None, **settings: Any) -> Summary:
     return {
         "settings": settings or {"rate": 1.0},
         "accuracy": accuracy,
@@ -29,7 +30,7 @@ def row(accuracy: float | None, loss: float | None, **settings: Any) -> Row:
         ([row(0.1, None)], 0),
     ],
 )
-def test_the_best_is_found(rows: list[Row], best: int | None) -> None:
+def test_the_best_is_found(rows: list[Summary], best: int | None) -> None:
     assert best_of(rows) == best
     if best is not None:
         assert ranked(rows)[0] is rows[best]

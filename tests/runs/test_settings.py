@@ -9,7 +9,7 @@ from incrowd.errors import ConfigError
 from incrowd.runs.config import Config, MlpSection
 from incrowd.runs.data_config import MnistData
 from incrowd.runs.settings import DEMONSTRATION, load, parse
-from incrowd.settings.explained import known_keys
+from incrowd.settings import known_keys
 
 BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}
 
@@ -55,7 +55,10 @@ def test_an_override_has_the_type_that_toml_gives_it() -> None:
         ("model.bias=1", "model.bias = 1: give true or false"),
         ("run.device=3", "run.device = 3: give a text in quotes"),
         ("run.trackers=3", "run.trackers = 3: give a list"),
-        ("run.trackers=['csv', 'x']", "run.trackers[1] = 'x': choose from 'csv', 'jsonl', 'tensorboard' or 'mlflow'"),
+        (
+            "run.trackers=['csv', 'x']",
+            "run.trackers[1] = 'x': choose from 'csv', 'jsonl', 'tensorboard', 'mlflow' or 'wandb'",
+        ),
         ("run.report_every=0", "run.report_every = 0: give a whole number of at least 1"),
         ("run.chunk=fast", "run.chunk = 'fast': "),
         ("privacy.clip=3", "privacy.clip = 3: it is a section: give keys in it"),

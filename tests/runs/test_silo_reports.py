@@ -16,10 +16,10 @@ from tests.runs.kills import Place, killed_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SEEDED = incrowd.SiloRunOptions(randomness="seeded", seed=3, plot=False)
+SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, plot=False)
 
 
-def train(folder: Path, *, run: incrowd.SiloRunOptions | None = SEEDED, **privacy: Any) -> dict[str, Any]:
+def train(folder: Path, *, run: incrowd.RunOptions | None = SEEDED, **privacy: Any) -> dict[str, Any]:
     made = np.random.default_rng(0)
     x = made.normal(size=(400, 3)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
@@ -47,8 +47,8 @@ def test_each_silo_says_of_its_own_records_what_the_mean_would_hide(folder: Path
 
 @pytest.mark.slow
 def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> None:
-    first = train(folder, run=incrowd.SiloRunOptions(plot=False))
-    again = train(folder, run=incrowd.SiloRunOptions(plot=False))
+    first = train(folder, run=incrowd.RunOptions(plot=False))
+    again = train(folder, run=incrowd.RunOptions(plot=False))
     for name in ("report_by_silo", "epsilon_by_silo"):
         assert again[name] == first[name]
 
@@ -59,7 +59,7 @@ def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> N
     [
         Place("algorithms/silos.py", "report", "call", 2),
         Place("privacy/records.py", "report", "return"),
-        Place("runs/durable_silo.py", "report", "return", 2),
+        Place("runs/outbox.py", "report", "return", 2),
         Place("runs/folder.py", "write_results", "call"),
     ],
     ids=lambda place: f"{place.function}-{place.happening}",
@@ -74,7 +74,7 @@ def test_killed_around_a_report_a_simulation_reports_the_same(folder: Path, plac
 
 @pytest.mark.slow
 def test_in_earnest_a_report_that_was_charged_and_lost_stays_lost(folder: Path) -> None:
-    options = incrowd.SiloRunOptions(plot=False)
+    options = incrowd.RunOptions(plot=False)
     place = Place("privacy/records.py", "report", "return")
     assert status_of(start(lambda: killed_in(place, lambda: train(folder, run=options)))) != 0
     summary = train(folder, run=options)

@@ -14,13 +14,13 @@ from safetensors.numpy import load_file
 
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.runs.config import SiloConfig
 from incrowd.runs.database import Database
 from incrowd.runs.folder import Summary
-from incrowd.runs.progress import progress
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
-from incrowd.runs.silo_build import assemble_silos
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import assemble_silos
+from incrowd.runs.trackers import progress
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -107,7 +107,7 @@ PLACES = [
     Place("privacy/ledger/ledger.py", "charge", "return", 3),
     Place("privacy/mechanism/grid.py", "add", "return", 5),
     Place("algorithms/silos.py", "answer", "return", 3),
-    Place("runs/durable_silo.py", "answer", "return", 4),
+    Place("runs/outbox.py", "answer", "return", 4),
     Place("algorithms/fedavg.py", "apply", "return", 2),
     Place("runs/database.py", "add", "return", 2),
     Place("runs/run.py", "_finished", "call", 1),
@@ -173,7 +173,7 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
 def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
     config = small("model.init_scale=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
     Run.create(config, folder / "run")
-    place = Place("runs/durable_silo.py", "answer", "return", 1)
+    place = Place("runs/outbox.py", "answer", "return", 1)
     assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
     first = load_file(folder / "run/checkpoints/round-000000.safetensors")["weights"]
     Run.open(folder / "run").train()
@@ -273,7 +273,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
         ("privacy.epsilon=0", "privacy.epsilon = 0"),
         ("privacy.cohort=5", "privacy.cohort = 5: there is no such key"),
         ("local.proximal=1.0", "local.proximal = 1.0: there is no such key"),
-        ("run.chunk=5", "run.chunk = 5: there is no such key"),
+        ("run.chunk=5", "run.chunk = 5: it is for whole clients"),
         ("local.batch_size=100000", "local.batch_size = 100000"),
         ("local.epochs=0", "local.epochs = 0"),
         ("local.physical_batch=0", "local.physical_batch = 0"),

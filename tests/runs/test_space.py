@@ -1,5 +1,5 @@
+from incrowd.runs.search import axis, grid
 from incrowd.runs.settings import load
-from incrowd.runs.space import axis, grid
 
 
 def test_a_grid_has_every_combination() -> None:

@@ -6,7 +6,7 @@ from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, constant, growing
-from incrowd.runs.spent_so_far import SpentSoFar
+from incrowd.runs.work import SpentSoFar
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
@@ -60,4 +60,3 @@ def test_a_correlated_run_is_paid_in_its_first_round() -> None:
     one = PlanConfig.in_turns(clients=100, rounds=6, groups=4).calibrate(BUDGET)
     spending = SpentSoFar(one)
     assert [spending.after(rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6
-    assert spending.communications(6) == 150

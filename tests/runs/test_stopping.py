@@ -14,11 +14,13 @@ from torch import nn
 import incrowd
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.config import Stop
 from incrowd.runs.database import Record
 from incrowd.runs.folder import database_in
+from incrowd.runs.round_loop import decision
 from incrowd.runs.run import Run
-from incrowd.runs.stopping import Stop, check_watched, decision
 from incrowd.runs.trackers import Facts
+from incrowd.runs.work import check_watched
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 from tests.runs.small import seeded, small
@@ -97,7 +99,7 @@ def test_one_that_does_not_stop_says_so_and_ends_as_one_without_the_section(fold
 
 PLACES = [
     Place("runs/database.py", "add", "return"),
-    Place("runs/checkpoints.py", "save", "return", 2),
+    Place("runs/outbox.py", "save", "return", 2),
     Place("runs/run.py", "_finished", "call"),
     Place("runs/folder.py", "write_results", "return"),
     Place("privacy/ledger/ledger.py", "release_reservation", "call"),

@@ -13,11 +13,10 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import BudgetExceeded, DataError, IncrowdError, LedgerError
 from incrowd.privacy.account.selection import LAWS, Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.folder import LEDGER, PRIVATE
+from incrowd.runs.folder import LEDGER, PRIVATE, RESULT, Summary
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
-from incrowd.runs.sweep import ATTEMPTS, RESULT, SearchResult, Sweep
+from incrowd.runs.search import Search, axis
+from incrowd.runs.sweep import ATTEMPTS, Sweep
 from tests.runs.small import clients_of
 
 BASE = (
@@ -40,7 +39,7 @@ def private(seed: int = 7, *, mean: float = 3.0, shape: float = 1.0) -> Search:
     return search(select="private", repetitions=Repetitions(mean=mean, shape=shape), overrides=overrides)
 
 
-def run(wanted: Search, folder: Path, *, jobs: int = 1) -> SearchResult:
+def run(wanted: Search, folder: Path, *, jobs: int = 1) -> Summary:
     return Sweep(search=wanted, out=folder / "search").run(jobs=jobs)
 
 

@@ -8,14 +8,13 @@ import pytest
 
 from incrowd.data import Category, Reading
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.runs.build import federated_data
-from incrowd.runs.client_work import assemble
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, SiloConfig
 from incrowd.runs.data_config import Table
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load, parse, tables
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.sources import federated_data
+from incrowd.runs.work import assemble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,7 +11,7 @@ from incrowd._random import Floats
 from incrowd.algorithms.fedavg import NO_CLIP, Answers, State
 from incrowd.algorithms.server import optimizer_of, stepped
 from incrowd.errors import ConfigError
-from incrowd.settings.server import ServerOptimizer
+from incrowd.settings import ServerOptimizer
 from incrowd.types import register
 
 

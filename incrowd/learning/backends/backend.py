@@ -18,7 +18,7 @@ from incrowd.learning.local_algorithms import LocalAlgorithm, Sgd
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.store import Batches, ClientTensors
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,7 +26,7 @@ from incrowd.learning.isolation import remembered
 from incrowd.learning.modules import has_dropout, remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
 from incrowd.learning.store import Store, side_by_side
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 _log = logging.getLogger(__name__)
 _FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)

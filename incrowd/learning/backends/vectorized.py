@@ -31,7 +31,7 @@ from incrowd.learning.isolation import MadeUp, Unlike, check_company, check_valu
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
 from incrowd.learning.modules import has_dropout, remembering_nothing, trainable
 from incrowd.learning.rewritten import rewrite
-from incrowd.settings.local import Local
+from incrowd.settings import Local
 
 _log = logging.getLogger(__name__)
 _PARTS = 4  # widths between a power of two and the next: filling up takes less than a quarter more

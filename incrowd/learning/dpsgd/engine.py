@@ -27,7 +27,7 @@ from incrowd.learning.modules import refuse_dropout, remembering_nothing
 from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 
 EXECUTION = Execution()
 """On the CPU."""

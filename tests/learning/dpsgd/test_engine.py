@@ -16,7 +16,7 @@ from incrowd.learning import CROSS_ENTROPY, SQUARED, linear, mlp
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import FastNoise, Records, StepNoise, Trained
 from incrowd.privacy.mechanism.grid import RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import (
     FEATURES,
     KINDS,

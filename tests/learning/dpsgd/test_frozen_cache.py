@@ -14,7 +14,7 @@ from incrowd.learning.dpsgd import engine as engines
 from incrowd.learning.dpsgd.engine import BatchedRecords, FrozenCache
 from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.grid import RecordTraining
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.backends.test_frozen import CLASSES, TOKENS, WORDS, adapted, frozen, headed, thawed
 from tests.learning.dpsgd.cases import start, tilted
 from tests.reference import one_record

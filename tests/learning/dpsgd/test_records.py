@@ -11,7 +11,7 @@ from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRand
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.dpsgd.records import Records, poisson_batches
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.cohorts import clients
 from tests.learning.dpsgd.cases import training
 

@@ -20,7 +20,7 @@ from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradient
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection, _Trial
 from incrowd.learning.isolation import Unlike, check_values
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import EITHER, KINDS, RANDOMNESS, layers, nothing, one_of, start, training
 from tests.reference import one_record
 

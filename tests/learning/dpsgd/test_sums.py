@@ -10,7 +10,7 @@ from incrowd.errors import DataError
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
-from incrowd.settings.descent import Descent
+from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import KINDS, RANDOMNESS, Seen, rows, start, training, without
 from tests.reference import one_record
 

@@ -1,4 +1,4 @@
-"""A run that one ledger pays for: its plan, its algorithm, its rounds; and the run of whole clients."""
+"""A run that one plan and one ledger pay for: the parts, the plan, the algorithm, its rounds; whole clients."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,61 +16,97 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
+from incrowd.privacy.account.accountants import GaussianCurve, RenyiCurve
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, constant, growing, preceded
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
-from incrowd.runs.build import (
-    NOTHING,
-    Given,
-    check_model,
-    featured,
-    federated_data,
-    init_scale_of,
-    loss_of,
-    model_of,
-    processors,
-    randomness,
-    section,
-)
-from incrowd.runs.clip_config import clip_of
-from incrowd.runs.config import Config, LinearSection
+from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
+from incrowd.runs.config import AnyConfig, Config, LinearSection, Stop, clip_of
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
+from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop
-from incrowd.runs.run_ledger import RunLedger
-from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.spent_so_far import SpentSoFar
-from incrowd.runs.stopping import check_watched
+from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LedgerWork(ABC):
-    """A run that one plan and one ledger of its data pay for.
+class Work:
+    """The parts of every run. `held` are the clients before the feature map replaced their examples."""
 
-    `held` are the clients before the feature map replaced their examples. The `ledger` is known once it is found.
-    """
-
-    config: Config | SiloConfig
+    config: AnyConfig
     data: Clients
     held: Clients | None
-    plan: Plan
+    model: Model
+    loss: Loss
     randomness: Randomness
+
+    @classmethod
+    def parts(cls, config: AnyConfig, given: Given, data: Clients | None = None) -> dict[str, Any]:
+        """Load the data and build the model; given `data` are those of this config with its features."""
+        held = federated_data(config, given) if data is None else None
+        data = featured(config, held) if held is not None else data
+        assert data is not None  # noqa: S101 - one of the two
+        check_watched(config.stop, data)
+        with section("local"):
+            loss = loss_of(config.local.loss, data.examples, given)
+        with section("model"):
+            model = model_of(config, data.examples, loss, given)
+        check_model(model, data, loss)
+        work = Work(config=config, data=data, held=held, model=model, loss=loss, randomness=randomness(config))
+        return dict(vars(work))
+
+
+def check_watched(stop: Stop, data: Clients) -> None:
+    """The figure that is watched is there, and is public (`ConfigError`)."""
+    if not stop.wanted:
+        return
+    if data.test is None:
+        remedy = "there are no test examples: give public ones"
+        raise ConfigError(field="stop.watch", value=stop.watch, remedy=remedy)
+    if stop.watch == "accuracy" and data.examples.classes is None:
+        raise ConfigError(field="stop.watch", value=stop.watch, remedy='the labels are numbers: watch = "loss"')
+
+
+@dataclass(frozen=True)
+class SpentSoFar:
+    """An upper bound on the epsilon of a plan's first rounds, at the budget's delta.
+
+    Guarantee: never below what these rounds cost, never above the price of the whole plan, and exactly that after the
+    last round. Where everyone takes part in every round the bound is exact (GDP); elsewhere it is by RDP, which takes
+    well under a millisecond where the tight figure takes most of a second.
+
+    Edge cases: before the first round 0.
+    """
+
+    plan: Plan
+
+    def after(self, rounds: int) -> float:
+        """The epsilon of the first so many rounds."""
+        if rounds == 0:
+            return 0.0
+        if rounds >= self.plan.rounds:
+            return self.plan.price.epsilon
+        first: list[RepeatedEvent] = []
+        for event, count in self.plan.runs:
+            first += [(event, min(count, rounds))] if rounds > 0 else []
+            rounds -= count
+        runs = mechanisms(compose(first))
+        curve = GaussianCurve(runs) if GaussianCurve.supports(runs) else RenyiCurve(runs, self.plan.relation)
+        return min(curve.epsilon(self.plan.budget.delta), self.plan.price.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LedgerWork(Work, ABC):
+    """A run that one plan and one ledger of its data pay for. The `ledger` is known once it is found."""
+
+    plan: Plan
     ledger: RunLedger | None = None
-
-    @property
-    @abstractmethod
-    def model(self) -> Model:
-        """The trained model."""
-
-    @property
-    @abstractmethod
-    def loss(self) -> Loss:
-        """The loss that training minimises."""
 
     @abstractmethod
     def identity(self) -> DataIdentity:
@@ -104,15 +140,12 @@ class LedgerWork(ABC):
 
     def settings(self) -> Summary:
         """The settings that were found for the run: the noise of each step."""
-        plan = self.plan
-        return {
-            "schedule": [asdict(step) for step in plan.config.schedule.steps],
-            "noise_multiplier": plan.noise_multiplier,
-        }
+        steps = [asdict(step) for step in self.plan.config.schedule.steps]
+        return {"schedule": steps, "noise_multiplier": self.plan.noise_multiplier}
 
     def find_ledger(self, folder: Path) -> Self:
         """The same, charged to the ledger of its data, which has room for it."""
-        plan, wanted, own = self.plan, self.config.privacy, folder / LEDGER
+        wanted, own = self.config.privacy, folder / LEDGER
         for name, path in (("ledger", wanted.ledger), ("witness", wanted.witness)):
             if path is not None and Path(path).is_dir():
                 raise ConfigError(field=f"privacy.{name}", value=path, remedy="it is a folder: name a file")
@@ -120,12 +153,12 @@ class LedgerWork(ABC):
             self.identity(),
             own=own,
             budget=self.begins_with,
-            relation=plan.relation,
+            relation=self.plan.relation,
             path=None if wanted.ledger is None else Path(wanted.ledger),
             witness=None if wanted.witness is None else Path(wanted.witness),
         )
         with run_ledger.open(own) as ledger:
-            ledger.check_room(plan.runs)
+            ledger.check_room(self.plan.runs)
         return replace(self, ledger=run_ledger)
 
     def read_ledger(self, content: Mapping[str, Any]) -> Self:
@@ -143,7 +176,7 @@ class LedgerWork(ABC):
                 ledger.release_reservation(self.payer.label)
 
     def try_out(self) -> None:
-        """See that everything fits together, on a ledger that nobody keeps, before a file is written."""
+        """Put everything together on a ledger in memory, before a file is written."""
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
 
     @contextmanager
@@ -166,16 +199,6 @@ class ClientWork(LedgerWork):
         """See `LedgerWork.asks_others`."""
         return self.trainers is not None
 
-    @property
-    def model(self) -> Model:
-        """See `LedgerWork.model`."""
-        return self.engine.model
-
-    @property
-    def loss(self) -> Loss:
-        """See `LedgerWork.loss`."""
-        return self.engine.loss
-
     def identity(self) -> DataIdentity:
         """See `LedgerWork.identity`."""
         return identity_of(self.config, self.held)
@@ -186,9 +209,13 @@ class ClientWork(LedgerWork):
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
         """See `LedgerWork.algorithm`."""
-        size, places = self.engine.size, self.data.places
         private = PrivateRun(
-            self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label, places=places
+            self.plan,
+            ledger=ledger,
+            randomness=self.randomness,
+            size=self.engine.size,
+            label=label,
+            places=self.data.places,
         )
         with section("model"):
             _validate.non_negative(init_scale=init_scale_of(self.config))
@@ -217,7 +244,7 @@ class LedgerSession:
         return private
 
     def restored(self, loop: RoundLoop) -> State:
-        """Where the run stands, as far as both the last checkpoint and the ledger know."""
+        """The state of the run, as far as both the last checkpoint and the ledger know."""
         charged, repeats = self.private.next_round, self.work.randomness.simulated
         state = loop.start_from(self.algorithm.init(), charged=charged)
         if state.round < charged and not repeats and state.secret is not None:
@@ -225,10 +252,10 @@ class LedgerSession:
                 f"{loop.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
                 f"can be released; the model after {state.round} rounds is in its last checkpoint"
             )
-        return loop.caught_up(state, charged=charged, repeats=repeats, epsilon=self._spent_so_far.after)
+        return loop.caught_up(state, charged=charged, repeats=repeats, epsilon=SpentSoFar(self.work.plan).after)
 
     def rehearse(self, state: State) -> None:
-        """Nothing of clients that could be tried without them."""
+        """Nothing: clients cannot be tried without their examples."""
 
     def step(self, state: State) -> tuple[State, Record]:
         """Take a state through its round."""
@@ -236,14 +263,26 @@ class LedgerSession:
 
     def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
         """A state, and the record of the round that led to it."""
-        return after, self._record(report)
+        plan, training = self.work.plan, report.seconds_of_training
+        cohort = plan.round(report.round).sampler.expected_cohort
+        seen = {"observed": report.observed, "diagnostics": report.diagnostics}
+        record = Record(
+            round=report.round,
+            epsilon=SpentSoFar(plan).after(report.round + 1),
+            seconds=report.seconds,
+            clients_per_second=None if training is None else cohort / max(training, 1e-9),
+            clip_norm=report.clip_norm,
+            noise_std=report.noise_std,
+            simulation={name: asdict(value) for name, value in seen.items() if value is not None} or None,
+        )
+        return after, record
 
     def report(self, state: State) -> Summary:
         """Nothing: clients report nothing of themselves."""
         return {}
 
     def claims(self) -> Statement:
-        """What may be claimed. Of a plan that ended early, what it costs is what was charged."""
+        """The statement. The price of a plan that ended early is that of the charged rounds."""
         said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan
         if charged == plan.rounds:
             return said
@@ -251,7 +290,7 @@ class LedgerSession:
         return replace(said, sampler=f"{said.sampler}{cost}; it ended after {charged}")
 
     def facts(self, records: Sequence[Record]) -> Summary:
-        """What was spent and done, by the expected cohorts, which are public; how fast is for simulations alone."""
+        """Rounds and spending, by the expected cohorts, which are public; speed in simulations alone."""
         plan = self.work.plan
         done = [record for record in records if not record.lost]
         expected = sum(plan.round(record.round).sampler.expected_cohort for record in done)
@@ -268,26 +307,6 @@ class LedgerSession:
             "budget": asdict(plan.budget),
             "noise_multiplier": plan.noise_multiplier,
         }
-
-    @property
-    def _spent_so_far(self) -> SpentSoFar:
-        return SpentSoFar(self.work.plan)
-
-    def _record(self, report: RoundReport) -> Record:
-        over = report.round + 1
-        cohort = self._spent_so_far.communications(over) - self._spent_so_far.communications(report.round)
-        training = report.seconds_of_training
-        seen = {"observed": report.observed, "diagnostics": report.diagnostics}
-        simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
-        return Record(
-            round=report.round,
-            epsilon=self._spent_so_far.after(over),
-            seconds=report.seconds,
-            clients_per_second=None if training is None else cohort / max(training, 1e-9),
-            clip_norm=report.clip_norm,
-            noise_std=report.noise_std,
-            simulation=simulation or None,
-        )
 
 
 def assemble(
@@ -308,23 +327,18 @@ def assemble(
     with section("privacy"):
         _validate.non_negative(room=config.privacy.room)
         Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)  # before data are loaded, which takes long
-    held = federated_data(config, given) if data is None else None
-    data = featured(config, held) if held is not None else data
-    assert data is not None  # noqa: S101 - one of the two
-    check_watched(config.stop, data)
-    with section("local"):
-        loss = loss_of(config.local.loss, data.examples, given)
-    with section("model"):
-        model = model_of(config, data.examples, loss, given)
-    check_model(model, data, loss)
+    parts = Work.parts(config, given, data)
+    data, model, loss = parts["data"], parts["model"], parts["loss"]
+    assert data is not None  # noqa: S101 - it is loaded
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
-        _check_local(config, data)
-    execution = _execution(config, chunk, plan)
-    constant = _constant(config)
-    tensors = replace(ClientTensors.of(data), constant=constant)
-    engine = CohortEngine(model, tensors, config.local, execution, loss=loss)
-    return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
+        if config.privacy.noise_by == "party" and data.present != data.clients:
+            # The noise of their mean would tell how many are there.
+            remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
+            raise ConfigError(field="noise_by", value="party", remedy=remedy)
+    tensors = replace(ClientTensors.of(data), constant=_constant(config))
+    engine = CohortEngine(model, tensors, config.local, _execution(config, chunk, plan), loss=loss)
+    return ClientWork(**parts, engine=engine, plan=plan)
 
 
 def _constant(config: Config) -> float:
@@ -334,20 +348,20 @@ def _constant(config: Config) -> float:
 
 
 def _execution(config: Config, chunk: int | None, plan: Plan) -> Execution:
-    wanted = config.run
+    wanted, samplers = config.run, [plan.round(number).sampler for number in range(plan.rounds)]
     with section("run"):
         return Execution(
             device=wanted.device,
             threads=processors() if wanted.threads is None else wanted.threads,
             chunk=wanted.chunk if chunk is None else chunk,
             compile=wanted.compile,
-            contributions=SpentSoFar(plan).communications(plan.rounds),
-            cohort=max(_usual_size(plan.round(number).sampler) for number in range(plan.rounds)),
+            contributions=sum(sampler.expected_cohort for sampler in samplers),
+            cohort=max(map(_usual_size, samplers)),
         )
 
 
 def _usual_size(sampler: Sampler) -> float:
-    """So many clients a round has nearly always at most."""
+    """A bound on the clients of nearly every round."""
     expected = sampler.expected_cohort
     return expected + 2 * math.sqrt(expected * (1 - expected / sampler.clients)) * isinstance(sampler, Poisson)
 
@@ -368,13 +382,6 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)
 
 
-def _check_local(config: Config, data: Clients) -> None:
-    """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
-    if config.privacy.noise_by == "party" and data.present != data.clients:
-        remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
-        raise ConfigError(field="noise_by", value="party", remedy=remedy)
-
-
 def _cohort(config: Config, clients: int) -> float:
     wanted = config.privacy
     if wanted.groups is not None:
@@ -389,17 +396,13 @@ def _cohort(config: Config, clients: int) -> float:
 
 def _schedule(config: Config, cohort: float) -> Schedule:
     """The schedule of training, after the round that asks for the label distribution, if there is one."""
-    share, rounds = config.local.label_distribution, config.privacy.rounds
-    if share is None:
-        return _training_schedule(config, cohort, rounds=rounds)
-    if rounds < 2:
+    share, wanted, rounds = config.local.label_distribution, config.privacy, config.privacy.rounds
+    if share is not None and rounds < 2:
         remedy = "plan at least 2: the first is for local.label_distribution"
         raise ConfigError(field="rounds", value=rounds, remedy=remedy)
-    return preceded(_training_schedule(config, cohort, rounds=rounds - 1), share=share)
-
-
-def _training_schedule(config: Config, cohort: float, *, rounds: int) -> Schedule:
-    wanted = config.privacy
+    rounds -= share is not None
     if wanted.grow_from is None:
-        return constant(rounds=rounds, cohort=cohort)
-    return growing(rounds=rounds, first_cohort=wanted.grow_from, last_cohort=cohort)
+        training = constant(rounds=rounds, cohort=cohort)
+    else:
+        training = growing(rounds=rounds, first_cohort=wanted.grow_from, last_cohort=cohort)
+    return training if share is None else preceded(training, share=share)

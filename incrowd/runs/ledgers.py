@@ -1,18 +1,25 @@
-"""The ledger that a run is charged to: outside the run's folder, one for all runs on the same data."""
+"""The ledgers of a run: outside its folder, one for all runs on the same data, or one for each silo."""
 
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from incrowd import _files
-from incrowd.errors import DataError, LedgerMismatch, LedgerRolledBack
+from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.home import Home, is_begun
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.ledger.tally import DataIdentity, same
+from incrowd.privacy.plan.plan import SAMPLING
+from incrowd.privacy.plan.sampling import Cyclic, Poisson
+from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.folder import LEDGER, SILOS
+from incrowd.runs.identity import identities_of_silos, identity_of, identity_of_records
+from incrowd.runs.settings import settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,7 @@ class RunLedger:
         witness: Path | None = None,
     ) -> "RunLedger":
         """The ledger of the data, begun if they have none, and a new label there. Public data have their `own`, unless
-        a path is given. What the run declares public is remembered as that.
+        a path is given. Data that the run declares public are remembered as that.
         """
         label, home = secrets.token_hex(8), Home.of_user()
         known = None
@@ -60,10 +67,9 @@ class RunLedger:
         where = own if path is None else path.resolve()
         _files.folder(where.parent)
         begun = is_begun(where)
-        opened = Ledger.open(
+        with Ledger.open(
             where, budget=None if begun else budget, relation=relation, data_identity=identity, witness=witness
-        )
-        with opened as ledger:
+        ) as ledger:
             if ledger.budget.delta != budget.delta:
                 raise LedgerMismatch(f"{where} has delta = {ledger.budget.delta:g}: give that as privacy.delta")
             place = None if path is None else where
@@ -114,10 +120,91 @@ class RunLedger:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":
-        """What `to_json` wrote."""
+        """The ledger that `to_json` wrote."""
         places = {name: None if content[name] is None else Path(content[name]) for name in ("path", "witness")}
         return cls(**{**content, "identity": DataIdentity(**content["identity"]), **places})
 
     @property
     def _places(self) -> dict[str, Path | None]:
         return {"path": self.path, "witness": self.witness}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloLedgers:
+    """A ledger for each silo, in order, and perhaps the server's; part of the run's settings."""
+
+    silos: tuple[RunLedger, ...]
+    server: RunLedger | None = None
+
+    def open(self, folder: Path, names: Sequence[str]) -> Sequence[Ledger]:
+        """The ledgers of silos of these names, for writing."""
+        return [each.open(own_place(folder, name)) for name, each in zip(names, self.silos, strict=True)]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON data."""
+        server = None if self.server is None else self.server.to_json()
+        return {"silos": [each.to_json() for each in self.silos], "server": server}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "SiloLedgers":
+        """The ledgers that `to_json` wrote."""
+        server = None if content["server"] is None else RunLedger.from_json(content["server"])
+        return cls(silos=tuple(map(RunLedger.from_json, content["silos"])), server=server)
+
+
+def own_place(folder: Path, silo: str) -> Path:
+    """The place of a silo's ledger in the run's folder."""
+    return folder / SILOS / silo / LEDGER
+
+
+def begin_ledgers(
+    tables: Mapping[str, Any], *, budget: Budget, path: Path | None, witness: Path | None
+) -> list[Registered]:
+    """The ledger of the data that settings name, begun with this budget; for silos, of each silo.
+
+    Edge cases: data that have one already are refused, and so are public data.
+    """
+    identities, relation = _of(tables)
+    if len(identities) > 1 and path is not None:
+        raise ConfigError(field="FILE", value=str(path), remedy="there are several silos: leave it out")
+    home = Home.of_user()
+    for identity in identities:
+        for known in home.found(identity):
+            if known is not None:
+                raise ConfigError(field="data", value=identity.name, remedy=f"their ledger is {known.path} already")
+    return [home.ledger_of(each, budget=budget, relation=relation, path=path, witness=witness) for each in identities]
+
+
+def include_data(tables: Mapping[str, Any]) -> list[Registered]:
+    """Let the ledgers of these data's names go on for the content that the data have now."""
+    home, ledgers = Home.of_user(), []
+    for identity in _of(tables)[0]:
+        _, known = home.found(identity)
+        if known is None:
+            remedy = "no ledger is known by this name: state the name that its data had before as data.identity"
+            raise ConfigError(field="data.identity", value=identity.name, remedy=remedy)
+        home.include(known, identity)
+        ledgers.append(known)
+    return ledgers
+
+
+def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
+    config = settings_of({name: section for name, section in tables.items() if name != "recipe"})
+    if isinstance(config, SiloConfig):
+        together = config.privacy.noise_by == "server"
+        identities = [identity_of_records(config)] if together else identities_of_silos(config)
+        relation = Poisson.relation
+    else:
+        identities, relation = [identity_of(config)], relation_of(config)
+    if identities[0].public:
+        remedy = "public data have no budget to keep: their runs have a ledger each, in their folders"
+        raise ConfigError(field="data.public", value=True, remedy=remedy)
+    return identities, relation
+
+
+def relation_of(config: Config) -> Relation:
+    """The neighbouring relation of a run of these settings."""
+    wanted = config.privacy
+    if wanted.noise_by == "party":
+        return Relation.REPLACE_ONE
+    return Cyclic.relation if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation

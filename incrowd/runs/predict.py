@@ -1,0 +1,343 @@
+"""The model of a finished run in use: in a program (`Result`), on a table from the folder alone, and as ONNX."""
+
+import csv
+import html
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import nn
+
+from incrowd import _files
+from incrowd._html import html_table
+from incrowd.algorithms.metrics import outputs_of, probabilities
+from incrowd.data import Clients, Columns, Examples, from_arrays, read_features
+from incrowd.data.examples import Labels
+from incrowd.data.inputs import first
+from incrowd.data.tables import row_ids
+from incrowd.errors import ConfigError
+from incrowd.learning import Loss, Model
+from incrowd.runs.build import featured_examples, loss_of, model_of
+from incrowd.runs.config import AnyConfig, CommonSections, GivenModel
+from incrowd.runs.data_config import FunctionData, GivenData, Meaning
+from incrowd.runs.database import Record
+from incrowd.runs.folder import LEDGER, MODEL, RESULT_KEYS, SUMMARY, Summary, database_in, part, settings_in, summary_in
+from incrowd.runs.ledgers import RunLedger, SiloLedgers
+from incrowd.runs.plots import plot_run
+from incrowd.runs.run import Run
+from incrowd.runs.settings import read_back
+from incrowd.runs.sources import section
+
+INPUT, OUTPUT = "features", "outputs"
+"""The name of the one input of an ONNX graph, [examples, ...], and of its one output."""
+
+_OLDEST = 2  # examples: of one alone, torch takes their number for a constant
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Result:
+    """A finished run: the released model, its quality, and its promise.
+
+    Edge cases: a run that is not over has no result: `ConfigError`.
+    """
+
+    folder: Path
+    summary: Summary
+    model: Model
+    loss: Loss
+    settings: CommonSections
+    ledger: RunLedger | SiloLedgers
+    scaling: tuple[float, float] = (1.0, 0.0)
+    number_of_classes: int | None = None
+    table: Columns | None = None
+    example: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+    label_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, run: Run) -> "Result":
+        """The result of a run that is over."""
+        data = run.work.data
+        return cls(
+            folder=run.folder,
+            summary=summary_in(run.folder),
+            model=run.work.model.loaded(load_file(run.folder / MODEL)),
+            loss=run.work.loss,
+            settings=run.config,
+            ledger=run.work.payer,
+            scaling=(data.examples.scale, data.examples.offset),
+            number_of_classes=data.examples.classes,
+            table=data.table,
+            example=_example(data),
+            label_names=data.label_names,
+        )
+
+    def __repr__(self) -> str:
+        found, left = self.summary.get("verdict"), self.left
+        quality = "no test set" if found is None else f"{found['measure']} {found['value']:.4f}"
+        beside = "" if found is None else f" (baseline {found['baseline']:.4f})"
+        kept = "" if left is None else f", {left:.4g} left"
+        return f"Result({quality}{beside}, epsilon {self.epsilon:.4g} spent{kept}, folder={str(self.folder)!r})"
+
+    @property
+    def module(self) -> nn.Module:
+        """The trained module, a copy, in evaluation mode."""
+        return self.model.with_weights(self.model.weights)
+
+    @property
+    def statement(self) -> str:
+        """The promise: to whom, and its limits."""
+        return str(self.summary["statement"]["text"])
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that was spent."""
+        return float(self.summary["epsilon"])
+
+    @cached_property
+    def left(self) -> float | None:
+        """The epsilon that the ledger of the data has left for later runs; None where parties keep their own ledgers,
+        and of silos the smallest.
+        """
+        if isinstance(self.ledger, RunLedger):
+            ledgers = [self.ledger.open(self.folder / LEDGER)]
+        else:
+            names = list(self.summary["epsilon_by_silo"])[: len(self.ledger.silos)]
+            ledgers = [*self.ledger.open(self.folder, names)]
+        left = []
+        for each in ledgers:
+            with each as ledger:
+                left.append(max(0.0, ledger.budget.epsilon - ledger.promised().epsilon))
+        return min(left, default=None)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right labels on the test examples, if there are any and they have classes."""
+        accuracy = self.summary["accuracy"]
+        return None if accuracy is None else float(accuracy)
+
+    @cached_property
+    def rounds(self) -> Sequence[Record]:
+        """The rounds, one after the other."""
+        with database_in(self.folder) as database:
+            return database.rounds()
+
+    def predict(self, features: Any) -> NDArray[Any]:
+        """The label of each example: a class, by its name where classes have names, or a number."""
+        names = self.label_names if self.table is None else self.table.classes
+        return labels_of(
+            self.outputs(features),
+            loss=self.loss.name,
+            names=names if isinstance(names, tuple) and names else None,
+            classes=self.number_of_classes,
+        )
+
+    def predict_proba(self, features: Any) -> NDArray[Any]:
+        """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
+        if self.number_of_classes is None:
+            raise ConfigError(field="predict_proba", value=None, remedy="the labels are numbers: use predict")
+        return probabilities(self.outputs(features).astype(np.float64))
+
+    def outputs(self, features: Any) -> NDArray[Any]:
+        """The module's outputs for each example: those of an array, or, if it learned from a table, of another one, a
+        file or a data frame, that has the same columns.
+        """
+        if self.table is not None and (isinstance(features, str | Path) or hasattr(features, "itertuples")):
+            features = read_features(features, self.table)
+        scale, offset = self.scaling
+        examples = from_arrays(features, np.zeros(len(first(features))), scale=scale, offset=offset)
+        return outputs_of(self.module, featured_examples(self.settings, examples, columns=self.table))
+
+    def plot(self, path: Path | str) -> Path:
+        """Draw accuracy (or loss) and epsilon, round by round, into a .png, .svg or .pdf."""
+        return plot_run(Path(path), settings_in(self.folder), self.summary, self.rounds)
+
+    def to_onnx(self, path: Path | str) -> Path:
+        """Write the module as ONNX; its inputs are examples as the module sees them."""
+        if self.example is None:
+            remedy = "it takes several inputs, which is not written as ONNX; model.safetensors has its weights"
+            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
+        _files.write(Path(path), onnx_of(self.module, *self.example))
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        handed_on = part(self.summary, RESULT_KEYS)
+        shown = {name: value for name, value in handed_on.items() if isinstance(value, int | float | str)}
+        table = html_table({name.replace("_", " "): value for name, value in shown.items()})
+        return f"{table}<pre>{html.escape(self.statement)}</pre>"
+
+
+def _example(data: Clients) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and type of an example as the module sees it; None where it is several arrays."""
+    values = data.examples.values(slice(1))
+    return (values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """An id and a label for each row, and where labels are classes, their probabilities, [rows, classes]."""
+
+    ids: tuple[str, ...]
+    labels: NDArray[Any]
+    classes: tuple[str, ...] = ()
+    probabilities: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data. Edge cases: a number that is not finite is None, for which JSON has a word."""
+        content: dict[str, Any] = {"ids": list(self.ids), "predictions": _finite(self.labels)}
+        if self.classes:
+            content |= {"classes": list(self.classes), "probabilities": [_finite(row) for row in self.probabilities]}
+        return content
+
+    def to_csv(self) -> str:
+        """A table: `id`, `prediction`, and a column for the probability of each class."""
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["id", "prediction", *(f"probability of {name}" for name in self.classes)])
+        for place, (name, label) in enumerate(zip(self.ids, self.labels, strict=True)):
+            row = self.probabilities[place] if self.classes else ()
+            writer.writerow([name, label, *(f"{one:.6f}" for one in row)])
+        return text.getvalue()
+
+
+def labels_of(outputs: NDArray[Any], *, loss: str, names: tuple[str, ...] | None, classes: int | None) -> NDArray[Any]:
+    """The label that each output stands for: a class, by its name where classes have names, or a number.
+
+    Edge cases: with the loss "poisson" an output is the logarithm of the number.
+    """
+    if classes is None:
+        with np.errstate(over="ignore"):  # a rate beyond every number is an infinity
+            return np.exp(outputs) if loss == "poisson" else outputs
+    labels: NDArray[Any] = probabilities(outputs).argmax(-1)
+    return labels if names is None else np.array(names)[labels]
+
+
+def predict(folder: Path, table: Path) -> Predictions:
+    """The predictions of the run in a folder for each row of a table, whose columns are found by their names.
+
+    Guarantee: it reads the folder, the table, and the module of your own where the settings name one; the table needs
+    neither labels nor clients. `Result.predict` gives the same.
+
+    Edge cases: no run, one that is not over, one that a program began or that did not learn from a table: `ConfigError`
+    with the remedy; a column that is missing, or a cell that does not fit what the run's settings state: `DataError`.
+    """
+    config, columns = _stated_in(folder, instead="result.predict(features)")
+    examples = _examples(config, columns, read_features(table, columns))
+    module, loss = _module(config, examples, folder)
+    outputs, classes = outputs_of(module, examples), columns.classes
+    ids = row_ids(table, columns)
+    names = classes if isinstance(classes, tuple) else None
+    labels = labels_of(outputs, loss=loss, names=names, classes=columns.number_of_classes)
+    if classes is None:
+        return Predictions(ids=ids, labels=labels.reshape(len(examples)))
+    names = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
+    return Predictions(ids=ids, labels=labels, classes=names, probabilities=probabilities(outputs.astype(np.float64)))
+
+
+def as_onnx(folder: Path) -> bytes:
+    """The same model as ONNX: its inputs are the numbers that the columns become, in the order of the columns.
+
+    Edge cases: as `predict` and `onnx_of`.
+    """
+    config, columns = _stated_in(folder, instead="result.to_onnx(path)")
+    examples = _examples(config, columns, np.zeros((1, len(columns.numbers())), np.float32))
+    return onnx_of(_module(config, examples, folder)[0], examples.shape, np.dtype(np.float32))
+
+
+def _stated_in(folder: Path, *, instead: str) -> tuple[AnyConfig, Columns]:
+    """The settings of a run that is over, and the meaning of its table's columns; the features are named."""
+    settings = settings_in(folder)
+    config = read_back(settings["config"])
+    data, remedy = config.data, None
+    if isinstance(data, GivenData) or (isinstance(data, Meaning) and isinstance(config.model, GivenModel)):
+        remedy = f"a program began the run, and has the module: let it call {instead}"
+    elif isinstance(data, FunctionData):
+        remedy = f"its data come from a function, so no column is known by name: in Python, call {instead}"
+    elif not isinstance(data, Meaning) or not data.label:
+        remedy = f"it learned from {data.name}, which is no table: in Python, call {instead}"
+    elif not (folder / SUMMARY).is_file():
+        remedy = f"it is not over: go on with `incrowd resume {folder}`"
+    if remedy is not None or not isinstance(data, Meaning):
+        raise ConfigError(field="run", value=str(folder), remedy=str(remedy))
+    return config, replace(data.meaning(), features=tuple(settings["columns"]))
+
+
+def _examples(config: CommonSections, columns: Columns, features: NDArray[np.float32]) -> Examples:
+    """Features as the model sees them; their labels are unknown."""
+    unknown = np.zeros(len(features))
+    labels: Labels = unknown.astype(np.float32) if columns.classes is None else unknown.astype(np.int64)
+    examples = Examples(features=features, labels=labels, classes=columns.number_of_classes)
+    return featured_examples(config, examples, columns=columns)
+
+
+def _module(config: AnyConfig, examples: Examples, folder: Path) -> tuple[nn.Module, str]:
+    """The released module, for such examples, and the name of its loss."""
+    loss = loss_of(config.local.loss, examples)
+    with section("model"):
+        model = model_of(config, examples, loss).loaded(load_file(folder / MODEL))
+    return model.with_weights(model.weights), loss.name
+
+
+def _finite(numbers: NDArray[Any]) -> list[Any]:
+    if numbers.dtype.kind != "f":
+        return list(numbers.tolist())
+    return [one if np.isfinite(one) else None for one in numbers.tolist()]
+
+
+def onnx_of(module: nn.Module, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> bytes:
+    """The module as an ONNX graph, for any number of examples of this shape.
+
+    Guarantee: the file holds the module and its weights, neither paths of code nor training data.
+
+    Edge cases: a module that torch cannot write as ONNX, and one for several inputs, are a `ConfigError`; so is a
+    missing package, which `incrowd[onnx]` brings.
+    """
+    for package in ("onnx", "onnxscript"):
+        if find_spec(package) is None:
+            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[onnx]' brings it")
+    examples: NDArray[Any] = np.zeros((_OLDEST, *shape), dtype)
+    logger = logging.getLogger("torch.onnx")  # which warns of other packages
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module.eval(),
+                (torch.from_numpy(examples),),
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim("examples", min=1)},),
+                dynamo=True,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        problem = str(error).strip().splitlines()[0]
+        remedy = f"torch cannot write it as ONNX: {problem}; model.safetensors has its weights"
+        raise ConfigError(field="module", value=type(module).__name__, remedy=remedy) from error
+    finally:
+        logger.setLevel(level)
+    assert program is not None  # noqa: S101 - with dynamo there is always one
+    graph = program.model_proto
+    _without_notes(graph)
+    content: bytes = graph.SerializeToString()
+    return content
+
+
+def _without_notes(message: Any) -> None:
+    """Remove torch's notes on each node: the lines of code that it is from, with their paths."""
+    for its, value in message.ListFields():
+        if its.name in ("metadata_props", "doc_string"):
+            message.ClearField(its.name)
+        elif its.message_type is not None:
+            for inner in value if isinstance(value, Iterable) else (value,):
+                _without_notes(inner)
