@@ -99,6 +99,12 @@ def one_of(unit: str) -> str:
     return "one released number" if unit == "number" else f"one {unit}"
 
 
+def _named_unit(one: Shown) -> str:
+    """One of the unit, with the name that a table has for it."""
+    named = (one.settings.get("data") or {}).get("client")
+    return f"one client (one {named})" if named and one.unit == "client" else one_of(one.unit)
+
+
 def is_free(one: Shown) -> bool:
     """Whether nothing was charged, so that there is no promise."""
     return one.kind == "search" and (one.search or {}).get("select") == "public"
@@ -142,7 +148,7 @@ def _cards(one: Shown) -> Markup:
         budget = "" if one.budget is None else f" · budget {numbers.epsilon(one.budget)}"
         by_now = " by now" if not one.over and one.kind in ("clients", "silos") else ""
         cards.append(_card(f"Privacy loss{by_now}, at most", f"ε = {numbers.epsilon(one.epsilon)}", delta + budget))
-    cards.append(_card("Protected", one_of(one.unit), _of_how_many(one)))
+    cards.append(_card("Protected", _named_unit(one), _of_how_many(one)))
     cards.append(_card("Trusted", *_TRUSTED[_place(one)]))
     return tag("div", *cards, class_="cards") + tag("p", _state(one), class_="quiet state")
 

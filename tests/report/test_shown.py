@@ -204,10 +204,10 @@ def test_a_search_that_is_not_over_shows_no_run(made: Made, folder: Path) -> Non
 
 
 def test_the_ledger_of_private_data_is_found_wherever_it_is(folder: Path) -> None:
-    table = "client,age,well\n" + "".join(f"c{place % 12},{20 + place},{place % 2}\n" for place in range(48))
+    table = "patient,age,well\n" + "".join(f"c{place % 12},{20 + place},{place % 2}\n" for place in range(48))
     (folder / "visits.csv").write_text(table)
     settings = {
-        "data": {"name": "table", "file": str(folder / "visits.csv"), "client": "client", "label": "well",
+        "data": {"name": "table", "file": str(folder / "visits.csv"), "client": "patient", "label": "well",
                  "classes": 2, "features": ["age"], "columns": {"age": {"range": [0, 120]}}, "clients": 12},
         "privacy": {"epsilon": 4.0, "delta": 1e-3, "rounds": 2},
         "run": {"plot": False},
@@ -220,6 +220,7 @@ def test_the_ledger_of_private_data_is_found_wherever_it_is(folder: Path) -> Non
     assert [line["kind"] for line in book["lines"]] == ["terms", "reserve", "charge", "charge"]
     assert [line["own"] for line in book["lines"]] == [False, True, True, True]
     assert str(folder) not in all_of(shown)
+    assert "one client (one patient)" in page([shown])
 
 
 def test_a_device_s_ledger_is_shown_by_itself(folder: Path) -> None:
