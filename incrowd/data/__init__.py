@@ -8,8 +8,8 @@
 (100, 15)
 """
 
-from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients, hold_out_clients, load_table
+from incrowd.data.arrays import from_arrays, from_dataset
+from incrowd.data.clients import Clients, PublicFacts, TestClients, load_table
 from incrowd.data.columns import Columns, column_of, columns_of
 from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
@@ -26,13 +26,11 @@ __all__ = [
     "Date",
     "Examples",
     "Ignored",
-    "MapDataset",
     "Number",
     "Partition",
     "PublicFacts",
     "Reading",
     "Split",
-    "Tensors",
     "TestClients",
     "Text",
     "YesNo",
@@ -44,7 +42,6 @@ __all__ = [
     "from_arrays",
     "from_dataset",
     "hold_out",
-    "hold_out_clients",
     "iid",
     "load_digits",
     "load_mnist",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,18 +13,6 @@ from incrowd.errors import ConfigError, DataError
 
 Classes = int | Sequence[Any] | None
 """The number of classes, for labels 0, 1, ..; or the labels in order; or None, for numeric labels."""
-
-
-class MapDataset(Protocol):
-    """A map-style data set: a length, and items that are pairs or dicts."""
-
-    def __len__(self) -> int:
-        """The number of examples."""
-        ...
-
-    def __getitem__(self, index: int, /) -> Any:
-        """The item at one index."""
-        ...
 
 
 def from_arrays(
@@ -94,7 +82,7 @@ def _are_words(labels: Any) -> bool:
 
 
 def from_dataset(
-    dataset: MapDataset,
+    dataset: Any,
     *,
     classes: Classes = None,
     features: str | Sequence[str] = (),

@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _extensions, _validate
-from incrowd._random import Randomness, SeededRandomness
-from incrowd.data.arrays import Classes, MapDataset, from_arrays, from_dataset
+from incrowd._random import SeededRandomness
+from incrowd.data.arrays import Classes, from_arrays, from_dataset
 from incrowd.data.columns import Columns
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.fingerprints import Cells, table_cells
-from incrowd.data.inputs import Inputs, joined, shared_tensor
+from incrowd.data.inputs import joined
 from incrowd.data.partition import (
     Indices,
     Partition,
@@ -32,9 +32,6 @@ from incrowd.data.tables import check_separate, read_stated_table, read_table
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.sampling import check_declared, named_places
 
-if TYPE_CHECKING:
-    import torch
-
 TestClients = Literal["separate", "shared"]
 """Whether the clients of the test examples may also train ("shared") or not ("separate")."""
 
@@ -43,16 +40,6 @@ MEASURED = (
     "and measure with `incrowd evaluate` (Federation.evaluate), which pays"
 )
 """The remedy for private test examples."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tensors:
-    """The arrays of `Clients` as CPU tensors over the same memory. Do not write to them."""
-
-    features: Inputs
-    labels: "torch.Tensor"
-    offsets: "torch.Tensor"
-    indices: "torch.Tensor"
 
 
 class PublicFacts(TypedDict, total=False):
@@ -161,7 +148,7 @@ class Clients:
     @classmethod
     def from_dataset(
         cls,
-        dataset: MapDataset,
+        dataset: Any,
         *,
         owner: ArrayLike | str | None = None,
         features: str | Sequence[str] = (),
@@ -310,12 +297,6 @@ class Clients:
         """The indices of client k's examples, a view."""
         return self.partition.client(k)
 
-    def as_tensors(self) -> Tensors:
-        """Features, labels, offsets and indices for torch, without a copy."""
-        features, labels = self.examples.as_tensors()
-        offsets, indices = (shared_tensor(one) for one in (self.partition.offsets, self.partition.indices))
-        return Tensors(features=features, labels=labels, offsets=offsets, indices=indices)
-
     def describe(self) -> dict[str, str | int]:
         """The public facts for a report: neither a client's size nor the number of private examples."""
         test = "none" if self.test is None else "clients who may also train, so it is not unseen"
@@ -346,7 +327,6 @@ def load_table(
     """
     check_stated(stated)
     public, clients, test = stated.get("public", False), stated.get("clients"), stated.get("test")
-    _check_holdout(holdout_clients, public=public, test=test)
     examples, owners, columns = read_stated_table(source, columns)
     held = None
     if test is not None:
@@ -381,45 +361,30 @@ def load_table(
         cells=frames[0] if frames else None,
         test_cells=frames[1] if len(frames) > 1 else None,
     )
-    if holdout_clients is None:
-        return data
-    # Equal seeds in all runs, so that they are compared on the same clients.
-    return replace(hold_out_clients(data, share=holdout_clients, randomness=SeededRandomness(seed=0)), declared=clients)
+    return data if holdout_clients is None else replace(_hold_out(data, holdout_clients), declared=clients)
 
 
-def _check_holdout(share: float | None, *, public: bool, test: object) -> None:
-    if share is None:
-        return
-    if not public:
-        remedy = "a share of private clients tells how many there are: leave it out, or say public = true"
-        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
-    if test is not None:
-        remedy = "there is a test table already: leave one of the two out"
-        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
+def _hold_out(data: Clients, share: float) -> Clients:
+    """Move a random share of a public table's clients to the test set; the others keep their order.
 
-
-def hold_out_clients(data: Clients, *, share: float, randomness: Randomness) -> Clients:
-    """Move a random share of the clients, with all their examples, to the test set. They become public.
-
-    Guarantee: no client is on both sides; the others keep their order.
-
-    Edge cases: a test set that exists already, or a share that leaves no client: `ConfigError`.
+    The seed is the same in all runs, so that they are compared on the same clients.
     """
     _validate.fraction(holdout_clients=share)
     aside = max(1, round(share * data.present))
-    if data.test is not None or aside >= data.present:
+    remedy = None
+    if not data.public:
+        remedy = "a share of private clients tells how many there are: leave it out, or say public = true"
+    elif data.test is not None:
+        remedy = "there is a test table already: leave one of the two out"
+    elif aside >= data.present:
         remedy = "leave at least one client to train, and no other test set"
+    if remedy is not None:
         raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
-    order = np.argsort(randomness.stream("hold out").bits(data.present), kind="stable")
-    held, kept = np.sort(order[:aside]), np.sort(order[aside:])
-    owners = None if data.owners is None else tuple(data.owners[client] for client in kept)
-    return replace(
-        data,
-        partition=Partition.of([data.client(int(client)) for client in kept]),
-        test=data.examples.some(np.sort(np.concatenate([data.client(int(client)) for client in held]))),
-        owners=owners,
-        names=owners if owners and data.names else (),
-    )
+    order = np.argsort(SeededRandomness(seed=0).stream("hold out").bits(data.present), kind="stable")
+    held, kept = ([data.client(int(client)) for client in np.sort(some)] for some in (order[:aside], order[aside:]))
+    owners = tuple(np.array(data.owners)[np.sort(order[aside:])].tolist())
+    test = data.examples.some(np.sort(np.concatenate(held)))
+    return replace(data, partition=Partition.of(kept), test=test, owners=owners, names=owners if data.names else ())
 
 
 def stand_in(examples: Examples, names: tuple[str, ...], *, name: str, columns: Columns | None = None) -> Clients:

@@ -107,10 +107,10 @@ class ClientTensors:
     @classmethod
     def of(cls, data: "Clients") -> "ClientTensors":
         """The tensors of a federated data set, without a copy."""
-        tensors = data.as_tensors()
+        features, labels = data.examples.as_tensors()
         return cls(
-            features=tensors.features,
-            labels=tensors.labels,
+            features=features,
+            labels=labels,
             offsets=data.partition.offsets,
             indices=data.partition.indices,
             scale=data.examples.scale,

@@ -210,15 +210,17 @@ def test_whole_clients_are_held_out(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({}, "holdout_clients = 0.2: a share of private clients tells how many there are"),
-        ({"public": True, "test": "many.csv"}, "there is a test table already"),
+        ({"public": True, "test_clients": "shared"}, "there is a test table already"),
         ({"public": True, "holdout_clients": 1.5}, "holdout_clients = 1.5: give a number between 0 and 1"),
         ({"public": True, "holdout_clients": 0.99}, "holdout_clients = 0.99: leave at least one client"),
     ],
 )
 def test_what_cannot_be_held_out_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     columns = Columns(client="patient", label="y", classes=2)
+    path = many(tmp_path)
+    test = path if "test_clients" in fields else None
     with pytest.raises(ConfigError, match=message):
-        load_table(many(tmp_path), columns=columns, **{"holdout_clients": 0.2, **fields})
+        load_table(path, columns=columns, test=test, **{"holdout_clients": 0.2, **fields})
 
 
 def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
