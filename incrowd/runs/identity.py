@@ -278,7 +278,7 @@ class _Own:
 
     def by_silo(self, rows: RowDigests) -> list[RowDigests]:
         each, cells, owners = rows.by_owner(), self.data.cells, self.data.owners
-        if cells is None or owners is None:
+        if cells is None or owners is None or self.data.table is None or self.data.table.client is None:
             return each
         return [its for name, its in zip(np.unique(cells.owners), each, strict=True) if name in owners]
 
