@@ -20,6 +20,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from hypothesis import settings
 
 import incrowd.learning
+import incrowd.parties
 import incrowd.privacy
 from incrowd.privacy.account import accounting
 from tests.prices import SharedPrices
@@ -36,7 +37,14 @@ PRICES = "INCROWD_TESTS_PRICES"
 ROOT = Path(__file__).parent
 WATCHED = tuple(
     ROOT / name
-    for name in ("incrowd/learning", "incrowd/privacy", "tests/algorithms", "tests/learning", "tests/privacy")
+    for name in (
+        "incrowd/learning",
+        "incrowd/privacy",
+        "tests/algorithms",
+        "tests/learning",
+        "tests/parties",
+        "tests/privacy",
+    )
 )
 
 # Of these, tests of what is not measured reach nothing that is measured and that others do not.
@@ -119,7 +127,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     watch = session.config.stash[WATCH] = Watch(session.config)
     if not session.config.pluginmanager.hasplugin("dsession"):  # the process that xdist's others work for
         leave_out_dp_accounting()
-        for package in (incrowd.learning, incrowd.privacy):
+        for package in (incrowd.learning, incrowd.parties, incrowd.privacy):
             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
                 importlib.import_module(module.name)
     watch.turn(on=False)

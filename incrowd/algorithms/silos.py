@@ -153,6 +153,9 @@ class RecordCohort:
         if sum(self.records) != plan.config.members:
             remedy = f"all silos together declare {sum(self.records)} records: plan for as many"
             raise ConfigError(field="members", value=plan.config.members, remedy=remedy)
+        if plan.noise_by == "parties" and plan.config.parties != len(self.engines):
+            remedy = f"{len(self.engines)} silos share the noise: plan for as many"
+            raise ConfigError(field="parties", value=plan.config.parties, remedy=remedy)
         for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True), start=1):
             check_declared(declared, held=engine.held, field="records", what=f"the records of silo {place}")
             self.private.name_third_party(engine.third_party)
@@ -163,6 +166,8 @@ class RecordCohort:
         """See `Cohort.answers`."""
         begin, start = time.perf_counter(), state.weights.astype(np.float32)
         opened, training = self.private.round(state.round, carry=state.carry), self.private.plan.training()
+        if self.private.plan.noise_by == "parties":
+            opened.listing(len(self.engines))
         with with_threads(self.threads):
             for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True)):
                 gradients = engine.clipped_sum(start, training, batches=opened.batches(place))

@@ -1,4 +1,4 @@
-"""Rounds over a silo's own records: paid from its ledger before a batch, or any noise, is drawn for them."""
+"""Rounds that a party pays from its own ledger, before a batch or any noise is drawn for them."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,8 +11,10 @@ from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.ledger.tally import Draws, Receipt
+from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.mechanism.grid import GaussianNoise
+from incrowd.privacy.mechanism.shared import NoiseShare
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import Note, PaidRun
 from incrowd.privacy.statement import Statement
@@ -142,6 +144,35 @@ class RecordRun(PaidRun):
             owned = self._owner.note(self.ledger, self.plan, number)
         note = {"round": number, "noise_multiplier": draws[0].noise_multiplier, **owned, kind: self.label}
         return self.pay(event, (draws,), key=key, reservation=self._report if report else self.label, note=note)
+
+
+class ShareRun(PaidRun):
+    """All rounds of a plan whose noise parties share, paid from the ledger of one of them.
+
+    Guarantee: the receipt pays for one share, of the plan's noise and a list. Rounds that passed without this party are
+    charged with the next one, so that each round has its event.
+
+    Edge cases: a round that was charged before is refused: its noise is not drawn twice.
+    """
+
+    takes = frozenset({("client", "parties"), ("record", "parties")})
+
+    def share(self, number: int, share: NoiseShare) -> Receipt:
+        """Pay for a share of a round's noise."""
+        clip = self.plan.config.clip
+        if isinstance(clip, MedianClip) or share.shared != self.plan.shared(number, clip):
+            raise ConfigError(field="share", value=share.listed, remedy="give a share of the noise of the plan's round")
+        self.reserve()
+        charged = self.ledger.reservation(self.label).charged
+        if number < charged and not self.randomness.simulated:
+            raise ConfigError(field="round", value=number, remedy="it is paid for, and lost: go on with the next round")
+        for each in range(charged, number):
+            self._charge(each, ())
+        return self._charge(number, ((share, 1),))
+
+    def _charge(self, number: int, draws: Draws) -> Receipt:
+        event, note = self.plan.round(number).event, {"round": number}
+        return self.pay(event, draws, key=f"round {number}", reservation=self.label, note=note)
 
 
 class RecordRound:

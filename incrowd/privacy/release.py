@@ -23,7 +23,8 @@ from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.correlated import NoiseState
-from incrowd.privacy.mechanism.grid import Whole, check_sum
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole, check_sum
+from incrowd.privacy.mechanism.shared import NoiseShare
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
@@ -121,7 +122,7 @@ class PaidRun:
 
     def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
         """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""
-        its: dict[str, str] = {"unit": self.plan.unit, "noise_by": self.plan.noise_by}
+        its = {"unit": str(self.plan.unit), "noise_by": str(self.plan.noise_by)}
         if parts := [*self._third_party, *self.plan.config.third_party]:
             its["third_party"] = ", ".join(parts)
         return self.ledger.charge(
@@ -150,7 +151,9 @@ class PrivateRun(PaidRun):
     the plan's, and a label under which another plan's rounds are charged are refused.
     """
 
-    takes = frozenset({("client", "server"), ("client", "party"), ("record", "server")})
+    takes = frozenset(
+        {("client", "server"), ("client", "party"), ("client", "parties"), ("record", "server"), ("record", "parties")}
+    )
 
     def __init__(
         self,
@@ -220,6 +223,9 @@ class PrivateRun(PaidRun):
         """
         sampler = self.plan.round(0).sampler
         check_planned(sampler.clients, clients=clients)
+        if declared and self.plan.noise_by == "parties":
+            remedy = "parties are listed one by one, so some may not be missing: name them, or give their exact number"
+            raise ConfigError(field="clients", value=clients, remedy=remedy)
         if declared and self.places is None and isinstance(sampler, Cyclic):
             remedy = "clients take turns, and some may be absent: name them, so that each has a place of its own"
             raise ConfigError(field="places", value=None, remedy=remedy)
@@ -249,20 +255,19 @@ class PrivateRun(PaidRun):
             remedy = f"the plan's is {self._clip}: hand on what the round before it gave"
             raise ConfigError(field="carry", value=carry.clip, remedy=remedy)
 
-    def charge(self, number: int, clip: Clip) -> Receipt:
-        """Pay for a round in which this clip was used: the receipt for its noises."""
+    def charge(self, number: int, clip: Clip, *, listed: int = 0) -> Receipt:
+        """Pay for a round in which this clip was used: the receipt for its noises, in shares of `listed` parties."""
         said, charged = self.plan.round(number), self.next_round
         if number < charged == self.plan.rounds and not self.randomness.simulated:
-            raise BudgetExceeded(
-                f"all {charged} rounds of the plan are charged: make a new plan, if the budget has room"
-            )
+            remedy = "make a new plan, if the budget has room"
+            raise BudgetExceeded(f"all {charged} rounds of the plan are charged: {remedy}")
         if number < charged and not self.randomness.simulated:
             remedy = f"it is paid for already, and fresh noise would cost again: go on with round {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
         if number > charged:
             remedy = f"the next round that the plan can pay for is {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
-        noise = RoundNoise.of(self.plan, number, clip)
+        noise = RoundNoise.of(self.plan, number, clip, listed=listed)
         noise.check(self.size)
         self._check_plan()
         note: dict[str, str | int | bool] = {
@@ -271,7 +276,7 @@ class PrivateRun(PaidRun):
             "numbered": self.numbered,
             "private": clip.private and self._clip.private,
         }
-        people = noise.clients if noise.local else 1
+        people = noise.clients if noise.local else max(1, listed)
         receipt = self.pay(
             said.event, noise.draws, key=f"round {number}", reservation=self.label, note=note, people=people
         )
@@ -285,10 +290,8 @@ class PrivateRun(PaidRun):
         """All rounds before were charged by this very plan: others can have the same events, and noise for less."""
         for entry in self.ledger.entries(start=self._known):
             content = entry.content()
-            if (
-                content.get("reservation") == self.label
-                and content["note"].get("plan", self._fingerprint) != self._fingerprint
-            ):
+            noted = content.get("note", {}).get("plan", self._fingerprint)
+            if content.get("reservation") == self.label and noted != self._fingerprint:
                 remedy = "rounds of another plan are charged under it: run this one under a label of its own"
                 raise ConfigError(field="label", value=self.label, remedy=remedy)
             self._known = entry.position + 1
@@ -323,7 +326,9 @@ class PrivateRound:
         self._silos: dict[int, int] = {}  # the declared records of those whose sums are in
         self._receipt: Receipt | None = None
         self._sum = ClippedSum(run.size, carry.clip, contributions_bound=self._clients)
-        self._local = None if isinstance(carry.clip, MedianClip) else run.plan.party_noise(number, carry.clip)
+        fixed, self._listed = None if isinstance(carry.clip, MedianClip) else carry.clip, 0
+        self._local = None if fixed is None else run.plan.party_noise(number, fixed)
+        self._shared = None if fixed is None else run.plan.shared(number, fixed)
 
     @property
     def after(self) -> Carry:
@@ -332,11 +337,22 @@ class PrivateRound:
             raise ConfigError(field="round", value=self._number, remedy="release it first: then there is a carry")
         return self._after
 
+    def listing(self, parties: int) -> None:
+        """Say how many parties are listed, each of whom adds a share of the noise, before any part comes.
+
+        Edge cases: a list that colluders could fill, a second list, or one without shares in the plan are refused.
+        """
+        if self._shared is None or self._listed:
+            remedy = "a round has one list, of a plan whose noise is shared by parties"
+            raise ConfigError(field="listed", value=parties, remedy=remedy)
+        self._listed = self._shared.share(parties).listed
+
     def add(self, rows: NDArray[Any], *, clients: ClientNumbers | None = None) -> None:
         """Take contributions in, one vector or one a row, with their clients' numbers."""
         rows, clip = np.atleast_2d(rows), self._sum.clip
         self._sum.check_fits(rows)
-        if self._local is None or isinstance(clip, MedianClip):
+        noise = self._own_noise
+        if noise is None or isinstance(clip, MedianClip):
             self._admit(clients, contributions=len(rows))
             self._sum.add(rows)
             return
@@ -344,14 +360,14 @@ class PrivateRound:
         self._admit(clients, contributions=len(rows))
         for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
             at = "noise", self._number, client
-            self._sum.add_noised(clip, row, partial(self._local.add, receipt=receipt, at=at, contributions_bound=1))
+            self._sum.add_noised(clip, row, partial(noise.add, receipt=receipt, at=at, contributions_bound=1))
 
     def add_cohort(self, cohort: CohortContributions | Elsewhere) -> None:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live, or from
         elsewhere.
 
-        Guarantee: all clients that were asked count as having contributed to a sum from elsewhere. If they add noise
-        themselves, the round is charged before they are asked.
+        Guarantee: all clients that were asked count as contributors to a sum from elsewhere. If they add noise, the
+        round is charged before they are asked.
 
         Edge cases: a median clip is refused for a sum from elsewhere, because its norms are not known here.
         """
@@ -359,7 +375,7 @@ class PrivateRound:
         if isinstance(cohort, Elsewhere):
             self._add_elsewhere(cohort, clip)
             return
-        if self._local is None and isinstance(clip, ScalingClip):
+        if self._own_noise is None and isinstance(clip, ScalingClip):
             self._sum.check_open()
             self._admit(cohort.clients, contributions=len(cohort.clients))
             self._sum.add_summed(clip, cohort)
@@ -386,6 +402,10 @@ class PrivateRound:
             raise DataError(f"a sum of {size} numbers in steps of {part.step:g} does not fit the plan's grid")
         if silo in self._silos or sum(self._silos.values()) + records > self._clients:
             raise DataError("a silo's second sum, or more records than the plan has: each silo adds one sum a round")
+        clip, share = self._sum.clip, self._own_noise
+        if share is not None and not isinstance(clip, MedianClip):
+            at = "noise", self._number, silo
+            part = share.add(part, receipt=self._paid(clip), at=at, contributions_bound=records)
         self._sum.add_whole(part)
         self._silos[silo] = records
 
@@ -393,24 +413,30 @@ class PrivateRound:
         if isinstance(clip, MedianClip):
             remedy = "the norms of a cohort are not known where it is added up elsewhere: use another clip"
             raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
-        if self._local is not None:
+        noised = self._own_noise is not None
+        if noised:
             self._paid(clip)
         self._sum.check_open()
         self._admit(cohort.clients, contributions=len(cohort.clients))
-        self._sum.add_part(clip, cohort, noised=self._local is not None)
+        self._sum.add_part(clip, cohort, noised=noised)
 
     def ask(self, trainer: Trainer, *, present: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None) -> None:
         """Have the round's cohort trained; `present` says who of it answers, where not all do."""
         cohort = self._run.cohort(self._number)
-        self.add_cohort(trainer.cohort(cohort if present is None else present(cohort), round=self._number))
+        there = cohort if present is None else present(cohort)
+        if self._shared is not None:
+            self.listing(len(there))
+        self.add_cohort(trainer.cohort(there, round=self._number))
 
     def release(self) -> Release:
         """Charge the round, add its noise and give the mean away."""
         run, number = self._run, self._number
         self._sum.check_open()
+        if self._shared is not None and (len(self._silos) or self._sum.observed.contributions) != self._listed:
+            raise DataError(f"{self._listed} parties are listed, and not all sent their part: the round is lost")
         clip = self._sum.settle()
         receipt = self._paid(clip)
-        noise = RoundNoise.of(run.plan, number, clip)
+        noise = RoundNoise.of(run.plan, number, clip, listed=self._listed)
         total, std, memory = noise.added(self._sum.close(), receipt=receipt, memory=self._carry.noise)
         kept = memory if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
         self._after = Carry(clip=self._next_clip(noise, receipt), noise=kept)
@@ -426,8 +452,13 @@ class PrivateRound:
 
     def _paid(self, clip: Clip) -> Receipt:
         if self._receipt is None:
-            self._receipt = self._run.charge(self._number, clip)
+            self._receipt = self._run.charge(self._number, clip, listed=self._listed)
         return self._receipt
+
+    @property
+    def _own_noise(self) -> GaussianNoise | NoiseShare | None:
+        """The noise that each contributor adds to its own part; None where the server noises the sum."""
+        return self._local if self._shared is None else self._shared.share(self._listed)
 
     def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:
         """Refuse a contribution that is not of the cohort, or not its client's first, as far as numbers are given."""

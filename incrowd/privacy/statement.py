@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
 from textwrap import fill
@@ -38,6 +38,36 @@ SILO_TRUST = (
 SUMS_TRUST = (
     "each silo is trusted with its own records, to draw its batches and to clip; the server is trusted to add the "
     "noise and to keep the sums of single silos to itself"
+)
+
+SHARED_TRUST = (
+    "no server is trusted: each party masks what it sends, so that only the sum of all is known, and adds a share of "
+    "the noise; the promise holds against the server, the network and up to {colluders} of {parties} parties together"
+)
+
+TRUST = {
+    ("client", "server"): CENTRAL_TRUST,
+    ("client", "party"): LOCAL_TRUST,
+    ("record", "party"): SILO_TRUST,
+    ("record", "server"): SUMS_TRUST,
+    ("client", "parties"): SHARED_TRUST,
+    ("record", "parties"): SHARED_TRUST,
+}
+"""Who is trusted, by the unit of protection and by who adds the noise."""
+
+SHARED_ASSUMED = (
+    "the promise is computational: nobody breaks AES-256, nor X25519 together with ML-KEM-768; each party compared the "
+    "roster's fingerprint with the others; the finite precision counts once for each party that is listed"
+)
+
+MORE_COLLUDERS = (
+    "if more than {colluders} parties collude with the server, they know more of the noise, and what is left has a "
+    "larger epsilon (number of colluding parties, epsilon): {prices}"
+)
+
+LIARS = (
+    "a party's clip is its own rule: under masks a party that lies can move the model without bound, and learns "
+    "nothing of the others by it"
 )
 
 UNCHANGED = "the code that ran is this code, unchanged"
@@ -98,6 +128,8 @@ OTHER_UNIT = (
 )
 
 DIVISION = "the data name the {unit}: there is {division}"
+
+SOME_TRUST = "all but a few of the parties that share the noise are trusted not to collude"
 
 OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
@@ -232,6 +264,13 @@ def stated(
     )
 
 
+def of_shares(parties: int, colluders: int, price: Callable[[int], float]) -> tuple[str, ...]:
+    """The caveats of shared noise, with the price against more colluders than are planned."""
+    more = sorted({each for each in (parties // 2, 2 * parties // 3, parties - 1) if each > colluders})
+    prices = "; ".join(f"{each}, {rounded_up(price(each))}" for each in more)
+    return (*((MORE_COLLUDERS.format(colluders=colluders, prices=prices),) if more else ()), LIARS)
+
+
 def _known(epsilon: float | None) -> str:
     return "unknown" if epsilon is None else rounded_up(epsilon)
 
@@ -254,6 +293,8 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
     noised_by = {note.get("noise_by", note.get("place")) for note in notes}  # "place" is in older ledgers
     if trust not in (CENTRAL_TRUST, SUMS_TRUST) and noised_by & {"server", "central"}:
         marks.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
+    if trust in (LOCAL_TRUST, SILO_TRUST) and "parties" in noised_by:
+        marks.append(OTHER_TRUST.format(trust=SOME_TRUST))
     return marks
 
 

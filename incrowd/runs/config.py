@@ -21,7 +21,6 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.privacy.plan.plan import NoiseBy
 from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.runs.data_config import DataSection, DigitsData, FeaturesSection, NoFeatures, Parties
 from incrowd.settings import (
@@ -233,7 +232,7 @@ class Private(Section):
     cohort: float | None = None
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
-    noise_by: NoiseBy = "server"
+    noise_by: Literal["server", "party"] = "server"
     clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None

@@ -276,7 +276,7 @@ class GaussianNoise:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
         size = check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
         step = self.step(size, contributions_bound=contributions_bound)
-        scale, stream = self._scale(contributions_bound), receipt.noise_stream(self, *at)
+        scale, stream = self.scale(contributions_bound), receipt.noise_stream(self, *at)
         noise = sample_noise(scale=scale / step, size=size, stream=stream)
         return add(total, noise, step=step)
 
@@ -284,9 +284,10 @@ class GaussianNoise:
         """The step of the public grid for sums of so many numbers; `ConfigError` where none fits."""
         share = SHARE * self.clip_norm / math.sqrt(max(1, size))  # a step a number: sqrt(size) steps in L2
         largest_sum = largest_norm(self.clip_norm, contributions_bound=contributions_bound)
-        return step(share=share, scale=self._scale(contributions_bound), largest_sum=largest_sum)
+        return step(share=share, scale=self.scale(contributions_bound), largest_sum=largest_sum)
 
-    def _scale(self, contributions_bound: int) -> float:
+    def scale(self, contributions_bound: int) -> float:
+        """The standard deviation of the noise on sums of so many contributions."""
         return self.noise_multiplier * padded(self.clip_norm, contributions_bound=contributions_bound)
 
 

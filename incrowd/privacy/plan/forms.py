@@ -68,6 +68,7 @@ def to_json(stated: Plan | RoundForm) -> dict[str, Any]:
         "clip": _clip_to_json(config.clip),
         "steps": config.steps,
         "report_std": config.report_std,
+        **({"parties": config.parties, "colluders": config.colluders} if config.noise_by == "parties" else {}),
         "accountants": list(config.accountants),
         "budget": asdict(stated.budget),
     }

@@ -9,13 +9,14 @@ from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
+from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundNoise:
     """The noise of one round in which this clip was used: on the sum or on each client's part of it, and on the bits of
-    an adaptive clip.
+    an adaptive clip. Of `shared` noise each of so many `listed` parties adds a share.
     """
 
     round: int
@@ -24,9 +25,11 @@ class RoundNoise:
     clients: int
     local: bool = False
     bits: GaussianNoise | None = None
+    shared: SharedNoise | None = None
+    listed: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, number: int, clip: Clip) -> "RoundNoise":
+    def of(cls, plan: Plan, number: int, clip: Clip, *, listed: int = 0) -> "RoundNoise":
         """The noise that a plan states. A quantile's bits take their part of it."""
         return cls(
             round=number,
@@ -38,17 +41,25 @@ class RoundNoise:
             bits=GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
             if isinstance(clip, QuantileClip)
             else None,
+            shared=plan.shared(number, clip),
+            listed=listed,
         )
 
     @property
     def draws(self) -> Draws:
         """The draws that the charge of the round pays for."""
+        if self.shared is not None:
+            return ((self.shared.share(self.listed), self.listed),)
         bits = () if self.bits is None else ((self.bits, 1),)
         return ((self.noise, self.clients if self.local else 1), *bits)
 
     def check(self, size: int) -> None:
         """Refuse noise that fits no grid for sums of so many numbers, before it is paid for."""
-        if isinstance(self.noise, CorrelatedNoise):
+        if self.shared is not None and isinstance(self.noise, GaussianNoise):
+            self.shared.share(self.listed)
+            fine = self.noise.step(size, contributions_bound=self.clients)
+            self.shared.fine(min(fine, grid.contribution_step(self.clip.clip_norm, contributions_bound=self.clients)))
+        elif isinstance(self.noise, CorrelatedNoise):
             self.noise.scale(size)
         else:
             step = self.noise.step(size, contributions_bound=1 if self.local else self.clients)
@@ -64,8 +75,10 @@ class RoundNoise:
     ) -> tuple[Whole, float, NoiseState | None]:
         """The sum that leaves the server, its noise's deviation, and what correlated noise has to remember.
 
-        Local noise is in the sum already, that of as many clients as should answer.
+        Local noise is in the sum already, that of as many clients as should answer, and so are shares of noise.
         """
+        if self.shared is not None:
+            return total, self.shared.released_std(self.listed), None
         at = "noise", self.round
         if isinstance(self.noise, CorrelatedNoise):
             if memory is None or memory.round != self.round:

@@ -4,6 +4,7 @@ The plan is the one place that states the sampling probability, the clip bound, 
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
 """
 
+import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +14,6 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd import _validate
-from incrowd._html import html_table
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price, smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
@@ -21,44 +21,31 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, optimal_banded
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
+from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler, Schedule, Step, check_declared
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampler, ThirdPartySampling
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
-    CENTRAL_TRUST,
-    LOCAL_TRUST,
     MEDIAN,
     RECORDS_ASSUMED,
-    SILO_TRUST,
-    SUMS_TRUST,
+    SHARED_ASSUMED,
+    TRUST,
     Statement,
+    of_shares,
     stated,
 )
 
 Unit = Literal["client", "record"]
 """Who is protected: a client with all its examples, or one record of a silo."""
 
-NoiseBy = Literal["server", "party"]
-"""Who adds noise: the server, to the sum; or each party, to what it sends."""
+NoiseBy = Literal["server", "party", "parties"]
+"""Who adds noise: the server, to the sum; each party, enough for what it sends; or all parties, a share each."""
 
 OwnSampling = type[Poisson] | type[FixedSize] | type[Everyone] | type[Cyclic]
 Sampling = OwnSampling | ThirdPartySampling
 
 SAMPLING: dict[str, OwnSampling] = {"poisson": Poisson, "fixed": FixedSize, "everyone": Everyone, "cyclic": Cyclic}
 """The samplers by the names that forms, configuration files and the command line use."""
-
-_TRUST = {
-    ("client", "server"): CENTRAL_TRUST,
-    ("client", "party"): LOCAL_TRUST,
-    ("record", "party"): SILO_TRUST,
-    ("record", "server"): SUMS_TRUST,
-}
-_NOISED_BY = {
-    ("client", "server"): "server",
-    ("client", "party"): "clients",
-    ("record", "party"): "silo",
-    ("record", "server"): "server",
-}
 
 LOCAL_SENSITIVITY = 2
 """By how many clip bounds two values of one client differ at most."""
@@ -83,7 +70,9 @@ class PlanConfig:
 
     There are so many `members`: clients, or records, as the `unit` says. With `noise_by` "party" each client, or silo,
     adds noise to what it sends, and the server adds none; the records are then those of one silo. With "server" they
-    are the records of all silos, and a round is one step: the server noises the sum of the silos' sums.
+    are the records of all silos, and a round is one step: the server noises the sum of the silos' sums. With "parties"
+    nobody but the members of a list sees less than their sum: each of the `parties` (the clients, or so many silos)
+    adds a share of the noise, and any of them but `colluders` (1 unless it is given) have enough of it together.
 
     Under `Cyclic` sampling clients take turns in groups of the schedule's cohort. Then the noise is correlated over the
     rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event.
@@ -106,12 +95,13 @@ class PlanConfig:
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     steps: int = 1
     report_std: float | None = None
+    parties: int | None = None
+    colluders: int | None = None
     accountants: tuple[str, ...] = ACCOUNTANTS
 
     def __post_init__(self) -> None:
         _validate.count(members=self.members, steps=self.steps)
-        if self.report_std is not None:
-            _validate.positive(report_std=self.report_std)
+        _validate.positive(report_std=1.0 if self.report_std is None else self.report_std)
         known = ", ".join(kind.__name__ for kind in SAMPLING.values())
         remedy = f"give one of the classes {known}; SAMPLING has them by name"
         registered = type(self.sampling) is ThirdPartySampling
@@ -121,6 +111,7 @@ class PlanConfig:
         _need(self.noise_by in get_args(NoiseBy), noise_by=self.noise_by, remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)
+        self._check_shares()
         if self.unit == "record":
             self._check_records()
         else:
@@ -159,6 +150,11 @@ class PlanConfig:
         _validate.count(clients=clients, groups=groups)
         schedule = Schedule((Step(rounds=rounds, cohort=clients / groups),))
         return cls(members=clients, schedule=schedule, sampling=Cyclic, clip=NormalisedClip() if clip is None else clip)
+
+    @property
+    def sharing(self) -> tuple[int, int]:
+        """The number of parties that share the noise, and of those who may collude."""
+        return self.members if self.parties is None else self.parties, 1 if self.colluders is None else self.colluders
 
     @property
     def relation(self) -> Relation:
@@ -261,19 +257,37 @@ class PlanConfig:
         """The plan with the schedule's noise multipliers taken as they are, which must fit the budget."""
         return Plan(config=self, budget=budget)
 
+    def _check_shares(self) -> None:
+        if self.noise_by != "parties":
+            remedy = 'it goes with noise_by = "parties": leave it out'
+            _need(self.parties is None, parties=self.parties, remedy=remedy)
+            _need(self.colluders is None, colluders=self.colluders, remedy=remedy)
+            return
+        remedy = "give the number of silos, each of which adds a share; of clients it is that of the members"
+        wanted, (parties, colluders) = self.parties is not None, self.sharing
+        _need(wanted if self.unit == "record" else parties == self.members, parties=self.parties, remedy=remedy)
+        _validate.count(colluders=colluders, parties=parties)
+        remedy = "somebody has to be honest: give fewer than there are parties"
+        _need(colluders < parties, colluders=colluders, remedy=remedy)
+
     def _check_records(self) -> None:
         remedy = "a silo draws its records one by one: use Poisson"
         _need(self.sampling is Poisson, sampling=self.sampling.__name__, remedy=remedy)
         remedy = "a record's gradient has a stated bound: use FixedClip"
         _need(isinstance(self.clip, FixedClip), clip=type(self.clip).__name__, remedy=remedy)
-        remedy = 'a round is one step, and there is no report, where noise_by is "server": leave it out'
+        remedy = 'a round is one step, and there is no report, where noise_by is not "party": leave it out'
         _need(self.noise_by == "party" or (self.steps, self.report_std) == (1, None), steps=self.steps, remedy=remedy)
         remedy = "a silo may miss rounds, so all have the same batch and noise: use constant(...)"
         _need(len(self.schedule.steps) == 1, schedule=len(self.schedule.steps), remedy=remedy)
 
     def _check_clients(self) -> None:
         clip, adaptive = type(self.clip).__name__, isinstance(self.clip, MedianClip | QuantileClip)
-        if self.noise_by == "party":
+        if self.noise_by == "parties":
+            remedy = "the server knows who is listed, so sampling hides nobody, and correlated shares are not proved"
+            _need(self.sampling is Everyone, sampling=self.sampling.__name__, remedy=f"{remedy}: use Everyone")
+            remedy = "bits of a cohort's norms have no shares that are proved: use a fixed or normalised clip"
+            _need(not adaptive, clip=clip, remedy=remedy)
+        elif self.noise_by == "party":
             remedy = "who answers is seen where noise is local, so nothing is gained from drawing some: use Everyone"
             _need(self.sampling is Everyone, sampling=self.sampling.__name__, remedy=remedy)
             remedy = "a client alone cannot know the cohort's norms: use a fixed or normalised clip"
@@ -310,8 +324,7 @@ class Plan:
                 value=self.budget.epsilon,
                 remedy=f"these rounds cost {self.price.epsilon:.6g}: raise the noise, or plan fewer or smaller rounds",
             )
-        caution = self._caution()
-        if caution is not None:
+        if (caution := self._caution()) is not None:
             warnings.warn(caution, PrivacyWarning, stacklevel=2)
 
     @property
@@ -389,34 +402,36 @@ class Plan:
         noise = self.noise(number, clip)
         return noise if self.noise_by == "party" and isinstance(noise, GaussianNoise) else None
 
-    def _repr_html_(self) -> str:
-        """A notebook's view: the promise and its price, all of it public."""
-        correlated = self.config.groups is not None
-        paid = ", all of it in the first round" * correlated
-        shown = {
-            f"{self.unit}s": self.config.members,
-            "rounds": self.rounds,
-            "sampling": self._sampling(),
-            "noise": f"{'correlated, ' * correlated}added by the {_NOISED_BY[self.unit, self.noise_by]}",
-            "noise multiplier": f"{self.noise_multiplier:.6g}",
-            "epsilon": f"{self.price.epsilon:.6g}, of {self.budget.epsilon:g}{paid}",
-            "delta": f"{self.budget.delta:g}",
-            "accountant": self.price.accountant,
-        }
-        return html_table(shown)
+    def shared(self, number: int, clip: Clip) -> SharedNoise | None:
+        """The noise of a round in shares, where parties add it together; otherwise None."""
+        noise, (parties, colluders), bound = self.noise(number, clip), self.config.sharing, self.config.members
+        if self.noise_by != "parties" or not isinstance(noise, GaussianNoise):
+            return None
+        return SharedNoise(noise=noise, parties=parties, colluders=colluders, contributions_bound=bound)
 
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """The promise of all that was charged to a ledger; so many of the charges are for rounds of this plan."""
-        cautions = None if self.config.clip.private else MEDIAN, self._caution()
+        cautions = None if self.config.clip.private else MEDIAN, self._caution(), *self._of_shares()
+        assumed = RECORDS_ASSUMED if self.unit == "record" else ALWAYS_ASSUMED
+        parties, colluders = self.config.sharing
         return stated(
             ledger,
             unit=self.unit,
             own=own,
-            trust=_TRUST[self.unit, self.noise_by],
+            trust=TRUST[self.unit, self.noise_by].format(parties=parties, colluders=colluders),
             sampler=self._sampling(),
-            assumed=RECORDS_ASSUMED if self.unit == "record" else ALWAYS_ASSUMED,
+            assumed=assumed if self.noise_by != "parties" else (*assumed, SHARED_ASSUMED),
             caveats=(*caveats, *(caution for caution in cautions if caution is not None)),
         )
+
+    def _of_shares(self) -> tuple[str, ...]:
+        parties, planned = self.config.sharing
+
+        def against(colluders: int) -> float:
+            weaker = self.config.scaled(math.sqrt((parties - colluders) / (parties - planned)))
+            return price(weaker.whole, delta=self.budget.delta, relation=self.relation).epsilon
+
+        return of_shares(parties, planned, against) if self.noise_by == "parties" else ()
 
     def _caution(self) -> str | None:
         caution = self.budget.warn_for(self.config.members)
@@ -432,7 +447,7 @@ class Plan:
         if self.unit == "client":
             return f"{config.sampling.__name__}, {sizes} of {config.members} clients a round, {rounds}"
         share = "all" if cohorts[0] == config.members else sizes
-        if self.noise_by == "server":
+        if self.noise_by != "party":
             return f"Poisson, {share} of {config.members} records of all silos a round, {rounds}"
         found = f"Poisson, {share} of {config.members} records a step, {config.steps} steps a round, at most {rounds}"
         return found if config.report_std is None else f"{found}, and one table of counts at the end"

@@ -8,7 +8,6 @@ from incrowd._random import SeededRandomness
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
-from incrowd.privacy.plan.plan import PlanConfig
 
 BUDGET, RELATION = Budget(epsilon=2.0, delta=1e-5), Relation.ADD_OR_REMOVE_ONE
 SECRET = "0123456789abcdef:feed"  # noqa: S105 - a made-up fingerprint
@@ -40,12 +39,3 @@ def test_a_simulation_and_public_data_are_said() -> None:
         "forgotten",
     ):
         assert said in shown
-
-
-def test_every_kind_of_plan_shows_itself() -> None:
-    correlated = PlanConfig.in_turns(clients=60, rounds=6, groups=3).calibrate(BUDGET)
-    assert f"<td>{correlated.price.epsilon:.6g}, of 2, all of it in the first round</td>" in correlated._repr_html_()
-    config = PlanConfig.of_records(records=500, rounds=3, batch_size=50, clip_norm=1.0, report_std=4.0)
-    shown = config.calibrate(BUDGET)._repr_html_()
-    assert "<td>500</td>" in shown
-    assert "50 of 500 records a step, 10 steps a round, at most 3 rounds, and one table of counts" in shown

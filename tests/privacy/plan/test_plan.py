@@ -149,16 +149,6 @@ class TestStatement:
         assert "the median is not private, and its leakage is not in epsilon" in caveats
 
 
-def test_a_notebook_shows_a_plan_as_a_table() -> None:
-    schedule = Schedule((Step(rounds=3, cohort=100, noise_multiplier=5.0),))
-    config = PlanConfig(members=100, schedule=schedule, sampling=Everyone, noise_by="party")
-    found = config.plan(Budget(epsilon=20.0, delta=1e-5))
-    shown = found._repr_html_()
-    for name, value in (("rounds", "3"), ("noise", "added by the clients"), ("noise multiplier", "5")):
-        assert f"<tr><th>{name}</th><td>{value}</td></tr>" in shown
-    assert f"<td>{found.price.epsilon:.6g}, of 20</td>" in shown
-
-
 class TestRecords:
     BUDGET = Budget(epsilon=3.0, delta=1e-5)
 
@@ -196,4 +186,6 @@ class TestRecords:
         )
         assert said.sampler == words
         assert any("data of one random record of 500" in caveat for caveat in said.caveats)
-        assert "all of 500 records a step" in self.config(batch_size=None).calibrate(self.BUDGET)._repr_html_()
+        whole = self.config(batch_size=None).calibrate(self.BUDGET)
+        ledger = Ledger.in_memory(budget=self.BUDGET, relation=whole.relation)
+        assert "all of 500 records a step" in whole.statement(ledger, own=0).sampler

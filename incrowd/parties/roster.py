@@ -1,0 +1,161 @@
+"""Who shares noise: the cards of all parties, the fingerprint that their owners compare, and signed messages.
+
+A card is a name and an Ed25519 key. A server hands the cards around, and may have made some of them up. So owners
+compare the roster's fingerprint with each other, by telephone say, and never by the server's word.
+"""
+
+import hashlib
+import json
+import struct
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.ledger.chain import canonical
+
+MOST_PARTIES = 100
+"""Each answer has a mask for every other party, and one silent party loses a round: beyond, another protocol is due."""
+
+_LONGEST_NAME, _MOST_HEAD, _SIGNATURE, _KEY = 100, 2**16, 64, 32
+_LENGTHS = struct.Struct(">8sII")
+_MAGIC = b"incrowd1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """The name of a party and its public Ed25519 key, as hexadecimal digits.
+
+    Edge cases: an empty, long or oddly spelled name, and a key that is none, are a `ConfigError`.
+    """
+
+    name: str
+    key: str
+
+    def __post_init__(self) -> None:
+        usable = 0 < len(self.name) <= _LONGEST_NAME and self.name.isprintable()
+        if not usable or self.name != unicodedata.normalize("NFKC", self.name).strip():
+            remedy = f"give 1 to {_LONGEST_NAME} plain characters, without spaces at the ends"
+            raise ConfigError(field="name", value=self.name, remedy=remedy)
+        try:
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
+        except (TypeError, ValueError) as error:
+            remedy = f"give the {2 * _KEY} hexadecimal digits of an Ed25519 key"
+            raise ConfigError(field="key", value=self.key, remedy=remedy) from error
+
+    @classmethod
+    def of(cls, name: str, key: Ed25519PrivateKey) -> "Card":
+        """The card of whoever holds this key."""
+        return cls(name=name, key=key.public_key().public_bytes_raw().hex())
+
+    @cached_property
+    def public(self) -> Ed25519PublicKey:
+        """The key that checks the party's signatures."""
+        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The cards of all parties that share noise, in the order of their names.
+
+    Guarantee: no two parties have one key, nor names that people would take for one.
+    """
+
+    cards: tuple[Card, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cards", tuple(sorted(self.cards, key=lambda card: card.name)))
+        if not 2 <= len(self.cards) <= MOST_PARTIES:
+            raise ConfigError(field="parties", value=len(self.cards), remedy=f"give 2 to {MOST_PARTIES} cards")
+        for what, values in (("name", map(_alike, self.names)), ("key", (card.key.lower() for card in self.cards))):
+            if len(set(values)) != len(self.cards):
+                remedy = f"two cards have the same {what}, or nearly: give each party one of its own"
+                raise ConfigError(field=what, value=list(self.names), remedy=remedy)
+
+    @classmethod
+    def from_json(cls, form: Sequence[Mapping[str, Any]]) -> "Roster":
+        """What `to_json` wrote. Edge cases: anything else is a `ConfigError`."""
+        try:
+            return cls(tuple(Card(**card) for card in form))
+        except TypeError as error:
+            raise ConfigError(field="roster", value=form, remedy="it is not whole: have it sent again") from error
+
+    def to_json(self) -> list[dict[str, str]]:
+        """The cards as plain JSON data."""
+        return [{"name": card.name, "key": card.key.lower()} for card in self.cards]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all parties, in order."""
+        return tuple(card.name for card in self.cards)
+
+    def card(self, name: str) -> Card:
+        """The card of this name. Edge cases: an unknown name is a `DataError`."""
+        for card in self.cards:
+            if card.name == name:
+                return card
+        raise DataError(f"the roster has no party {name!r}")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all cards."""
+        return digest("roster", self.to_json())
+
+    @property
+    def shown(self) -> str:
+        """The fingerprint's first 160 bits in groups, to be read aloud and compared."""
+        return " ".join(self.fingerprint[at : at + 5] for at in range(0, 40, 5))
+
+
+def _alike(name: str) -> str:
+    """The same for names that differ by case, accents, spaces or signs alone."""
+    plain = unicodedata.normalize("NFKD", name.casefold())
+    return "".join(each for each in plain if each.isalnum())
+
+
+def digest(*values: object) -> str:
+    """SHA-256 of some JSON values, which no other values share."""
+    return hashlib.sha256(canonical({"of": list(values)}).encode()).hexdigest()
+
+
+def signed(kind: str, head: Mapping[str, object], body: bytes = b"", *, key: Ed25519PrivateKey) -> bytes:
+    """A message of a kind: a JSON head and raw bytes, signed together."""
+    text = canonical(head).encode()
+    front = _LENGTHS.pack(_MAGIC, len(text), len(body)) + text + body
+    return front + key.sign(_statement(kind, front))
+
+
+def opened(kind: str, frame: object, *, key: Ed25519PublicKey, most: int = 0) -> tuple[dict[str, Any], bytes]:
+    """The head and the body, of at most so many bytes, of a message of a kind.
+
+    Guarantee: nothing of it is parsed before its length and its signature are right.
+
+    Edge cases: anything that the holder of `key` did not sign as this kind is a `DataError`.
+    """
+    least = _LENGTHS.size + _SIGNATURE
+    if not isinstance(frame, bytes) or not least <= len(frame) <= least + _MOST_HEAD + most:
+        raise DataError(f"a message that is no {kind}, or longer than one can be")
+    magic, heads, bodies = _LENGTHS.unpack_from(frame)
+    if magic != _MAGIC or len(frame) != least + heads + bodies or bodies > most:
+        raise DataError("a message that is no frame of ours, or shorter or longer than it says")
+    front = frame[:-_SIGNATURE]
+    try:
+        key.verify(frame[-_SIGNATURE:], _statement(kind, front))
+    except InvalidSignature as error:
+        raise DataError(f"a message that is no {kind} by who it should be from: its signature is wrong") from error
+    try:
+        head = json.loads(front[_LENGTHS.size : _LENGTHS.size + heads])
+    except ValueError as error:
+        raise DataError("a message whose head is no JSON") from error
+    if not isinstance(head, dict):
+        raise DataError("a message whose head is no JSON object")
+    return head, front[_LENGTHS.size + heads :]
+
+
+def _statement(kind: str, front: bytes) -> bytes:
+    return f"incrowd secure sum {kind} ".encode() + hashlib.sha256(front).digest()

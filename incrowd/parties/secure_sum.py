@@ -1,0 +1,421 @@
+"""Sums of which only the sum is known: pairwise masks over a list of parties, for up to about fifty of them.
+
+    once     hello    party -> all      fresh X25519 and ML-KEM-768 keys for this plan, signed
+             sealed   party -> all      a secret for each later name, encapsulated to its hello, signed
+    round    ready    party -> server   round, digest of the question, a fresh random number, signed
+             list     server -> party   round, digest of the question, names and their random numbers, signed
+             answer   party -> server   part + share of noise, rounded, + and - a mask for each other name, signed
+
+No mask is ever revealed, so a listed party that stays silent loses the round: it is spent, and the next has fresh
+noise. Two lists, or two questions, in one round give masks that do not cancel: garbage, not a leak. See
+docs/secure-sum.md for what a server that plays by no rule can learn.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from numpy.typing import NDArray
+
+from incrowd import _files
+from incrowd.errors import ConfigError, DataError, SpecificationRefused
+from incrowd.parties.roster import Roster, digest, opened, signed
+from incrowd.privacy.ledger.chain import connect
+from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.mechanism.clipping import MedianClip
+from incrowd.privacy.mechanism.grid import Whole, largest_norm
+from incrowd.privacy.mechanism.shared import NoiseShare, SharedNoise
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.plan import Plan
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+_AGREE, _KEM, _SEALED = 32, 1184, 1088
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS plans (name TEXT PRIMARY KEY, agree BLOB, kem BLOB, hello BLOB NOT NULL, sealed BLOB, "
+    "secrets BLOB)",
+    "CREATE TABLE IF NOT EXISTS pairs (plan TEXT, peer TEXT, round INTEGER NOT NULL, key BLOB NOT NULL, "
+    "PRIMARY KEY (plan, peer))",
+    "CREATE TABLE IF NOT EXISTS answers (plan TEXT PRIMARY KEY, round INTEGER NOT NULL, asked TEXT NOT NULL, "
+    "frame BLOB NOT NULL)",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumPlan:
+    """What all parties and the server know: the plan, the roster, how many numbers a part has, and the run's own label.
+
+    Edge cases: a plan without shared noise, or for another number of parties, is a `ConfigError`.
+    """
+
+    plan: Plan
+    roster: Roster
+    size: int
+    label: str = "run"
+
+    def __post_init__(self) -> None:
+        forms.check_ours(self.plan)
+        if self.plan.noise_by != "parties":
+            raise ConfigError(field="noise_by", value=self.plan.noise_by, remedy='give a plan of "parties"')
+        if self.plan.config.sharing[0] != len(self.roster.cards):
+            remedy = f"the roster has {len(self.roster.cards)}: plan for as many"
+            raise ConfigError(field="parties", value=self.plan.config.sharing[0], remedy=remedy)
+
+    @property
+    def name(self) -> str:
+        """The digest of all four: keys that were agreed on for another one are other keys."""
+        return digest(forms.to_json(self.plan), self.roster.fingerprint, self.size, self.label)
+
+    def noise(self, number: int) -> SharedNoise:
+        """The noise of a round."""
+        clip = self.plan.config.clip
+        shared = None if isinstance(clip, MedianClip) else self.plan.shared(number, clip)
+        assert shared is not None  # noqa: S101 - such a plan has no median, and its noise is shared
+        return shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A list of the server: who takes part in a round, by name and random number, and what was asked."""
+
+    plan: str
+    round: int
+    question: str
+    parties: Mapping[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """Who is listed, in order."""
+        return sorted(self.parties)
+
+    def to_json(self) -> dict[str, object]:
+        """The list as plain JSON data."""
+        return {"plan": self.plan, "round": self.round, "question": self.question, "parties": dict(self.parties)}
+
+    @classmethod
+    def read(cls, frame: object, *, server: Ed25519PublicKey) -> "Listed":
+        """A list that the server signed. Edge cases: anything else is a `DataError`."""
+        head, _ = opened("list", frame, key=server)
+        parties, number = head.get("parties"), head.get("round")
+        whole = isinstance(parties, dict) and all(isinstance(each, str) for each in parties.values())
+        if not whole or type(number) is not int or number < 0 or set(head) != set(cls.__annotations__):
+            raise DataError("a list that is not whole")
+        return cls(plan=str(head["plan"]), round=number, question=str(head["question"]), parties=parties or {})
+
+
+class Member:
+    """One party of secure sums under one plan: its keys with all others, and its last answer, in a folder.
+
+    `least_colluders` is the owner's own rule: a plan that allows for fewer colluding parties is refused.
+
+    Guarantee: one answer a round, rounds in order, each for one list and one question. The charge is on the ledger's
+    disk before noise is drawn. The answer and the next keys with all peers are on disk in one step before the answer is
+    given; asked the same again, the party gives the same bytes. Keys of rounds before are gone. Masks follow from the
+    random number that this process drew for the round, so no copy of the folder gives a mask twice.
+
+    Edge cases: a party that was killed between `ready` and its answer answers that round no more.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: SumPlan,
+        *,
+        name: str,
+        key: Ed25519PrivateKey,
+        server: Ed25519PublicKey,
+        least_colluders: int = 1,
+    ) -> None:
+        colluders = plan.plan.config.sharing[1]
+        if colluders < least_colluders:
+            raise SpecificationRefused(
+                f"{colluders} colluding parties are fewer than the {least_colluders} of our rule"
+            )
+        if plan.roster.card(name).key.lower() != key.public_key().public_bytes_raw().hex():
+            raise SpecificationRefused(
+                f"the roster has another key for {name}: compare its fingerprint with the others"
+            )
+        _files.folder(folder)
+        self.plan, self.name, self._key, self._server = plan, name, key, server
+        self._path, self._turn = folder / "masks.sqlite", _files.Turn(folder / "masks.lock")
+        self._ready: tuple[int, str, str] | None = None  # round, question, random number: never on disk
+        with self._turn, self._state() as state:
+            for table in _TABLES:
+                state.execute(table)
+
+    def hello(self) -> bytes:
+        """Fresh public keys for this plan, the same at every call."""
+        with self._turn, self._state() as state:
+            known = self._row(state, "hello")
+            if known is not None:
+                return bytes(known)
+            agree, kem = X25519PrivateKey.generate(), MLKEM768PrivateKey.generate()
+            body = agree.public_key().public_bytes_raw() + kem.public_key().public_bytes_raw()
+            hello = signed("hello", self._head, body, key=self._key)
+            row = (self.plan.name, agree.private_bytes_raw(), kem.private_bytes_raw(), hello)
+            state.execute("INSERT INTO plans VALUES (?, ?, ?, ?, NULL, NULL)", row)
+        return hello
+
+    def seal(self, hellos: Mapping[str, bytes]) -> bytes:
+        """A secret for each later name, encapsulated to its hello; the same at every call.
+
+        Edge cases: hellos that are not of all parties of the roster, each signed by its own key, are a `DataError`.
+        """
+        bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
+        with self._turn, self._state() as state, _whole_keys():
+            if (known := self._row(state, "sealed")) is not None:
+                return bytes(known)
+            later = [name for name in self.plan.roster.names if name > self.name]
+            made = [MLKEM768PublicKey.from_public_bytes(bodies[name][_AGREE:]).encapsulate() for name in later]
+            sealed = signed("sealed", self._head, b"".join(hidden for _, hidden in made), key=self._key)
+            row = sealed, b"".join(secret for secret, _ in made), self.plan.name
+            state.execute("UPDATE plans SET sealed = ?, secrets = ? WHERE name = ?", row)
+        return sealed
+
+    def agree(self, hellos: Mapping[str, bytes], sealed: Mapping[str, bytes]) -> None:
+        """Derive a key with each other party, and forget what led to it; done again it changes nothing.
+
+        Guarantee: the key depends on both secrets, plan, roster, the names of the pair and all that both sent.
+        """
+        bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
+        hidden = self._bodies("sealed", sealed, most=_SEALED * len(self.plan.roster.cards))
+        names = self.plan.roster.names
+        with self._turn, self._state() as state, _whole_keys():
+            private = self._row(state, "agree")
+            if private is None:
+                return
+            if self._row(state, "sealed") != sealed[self.name] or self._row(state, "hello") != hellos[self.name]:
+                raise DataError("these keys are not those that this party sent: the others have heard of other ones")
+            agree = X25519PrivateKey.from_private_bytes(bytes(private))
+            kem = MLKEM768PrivateKey.from_seed_bytes(bytes(self._row(state, "kem")))
+            made = bytes(self._row(state, "secrets"))
+            for peer in names:
+                if peer == self.name:
+                    continue
+                first, second = sorted((self.name, peer))
+                place = names[names.index(first) + 1 :].index(second)
+                its = hidden[first][_SEALED * place :][:_SEALED]
+                shared = agree.exchange(X25519PublicKey.from_public_bytes(bodies[peer][:_AGREE]))
+                shared += made[32 * place :][:32] if first == self.name else kem.decapsulate(its)
+                transcript = [bodies[first].hex(), bodies[second].hex(), its.hex()]
+                salt = bytes.fromhex(digest("pair", self.plan.name, [first, second], transcript))
+                key = HKDF(hashes.SHA256(), 32, salt, b"incrowd secure sum pair").derive(shared)
+                state.execute("INSERT INTO pairs VALUES (?, ?, 0, ?)", (self.plan.name, peer, key))
+            state.execute("UPDATE plans SET agree = NULL, kem = NULL, secrets = NULL WHERE name = ?", (self.plan.name,))
+
+    def trial(self) -> bytes:
+        """Masked zeros, unpaid: all parties' trials add up to zeros, or their keys differ."""
+        noise = self.plan.noise(0)
+        words = np.zeros(self.plan.size, noise.word)
+        with self._turn, self._state() as state:
+            for peer, at, key in self._pairs(state):
+                if at:
+                    raise SpecificationRefused("the keys of a trial are gone: rounds have begun")
+                self._mask(words, peer, _key(key, "trial", self.plan.name))
+        return signed("trial", self._head, words.tobytes(), key=self._key)
+
+    def ready(self, number: int, question: str) -> bytes:
+        """Say that the part for this question is computed: `question` is the digest of all that it was computed from.
+
+        Edge cases: said again, the list with the random number of before is answered no more.
+        """
+        self._ready = number, question, secrets.token_hex(32)
+        head = {**self._head, "round": number, "question": question, "random": self._ready[2]}
+        return signed("ready", head, key=self._key)
+
+    def answer(
+        self, listed: object, part: Whole, *, pay: Callable[[NoiseShare], Receipt], contributions_bound: int = 1
+    ) -> bytes:
+        """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
+
+        Edge cases: a list for which this process is not `ready`, without this party, with strangers, or so short that
+        all could collude is refused (`SpecificationRefused`), and nothing is charged.
+        """
+        asked = Listed.read(listed, server=self._server)
+        if asked.plan != self.plan.name:
+            raise SpecificationRefused("a list of another plan or roster")
+        with self._turn, self._state() as state:
+            kept = state.execute("SELECT round, asked, frame FROM answers WHERE plan = ?", (asked.plan,)).fetchone()
+            said = digest(asked.to_json())
+            if kept is not None and kept[0] == asked.round and kept[1] == said:
+                return bytes(kept[2])
+            if kept is not None and kept[0] >= asked.round:
+                raise SpecificationRefused(f"round {asked.round} was answered, or passed over, with another list")
+            share, pairs = self._allowed(asked), self._pairs(state)
+            if not pairs or any(at > asked.round for _, at, _ in pairs):
+                raise SpecificationRefused("there are no keys for this round: agree on them first")
+            receipt = pay(share)
+            at = "noise", asked.round, self.plan.roster.names.index(self.name)
+            noised = share.add(part, receipt=receipt, at=at, contributions_bound=contributions_bound)
+            words: Words = noised.steps.astype(share.shared.word)
+            for peer, since, key in pairs:
+                now = _moved(key, since, asked.round)
+                if peer in asked.names:
+                    self._mask(words, peer, _key(now, "mask", said, self.plan.size, words.dtype.name))
+                row = (asked.round + 1, _moved(now, asked.round, asked.round + 1), asked.plan, peer)
+                state.execute("UPDATE pairs SET round = ?, key = ? WHERE plan = ? AND peer = ?", row)
+            self._ready = None
+            frame = signed("answer", {**self._head, "list": said}, words.tobytes(), key=self._key)
+            state.execute("REPLACE INTO answers VALUES (?, ?, ?, ?)", (asked.plan, asked.round, said, frame))
+        return frame
+
+    def _allowed(self, asked: Listed) -> NoiseShare:
+        """The share of a list that this party may answer."""
+        if self._ready != (asked.round, asked.question, asked.parties.get(self.name)):
+            raise SpecificationRefused("a list without this party, or of a round or question that it is not ready for")
+        if not set(asked.names) <= set(self.plan.roster.names):
+            raise SpecificationRefused("a list with a party that is not on the roster")
+        try:
+            return self.plan.noise(asked.round).share(len(asked.names))
+        except ConfigError as error:
+            raise SpecificationRefused(f"a list that the plan does not allow: {error}") from error
+
+    def _mask(self, words: Words, peer: str, key: bytes) -> None:
+        """Add the mask with a later name, take away that with an earlier one."""
+        mask = _stream(key, words)
+        (np.add if self.name < peer else np.subtract)(words, mask, out=words)
+
+    def _bodies(self, kind: str, frames: Mapping[str, bytes], *, most: int) -> dict[str, bytes]:
+        """What all parties of the roster signed for this plan."""
+        roster = self.plan.roster
+        if set(frames) != set(roster.names):
+            raise DataError(f"a {kind} of each party of the roster is needed, and of nobody else")
+        found = {}
+        for place, name in enumerate(roster.names):
+            head, body = opened(kind, frames[name], key=roster.card(name).public, most=most)
+            wanted = _AGREE + _KEM if kind == "hello" else _SEALED * (len(roster.cards) - place - 1)
+            if head != {"plan": self.plan.name, "party": name} or len(body) != wanted:
+                raise DataError(f"a {kind} of {name} for another plan, or one that is not whole")
+            found[name] = body
+        return found
+
+    @property
+    def _head(self) -> dict[str, object]:
+        return {"plan": self.plan.name, "party": self.name}
+
+    def _row(self, state: sqlite3.Connection, column: str) -> Any:
+        query = f"SELECT {column} FROM plans WHERE name = ?"  # noqa: S608 - our own names
+        row = state.execute(query, (self.plan.name,)).fetchone()
+        return None if row is None else row[0]
+
+    def _pairs(self, state: sqlite3.Connection) -> list[tuple[str, int, bytes]]:
+        query = "SELECT peer, round, key FROM pairs WHERE plan = ? ORDER BY peer"
+        return [(peer, at, bytes(key)) for peer, at, key in state.execute(query, (self.plan.name,))]
+
+    @contextmanager
+    def _state(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, on disk when it ends, or without any change after an error."""
+        if not self._path.exists():
+            _files.create(self._path)
+        connection = connect(self._path)
+        try:
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+
+
+class SumServer:
+    """The server's side: it lists the parties of a round once, and adds up their answers.
+
+    Guarantee: it learns a sum of all listed parts with the noise of their shares, or nothing; it holds no mask.
+    """
+
+    def __init__(self, plan: SumPlan, *, key: Ed25519PrivateKey) -> None:
+        self.plan, self._key = plan, key
+        self._listed: dict[int, Listed] = {}
+
+    def check_trial(self, frames: Mapping[str, bytes]) -> None:
+        """Refuse (`DataError`) parties whose keys do not agree, before a round is paid."""
+        words = self._added("trial", frames, {}, number=0)
+        if words.any():
+            raise DataError("masked zeros do not add up to zeros: some parties have other keys, so begin anew with all")
+
+    def listed(self, number: int, ready: Mapping[str, bytes], *, question: str) -> bytes:
+        """The signed list of the parties that are ready for a question.
+
+        Edge cases: a party that is ready for another one is a `DataError`; a second list of a round is refused.
+        """
+        parties = {}
+        for name, frame in ready.items():
+            head, _ = opened("ready", frame, key=self.plan.roster.card(name).public)
+            its = {"plan": self.plan.name, "party": name, "round": number, "question": question}
+            if {key: head.get(key) for key in its} != its:
+                raise DataError(f"{name} is ready for another question")
+            parties[name] = str(head.get("random"))
+        self.plan.noise(number).share(len(parties))
+        new = Listed(plan=self.plan.name, round=number, question=question, parties=parties)
+        if self._listed.setdefault(number, new) != new:
+            raise ConfigError(field="ready", value=sorted(parties), remedy=f"round {number} has its list already")
+        return signed("list", new.to_json(), key=self._key)
+
+    def total(self, number: int, answers: Mapping[str, bytes]) -> Whole:
+        """The sum of all listed parts with their noise.
+
+        Edge cases: a listed party that is silent, an answer that is wrong, and a sum that no honest parts have are a
+        `DataError`: the round is lost. It stays paid, and the next one has fresh noise.
+        """
+        asked = self._listed[number]
+        if set(answers) != set(asked.names):
+            missing = sorted(set(asked.names) - set(answers))
+            raise DataError(f"the round is lost: nothing, or too much, came of {missing or sorted(answers)}")
+        noise = self.plan.noise(number)
+        words = self._added("answer", answers, {"list": digest(asked.to_json())}, number=number)
+        total = noise.total(words)
+        most = largest_norm(noise.noise.clip_norm, contributions_bound=noise.contributions_bound)
+        most += noise.released_std(len(asked.names)) * (self.plan.size**0.5 + 10)
+        if np.linalg.norm(total.values) > most:
+            raise DataError("the round is lost: its sum is longer than clipped parts and their noise can be")
+        return total
+
+    def _added(self, kind: str, frames: Mapping[str, bytes], more: Mapping[str, object], *, number: int) -> Words:
+        noise = self.plan.noise(number)
+        words: Words = np.zeros(self.plan.size, noise.word)
+        for name, frame in frames.items():
+            key = self.plan.roster.card(name).public
+            head, body = opened(kind, frame, key=key, most=words.nbytes)
+            if head != {"plan": self.plan.name, "party": name, **more} or len(body) != words.nbytes:
+                raise DataError(f"the round is lost: {name} answered another list, or not whole")
+            np.add(words, np.frombuffer(body, words.dtype), out=words)
+        return words
+
+
+@contextmanager
+def _whole_keys() -> Iterator[None]:
+    """Keys that lie on no curve, or agree on nothing, in our words."""
+    try:
+        yield
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"keys of which no secret can be made: {error}") from error
+
+
+def _key(key: bytes, *about: object) -> bytes:
+    return HKDFExpand(hashes.SHA256(), 32, bytes.fromhex(digest(*about))).derive(key)
+
+
+def _moved(key: bytes, since: int, number: int) -> bytes:
+    """The key of a later round; no key leads back to those before it."""
+    for _ in range(since, number):
+        key = _key(key, "next")
+    return key
+
+
+def _stream(key: bytes, words: Words) -> Words:
+    """AES-256-CTR of zeros: a key is used for one mask, so the counter begins at 0."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(encryptor.update(bytes(words.nbytes)), words.dtype)
