@@ -13,7 +13,7 @@ from incrowd.data.clients import Clients, PublicFacts, TestClients, load_table
 from incrowd.data.columns import Columns, column_of, columns_of
 from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
-from incrowd.data.reading import Reading
+from incrowd.data.reading import Reading, read_rows
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
 from incrowd.data.sources import load_digits, load_mnist
 from incrowd.data.tables import read_features, read_table
@@ -48,6 +48,7 @@ __all__ = [
     "load_table",
     "lognormal_sizes",
     "read_features",
+    "read_rows",
     "read_table",
     "sorted_shards",
 ]

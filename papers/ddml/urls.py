@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness import checks
 from incrowd import ConfigError, DataError
-from incrowd.data.reading import read_rows
+from incrowd.data import read_rows
 from papers.ddml.url_features import host_of
 
 PLACE = Path("phishing") / "urls.csv.gz"
