@@ -1,6 +1,6 @@
 """Private federations as scikit-learn estimators: each row, or each group of rows, is a client.
 
-You state the public facts about private data: `name`, `clients`, `ranges`, and `classes` or `target_range`. Of `public`
+You state the public facts about private data: `name`, `clients`, `ranges`, and `classes` or `target_range`. With `public`
 data, which protect nobody, incrowd reads them from the rows.
 """
 
@@ -163,7 +163,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a data frame), `n_iter_` (the rounds), `result_`
     (`incrowd.Result`) and `statement_`.
 
-    Guarantee: of private data incrowd computes nothing outside the statement. Each fit, also of a grid search or a
+    Guarantee: incrowd computes nothing from private data outside the statement. Each fit, also of a grid search or a
     cross-validation, is charged to the ledger `name`, and a spent budget raises `BudgetExceeded`. Rows of a `score`
     become public, and no later fit protects them: compare settings on public data.
 

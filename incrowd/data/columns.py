@@ -258,7 +258,7 @@ def agreed(wanted: Columns, own: Columns) -> Columns:
 
 def _fitted(wanted: Column, own: Column, reading: Reading) -> Column:
     """The wanted column, for cells in the party's format."""
-    if own.imputed() is not None and not isinstance(own, Ignored) and wanted.imputed() is None:
+    if own.imputed() is not None and wanted.imputed() is None:
         raise ConfigError(field="missing", value=None, remedy="values may be missing here: say what stands for them")
     if isinstance(wanted, Number) and isinstance(own, Number):
         _check_range(wanted, wanted.range, own.range, outside=own.outside)

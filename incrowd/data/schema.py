@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Literal
 
+import numpy as np
+
 from incrowd import _validate
 from incrowd.data.grams import BUCKETS, numbered
 from incrowd.data.reading import AS_USUAL, Reading, as_float32, text_of
@@ -210,14 +212,12 @@ class YesNo(Column):
             raise ConfigError(field="yes", value=self.yes, remedy="give words for yes, and others for no")
         super().__post_init__()
 
-    def imputed(self) -> EncodedCell | None:
-        """See `Column.imputed`."""
-        return None if self.missing is None else (float(self.missing),)
-
     def _is_level(self, cell: Any) -> bool:
         return isinstance(cell, str) and cell.casefold() in _folded(self.yes + self.no)
 
     def _values(self, cell: Any, reading: Reading) -> EncodedCell:
+        if isinstance(cell, bool | np.bool_):
+            return (float(cell),)
         word = text_of(cell).casefold()
         for words, value in ((self.yes, 1.0), (self.no, 0.0)):
             if word in _folded(words):
@@ -300,10 +300,6 @@ class Text(Column):
 @dataclass(frozen=True, kw_only=True)
 class Ignored(Column):
     """A column that no model learns from. incrowd does not read its cells."""
-
-    def imputed(self) -> EncodedCell | None:
-        """See `Column.imputed`."""
-        return ()
 
     def encoded(self, cell: Any, reading: Reading) -> EncodedCell:
         """No number, for any cell."""

@@ -19,11 +19,6 @@ def test_arrays_of_the_right_type_are_not_copied(dtype: type) -> None:
     assert np.shares_memory(examples.labels, labels)
 
 
-def test_labels_without_classes_are_numbers() -> None:
-    examples = from_arrays([[1.0], [2.0]], [1, 2])
-    assert (examples.labels.dtype.name, examples.labels.tolist(), examples.classes) == ("float32", [1.0, 2.0], None)
-
-
 @pytest.mark.parametrize(
     ("features", "labels", "classes", "message"),
     [

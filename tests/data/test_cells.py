@@ -91,16 +91,6 @@ def test_blanks_are_refused_or_dropped_or_kept_as_stated() -> None:
     assert USUAL.cleaned(7) == 7
 
 
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float32_is_kept(number: float) -> None:
-    assert as_float32(number) == number
-
-
-@given(st.integers(-(2**24), 2**24))
-def test_whole_numbers_to_2_to_the_24_are_kept(number: int) -> None:
-    assert as_float32(number) == number
-
-
 @pytest.mark.parametrize(
     ("number", "why"),
     [

@@ -53,15 +53,6 @@ def test_holding_out_divides_the_examples() -> None:
     assert (split.test.scale, split.test.offset, split.test.classes) == (0.5, 1.0, 3)
 
 
-def test_holding_out_repeats_itself_under_a_seed_only() -> None:
-    def held(seed: int) -> list[int]:
-        split = hold_out(pictures(40), name="", test_examples=9, randomness=SeededRandomness(seed=seed))
-        assert split.test is not None
-        return [int(value) for value in split.test.features[:, 0, 0]]
-
-    assert held(1) == held(1) != held(2)
-
-
 # Several inputs, whole numbers, several labels.
 
 TOKENS = np.arange(6).reshape(3, 2)

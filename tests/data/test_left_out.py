@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
 
-from incrowd import Clients, Columns, DataError, Federation, Private, PrivateClassifier, Table, load_table
+from incrowd import Clients, DataError, PrivateClassifier
 from incrowd.data import from_arrays, from_dataset
 from incrowd.errors import ConfigError
 from incrowd.runs.data_config import Parties
@@ -16,8 +15,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADER = "who,age,height,note,ill"
 ROWS = [f"u{place % 6},{place},{150 + place},x,{place % 2}" for place in range(60)]
-STATED = {"age": {"range": [0, 100]}, "note": "ignore"}
-BOTH = {**STATED, "height": {"range": [100, 250]}}
 SETTINGS = """
 [data]
 name = "table"
@@ -54,29 +51,6 @@ def test_a_column_that_nothing_is_stated_of_is_refused(incrowd: Command) -> None
     assert 'height = "ignore"' in refused.err
     Path("ward.toml").write_text(SETTINGS.format(features='["age"]'))  # the control: the choice is stated
     assert incrowd("ward.toml", "--yes").status == 0
-
-
-def test_the_same_in_python_for_files_and_frames(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    (tmp_path / "ward.csv").write_text("\n".join([HEADER, *ROWS]) + "\n")
-    for source in (tmp_path / "ward.csv", pandas.read_csv(tmp_path / "ward.csv")):
-        with pytest.raises(DataError, match="'height'"):
-            load_table(source, columns=Columns(client="who", label="ill", classes=2, schema=STATED), public=True)
-        both = load_table(source, columns=Columns(client="who", label="ill", classes=2, schema=BOTH), public=True)
-        assert both.columns == ("age", "height")
-    table = Table(
-        file=str(tmp_path / "ward.csv"), client="who", label="ill", classes=2, columns=STATED, clients=6, public=True
-    )
-    with pytest.raises(DataError, match="'height'"):
-        Federation(nn.Linear(1, 2), table, privacy=Private(epsilon=50.0, delta=1e-3, rounds=1)).train(tmp_path / "run")
-
-
-def test_a_test_table_may_have_more_columns(tmp_path: Path) -> None:
-    (tmp_path / "ward.csv").write_text("who,age,ill\n" + "".join(f"u{n % 6},{n},{n % 2}\n" for n in range(60)))
-    (tmp_path / "test.csv").write_text("more,who,age,ill\n1,v,3,0\n")
-    columns = Columns(client="who", label="ill", classes=2, schema={"age": {"range": [0, 100]}})
-    found = load_table(tmp_path / "ward.csv", columns=columns, test=tmp_path / "test.csv", public=True)
-    assert found.test is not None
 
 
 def test_pictures_of_bytes_become_0_to_1_at_every_door() -> None:
