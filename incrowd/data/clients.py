@@ -369,16 +369,13 @@ def _hold_out(data: Clients, share: float) -> Clients:
 
     The seed is the same in all runs, so that they are compared on the same clients.
     """
-    _validate.fraction(holdout_clients=share)
-    aside = max(1, round(share * data.present))
-    remedy = None
     if not data.public:
         remedy = "a share of private clients tells how many there are: leave it out, or say public = true"
-    elif data.test is not None:
-        remedy = "there is a test table already: leave one of the two out"
-    elif aside >= data.present:
-        remedy = "leave at least one client to train, and no other test set"
-    if remedy is not None:
+        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
+    _validate.fraction(holdout_clients=share)
+    aside = max(1, round(share * data.present))
+    if data.test is not None or aside >= data.present:
+        remedy = "leave at least one client to train, and have no other test table"
         raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
     order = np.argsort(SeededRandomness(seed=0).stream("hold out").bits(data.present), kind="stable")
     held, kept = ([data.client(int(client)) for client in np.sort(some)] for some in (order[:aside], order[aside:]))

@@ -210,7 +210,7 @@ def test_whole_clients_are_held_out(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({}, "holdout_clients = 0.2: a share of private clients tells how many there are"),
-        ({"public": True, "test_clients": "shared"}, "there is a test table already"),
+        ({"public": True, "test_clients": "shared"}, "have no other test table"),
         ({"public": True, "holdout_clients": 1.5}, "holdout_clients = 1.5: give a number between 0 and 1"),
         ({"public": True, "holdout_clients": 0.99}, "holdout_clients = 0.99: leave at least one client"),
     ],
