@@ -34,8 +34,8 @@ class HuggingFace:
     def __len__(self) -> int:
         return len(ROWS)
 
-    def __getitem__(self, row: int) -> dict[str, Any]:
-        return ROWS[row]
+    def __getitem__(self, row: int | str) -> Any:
+        return [each[row] for each in ROWS] if isinstance(row, str) else ROWS[row]
 
 
 class Polars:

@@ -162,7 +162,8 @@ class Clients:
         """
         examples = from_dataset(dataset, classes=classes, features=features, label=label)
         if isinstance(owner, str):
-            owner = [dataset[row][owner] for row in range(len(dataset))]
+            column = hasattr(dataset, "column_names")  # Hugging Face reads a column without the pictures beside it
+            owner = list(dataset[owner]) if column else [dataset[row][owner] for row in range(len(dataset))]
         return cls._owned(examples, owner, stated, classes)
 
     @classmethod

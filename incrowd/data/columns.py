@@ -135,12 +135,7 @@ def column_of(words: Any) -> Column:
     """One column in the words of settings: a kind, or keys.
 
     age = {range = [0, 120], missing = 40}
-    sex = {levels = ["f", "m"], other = true}
-    admitted = {dates = ["2015-01-01", "2025-12-31"]}
     smoker = "yes/no"
-    children = "whole number"
-    letter = {kind = "text", buckets = 1024}
-    note = "ignore"
     """
     if isinstance(words, Column):
         return words

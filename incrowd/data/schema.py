@@ -1,14 +1,5 @@
 """The schema of a table: kinds of columns, stated by the owner of the table and never inferred from its rows.
 
-| kind       | a cell is                    | becomes                                                        |
-| ---------- | ---------------------------- | -------------------------------------------------------------- |
-| `Number`   | a number, or a whole number  | itself, or its place in the range, or its distances to knots   |
-| `Category` | one of the stated levels     | a 1 at its level and 0 at the others                           |
-| `YesNo`    | one of two words             | 1 or 0                                                         |
-| `Date`     | a day, or a moment           | its place between two stated days                              |
-| `Text`     | any text                     | the numbers of its n-grams                                     |
-| `Ignored`  | anything                     | nothing                                                        |
-
 `missing` replaces a missing value, and `indicator` adds a number that marks it.
 """
 
