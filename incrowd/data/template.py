@@ -9,12 +9,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import BinaryIO
 
 from incrowd.data.columns import BLANK
 from incrowd.data.reading import DELIMITERS, check_header, parquet
 from incrowd.errors import ConfigError, DataError
 
+TEMPLATE = Path(__file__).with_name("template.toml")
 _MOST = 1 << 20  # bytes of the longest header
 _LINE = re.compile(rb'(?:[^"\r\n]++|"[^"]*+")*+[\r\n]')  # a line break in quotes does not end the line
 
@@ -103,7 +105,7 @@ def template(path: Path, header: Header, *, client: str | None = None, label: st
         raise ConfigError(field="label", value=label, remedy="it is the client column, too: name two columns")
     written = [f"delimiter = {_quoted(header.delimiter)}\n"] if header.delimiter != "," else []
     written += [f"encoding = {_quoted(header.encoding)}\n"] if header.encoding != "utf-8" else []
-    return _TEMPLATE.format(
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=json.dumps(path.name),
         file=_quoted(seen),
         written="".join(written),
@@ -111,42 +113,6 @@ def template(path: Path, header: Header, *, client: str | None = None, label: st
         label=_quoted(label or BLANK),
         columns="\n".join(f'{_key(name)} = "{BLANK}"' for name in header.columns if name not in (client, label)),
     )
-
-
-_TEMPLATE = """\
-# Settings for {title}, written from its header alone: no row was looked at.
-# Fill in every ? and every number that is missing. State what everybody may know (a codebook, a form, the medical
-# literature), never what you see in the rows: ranges and levels that were looked up there tell who is in them.
-
-recipe = "tables"              # settings that suit a table; delete the line to state your own
-
-[data]
-name = "table"
-file = {file}                   # seen from this file
-{written}# decimal = ","                # marks in numbers, where they are not 1234.5
-# thousands = "."
-client = {client}                   # the column that names the client; delete its line below. No line: each row is one
-label = {label}                    # the column to learn; delete its line below
-classes = ["{blank}"]                # the labels in order, say ["no", "yes"]; without this line they are numbers
-clients = 0                    # how many clients there are at most: a public number, rounded up to two digits
-# test_file = "test.csv"       # public examples of other clients, with columns of the same names
-
-# What each column means. One of, with missing = ... where a value may be missing (indicator = true marks it):
-#   {{range = [0, 120], missing = 40}}                     a number, scaled to -1 .. 1; outside = "clip" where needed
-#   {{kind = "whole number", range = [0, 20]}}
-#   {{levels = ["f", "m"], other = true, missing = "other"}}   one of these levels
-#   {{dates = ["2015-01-01", "2025-12-31"]}}               a day between these two; format = "%d.%m.%Y"
-#   "yes/no"                                             one of two words; {{yes = "ja", no = "nein"}}
-#   {{kind = "text", pieces = 512}}                        its first pieces, by a public hash
-#   "ignore"                                             nothing is learned from it
-[data.columns]
-{columns}
-
-[privacy]
-epsilon = 0.0                  # the budget: how much may be learned about any one client at most, say 3.0
-delta = 0.0                    # well below 1 / clients, say 1e-5
-room = 0.0                     # so much more for later runs and evaluations on the same rows
-""".replace("{blank}", BLANK)
 
 
 def relative(path: Path, *, to: Path | None) -> str:
