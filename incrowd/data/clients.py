@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,12 +55,24 @@ class PublicFacts(TypedDict, total=False):
     public: bool
 
 
-def check_stated(stated: PublicFacts) -> None:
+class TableFacts(PublicFacts, total=False):
+    """Public facts about the clients of a table.
+
+    `names` are the clients' public names, if they are silos. `holdout_clients` is the share of a public table's clients
+    that form the test set.
+    """
+
+    test_clients: TestClients
+    holdout_clients: float | None
+    names: tuple[str, ...]
+
+
+def check_stated(stated: Mapping[str, Any], facts: type = PublicFacts) -> None:
     """Refuse an unknown argument."""
-    unknown = stated.keys() - PublicFacts.__annotations__.keys()
-    if unknown:
-        remedy = f"there is no such argument; known are {', '.join(PublicFacts.__annotations__)}"
-        raise ConfigError(field=min(unknown), value=dict(stated)[min(unknown)], remedy=remedy)
+    known = get_type_hints(facts)
+    if unknown := stated.keys() - known.keys():
+        remedy = f"there is no such argument; known are {', '.join(known)}"
+        raise ConfigError(field=min(unknown), value=stated[min(unknown)], remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -171,28 +183,68 @@ class Clients:
         cls,
         source: TableSource,
         *,
-        label: str,
+        columns: Columns | Mapping[str, Any] | None = None,
+        label: str = "",
         client: str | None = None,
         features: Sequence[str] = (),
-        columns: Mapping[str, Any] | None = None,
         classes: int | Sequence[str] | None = None,
         reading: Reading = AS_USUAL,
-        **stated: Unpack[PublicFacts],
+        **stated: Unpack[TableFacts],
     ) -> "Clients":
-        """One client for each name in the column `client`, or for each row: see `load_table` and `columns_of`.
+        """One client for each name in the column `client`, in order, or for each row.
 
-        The source is a path, a pandas or Polars frame, an Arrow table, a Hugging Face data set, or rows as dicts.
+        The source is a path, a pandas or Polars frame, an Arrow table, a Hugging Face data set, or rows as dicts. The
+        `name` of a file is its own. `columns` are words as in settings (`columns_of`), or `Columns` with all the rest.
+
+        Guarantee: an error about a private table shows neither a client's name nor the number of clients.
+
+        Edge cases: a column outside a stated schema: `DataError`. Without `clients` they are counted, which is for
+        public tables. A test client who trains, too: `DataError`, unless `test_clients` of a public table is "shared".
         """
-        labels = classes if isinstance(classes, int | None) else tuple(classes)
-        named = Columns(
-            client=client,
-            label=label,
-            features=tuple(features),
-            schema=columns or {},
-            classes=labels,
-            reading=reading,
+        check_stated(stated, TableFacts)
+        if not isinstance(columns, Columns):
+            labels = classes if isinstance(classes, int | None) else tuple(classes)
+            columns = Columns(
+                client=client,
+                label=label,
+                features=tuple(features),
+                classes=labels,
+                schema=columns or {},
+                reading=reading,
+            )
+        share, test, public = stated.get("holdout_clients"), stated.get("test"), stated.get("public", False)
+        examples, owners, columns = read_stated_table(source, columns)
+        held = None
+        if test is not None:
+            held, theirs = read_table(test, columns)
+            if stated.get("test_clients", "separate") == "separate" and columns.client is not None:
+                check_separate(owners, theirs, column=columns.client, test=test, public=public)
+        if columns.client is None:
+            partition, present = Partition.of_rows(len(examples)), names_of_rows(examples)
+        else:
+            partition, present = by_column(owners), tuple(np.unique(owners).tolist())
+        if names := stated.get("names", ()):
+            check_names(names, actual=present, public=public)
+        file, cells = Path(source) if isinstance(source, str | Path) else None, list[Cells]()
+        if file is None:  # a program can change a frame later; a file is read again
+            frames = [each for each in (source, test) if each is not None]
+            cells = [table_cells(each, columns.client, columns.reading) for each in frames]
+        data = cls(
+            examples=examples,
+            partition=partition,
+            test=held,
+            name=stated.get("name", file.name if file else ""),
+            declared=None if share is not None else stated.get("clients"),
+            public=public,
+            owners=present,
+            names=names,
+            test_clients=stated.get("test_clients", "separate"),
+            table=columns,
+            file=file,
+            cells=cells[0] if cells else None,
+            test_cells=cells[1] if len(cells) > 1 else None,
         )
-        return load_table(source, columns=named, **stated)
+        return data if share is None else replace(_hold_out(data, share), declared=stated.get("clients"))
 
     @classmethod
     def from_folder(
@@ -306,63 +358,7 @@ class Clients:
         return {"data": self.name, "clients": self.clients, "test_set": test}
 
 
-def load_table(
-    source: TableSource,
-    *,
-    columns: Columns,
-    test_clients: TestClients = "separate",
-    holdout_clients: float | None = None,
-    names: tuple[str, ...] = (),
-    **stated: Unpack[PublicFacts],
-) -> Clients:
-    """A federated data set with one client for each value of the client column, in the order of their names.
-
-    Without a client column (None) each row is a client. A file has its own `name`. The server holds the `test` table,
-    and finds its columns by name. `names` are the clients' public names, if they are silos. `holdout_clients` is the
-    share of a public table's clients that form the test set.
-
-    Guarantee: an error about a private table shows neither a client's name nor the number of clients.
-
-    Edge cases: a column outside a stated schema: `DataError`. Without `clients` they are counted, which is for public
-    tables. A test client who also trains: `DataError`, unless `test_clients` is "shared" and the table public.
-    """
-    check_stated(stated)
-    public, clients, test = stated.get("public", False), stated.get("clients"), stated.get("test")
-    examples, owners, columns = read_stated_table(source, columns)
-    held = None
-    if test is not None:
-        held, theirs = read_table(test, columns)
-        if test_clients == "separate" and columns.client is not None:
-            check_separate(owners, theirs, column=columns.client, test=test, public=public)
-    if columns.client is None:
-        partition, present = Partition.of_rows(len(examples)), names_of_rows(examples)
-    else:
-        partition, present = by_column(owners), tuple(np.unique(owners).tolist())
-    if names:
-        check_names(names, actual=present, public=public)
-    file = Path(source) if isinstance(source, str | Path) else None
-    # The cells of a frame are kept, since a program can change it later; a file is read again.
-    frames = (
-        ()
-        if file
-        else tuple(table_cells(each, columns.client, columns.reading) for each in (source, test) if each is not None)
-    )
-    data = Clients(
-        examples=examples,
-        partition=partition,
-        test=held,
-        name=stated.get("name", file.name if file else ""),
-        declared=None if holdout_clients is not None else clients,
-        public=public,
-        owners=present,
-        names=names,
-        test_clients=test_clients,
-        table=columns,
-        file=file,
-        cells=frames[0] if frames else None,
-        test_cells=frames[1] if len(frames) > 1 else None,
-    )
-    return data if holdout_clients is None else replace(_hold_out(data, holdout_clients), declared=clients)
+load_table = Clients.from_table
 
 
 def _hold_out(data: Clients, share: float) -> Clients:

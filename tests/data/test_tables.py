@@ -161,12 +161,6 @@ def test_control_by_position_a_reordered_test_table_would_be_another(tmp_path: P
     assert data.test.features.tolist() == [[3, 2]]
 
 
-def test_a_column_that_the_test_table_lacks_is_named(tmp_path: Path) -> None:
-    test = write(tmp_path, OTHERS.replace("smoker", "smokes"), "test.csv")
-    with pytest.raises(DataError, match=r"test.csv has no column 'smoker': name one of patient, note"):
-        load_table(write(tmp_path, ROWS), columns=WARD, test=test)
-
-
 def test_test_clients_who_also_train_are_refused_and_not_named(tmp_path: Path) -> None:
     table, test = write(tmp_path, ROWS), write(tmp_path, OTHERS.replace("\n3,", "\n007,", 1), "test.csv")
     with pytest.raises(DataError, match=r"test.csv: its column 'patient' has clients who also train, so it") as refused:
@@ -179,14 +173,6 @@ def test_test_clients_who_also_train_are_refused_and_not_named(tmp_path: Path) -
     assert load_table(table, columns=WARD, test=write(tmp_path, OTHERS, "t.csv")).describe()["test_set"] == (
         "3 examples, public: held by the server, not by any client"
     )
-
-
-def test_the_same_client_is_found_whatever_kind_of_table_it_is_in(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    columns = Columns(client="patient", label="y", classes=2)
-    frame = pandas.DataFrame({"patient": [7.0, 8.0], "x": [1, 2], "y": [0, 1]})
-    with pytest.raises(DataError, match="data frame: its column 'patient' has clients who also train"):
-        load_table(write(tmp_path, "patient,x,y\n7,1,0\n"), columns=columns, test=frame)
 
 
 def many(folder: Path, clients: int = 20) -> Path:
@@ -324,23 +310,16 @@ HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("31", "", "shop.csv, line 2: age = '' is missing; state what stands for it"),
         ("-1e3", "lots", "line 3: spent = 'lots' is not a number"),
         ("20", "nan", "line 5: age = 'nan' is missing; state what stands for it"),
         ("20", "1e39", "line 5: age = '1e39' is beyond every float32; give finite numbers"),
         ("bob,31,1", "bob,31,2", "line 2: bought = '2' is no stated class; give a whole number from 0 to 1"),
-        ("bob,31,1", "bob,31,0.5", "line 2: bought = '0.5' is no stated class; give a whole number"),
-        ("bob,31,1", "bob,31,-1", "line 2: bought = '-1' is no stated class; give a whole number"),
         ("bob,31,1", "bob,31,yes", "line 2: bought = 'yes' is no stated class; give a whole number"),
-        ("bob,31,1", "bob,31,inf", "line 2: bought = 'inf' is no stated class; give a whole number"),
         ("ann,", ",", "line 3: user = '' says that it is missing; say whose row it is"),
-        ("ann,44", "ann,44,", "line 3: 5 cells where the header has 4; check commas"),
         ("ann,44,", "ann,", "line 3: 3 cells where the header has 4; check commas"),
         ("ann,", '"ann"x,', "line 3: .*check the quotes"),
         ("20,0,0", '20,0,"0', "line 5: .*check the quotes"),
-        ("user,", "name,", "shop.csv has no column 'user': name one of name, age, bought, spent"),
         ("age,", "user,", "shop.csv has more than one column 'user'"),
-        ("spent", "age", "more than one column 'age'"),
         (TABLE, "", "shop.csv: is empty; give a header and rows"),
         (TABLE, "user,age,bought\n", "has a header and no rows"),
         (TABLE, "user,bought\nann,1\n", "names no column to learn from, beside client and label"),
