@@ -48,10 +48,10 @@ class Federation:
     `data` are `Clients`, or a `Table` in a file, which is read when a run begins; or `Parties` elsewhere, who are asked
     over a network (`incrowd.flower.serve`). `module` is any module of torch whose gradient is per example; it starts
     with its own weights, and its frozen part stays as it is. With `Private` whole clients are protected, with
-    `PrivateRecords` each record of every client, who is then a silo with a ledger and a budget of its own. `local` says
-    how a client trains (`Local`, of silos `LocalRecords`), `server` how the server moves along a mean, `run` how the
-    run is executed and reported, and `stop` when the rounds end early. `loss` is a name, a function of outputs and
-    labels that gives the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
+    `PrivateRecords` each record of every client, who is then a silo with a ledger and a budget of its own. `local` is
+    the training of a client (`Local`, of silos `LocalRecords`), `server` the server's step along a mean, `run` the way
+    to execute and report, and `stop` an early end. `loss` is a name, a function of outputs and labels that gives the
+    mean over the examples, or a loss of torch; unless it is given it follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 

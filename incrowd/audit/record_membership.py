@@ -82,13 +82,10 @@ class RecordTargets:
         silos = self.without(inside, randomness)
         if not private:
             asks = tuple(_noiseless(silos, place) for place in range(len(silos.plans)))
-            return self._published(replace(silos, clients=None).algorithm(asks, None, label="")), 0.0
+            return self._published(silos.algorithm(asks)), 0.0
         ledgers = [Ledger.in_memory(budget=plan.budget, relation=plan.relation) for plan in silos.plans]
         members = [silos.silo(place, ledger, label="audit") for place, ledger in enumerate(ledgers)]
-        server = None
-        if silos.clients is not None:
-            server = Ledger.in_memory(budget=silos.clients.budget, relation=silos.clients.relation)
-        algorithm = silos.algorithm(tuple(member.answer for member in members), server, label="audit")
+        algorithm = silos.algorithm(tuple(member.answer for member in members))
         return self._published(algorithm), max(member.epsilon for member in members)
 
     def _published(self, algorithm: FedAvg[SiloCohort]) -> nn.Module:

@@ -1,7 +1,7 @@
 """A run whose silos are real parties on machines of their own: the server holds no record, and no ledger of theirs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from incrowd.flower.silo_server import Said, SiloServer
 from incrowd.privacy.plan import forms
 from incrowd.privacy.statement import Claims
 from incrowd.runs.database import Record
-from incrowd.runs.folder import LEDGER, SERVER, Summary
+from incrowd.runs.folder import Summary
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloSession, SiloWork
@@ -77,7 +77,7 @@ def served(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedSilos(SiloWork):
-    """A federation of silos that are asked over a network. The only ledger here is the server's own, if it has a plan.
+    """A federation of silos that are asked over a network. All ledgers are theirs.
 
     Guarantee: a server that is killed and started again asks the same questions again, and so gets the same bytes.
 
@@ -101,14 +101,9 @@ class ServedSilos(SiloWork):
     @contextmanager
     def open(self, folder: Path) -> Iterator["ServedSession"]:
         """Ready to train, for as long as the `with` block lasts."""
-        with ExitStack() as stack:
-            own, heard = self.payer.server, Heard(self.server)
-            ledger = None if own is None else stack.enter_context(own.open(folder / LEDGER))
-            asks = tuple(map(_not_here, self.plans))
-            algorithm = replace(self, together=heard.answers).algorithm(
-                asks, ledger, label="" if own is None else own.label
-            )
-            yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
+        heard = Heard(self.server)
+        algorithm = replace(self, together=heard.answers).algorithm(tuple(map(_not_here, self.plans)))
+        yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
 
 
 class Heard:
@@ -154,21 +149,20 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedSession(SiloSession):
-    """The work with the server's ledger open."""
+    """The work, ready to ask the silos."""
 
     work: ServedSilos
     heard: Heard = field(repr=False)
 
     def restored(self, loop: RoundLoop) -> State:
         """See `SiloSession.restored`: what silos have spent they say themselves."""
-        private, past = self.algorithm.cohort.private, loop.database.rounds()
+        past = loop.database.rounds()
         done = max((record.round + 1 for record in past), default=0)
-        charged = max(done, 0 if private is None else private.next_round)
-        state = loop.start_from(self.algorithm.init(), charged=charged)
+        state = loop.start_from(self.algorithm.init(), charged=done)
         for record in past:
             if record.round < state.round:
                 self.heard.remember(record.round, record.silos or ())
-        return self._caught_up(loop, state)
+        return state
 
     def rehearse(self, state: State) -> None:
         """Nothing: each silo has tried the plan out before it accepted it."""
@@ -196,9 +190,8 @@ class ServedSession(SiloSession):
         }
 
     def claims(self) -> Claims:
-        """What each silo may claim of its records, and the server of silos as a whole."""
-        claims, private = self.heard.claims(), self.algorithm.cohort.private
-        return claims if private is None else Claims(by_party={**claims.by_party, SERVER: private.statement()})
+        """The claim of each silo about its records."""
+        return self.heard.claims()
 
     @property
     def _spent(self) -> dict[str, float]:

@@ -15,7 +15,6 @@ from incrowd.runs.folder import (
     PAYER,
     PRIVATE,
     RESULT_KEYS,
-    SERVER,
     SUMMARY,
     part,
     shown_settings,
@@ -138,9 +137,7 @@ def _ledgers(
     if "silos" not in payer:
         yield ledger_shown.of_run(payer, own=folder / LEDGER, party="", priced=priced)
         return
-    if payer["server"] is not None:
-        yield ledger_shown.of_run(payer["server"], own=folder / LEDGER, party=SERVER, priced=priced)
-    names = [party for party in promises if party != SERVER] or sorted(_folders(folder / "silos"))
+    names = list(promises) or sorted(_folders(folder / "silos"))
     for name, ledger in zip(names, payer["silos"], strict=False):
         yield ledger_shown.of_run(ledger, own=own_place(folder, name), party=name, priced=priced)
 

@@ -1,1 +1,1 @@
-"""What a run leaves on disk and on paper."""
+"""A run on disk and on paper."""

@@ -33,7 +33,7 @@ LOPSIDED = 0.8
 """A class with at least this share of the examples makes accuracy tell little."""
 
 UNEVEN = 1.5
-"""From so many times its even share on, the most frequent class makes accuracy tell little."""
+"""A class with so many times its even share makes accuracy tell little."""
 
 DIVERGED = 10.0
 """The ratio of the last to the smallest loss from which on training has diverged."""
@@ -92,7 +92,7 @@ def _of_clients(work: LedgerWork | SiloWork) -> Iterator[str]:
 
 def _of_noise(work: LedgerWork | SiloWork) -> Iterator[str]:
     """The noise of all rounds together, in units of the farthest move of their means."""
-    if isinstance(work, SiloWork):  # of the mean over the silos, each with the noise of the first
+    if isinstance(work, SiloWork):  # the mean over the silos has the noise of the first in each
         configs = [plan.config for plan in work.plans]
         variance = sum(1 / (one.schedule.at(0).cohort * one.schedule.communications * one.steps) for one in configs)
         ratio = work.noise_multiplier * math.sqrt(work.model.size * variance) / len(configs)

@@ -165,7 +165,7 @@ _NOT_STATED = ("parts", "size", "private")
 
 
 def _clip_section(value: Any) -> Any:
-    """A clip as its section; whatever else there is stays for pydantic to judge."""
+    """A clip as its section; pydantic judges other values."""
     for kind, clip in _CLIPS.items():
         if isinstance(value, clip):
             return {"kind": kind, **{name: item for name, item in vars(value).items() if name not in _NOT_STATED}}
@@ -252,14 +252,6 @@ class Private(Section):
         self.refuse("privacy", names, f'it goes with noise = "{other}": leave it out')
 
 
-class ClientLevelSection(Section):
-    """The second promise, about a silo as a whole: a budget of its own, kept by the server."""
-
-    epsilon: float
-    delta: float
-    clip: AnyClip = NormalisedSection()
-
-
 class PrivateRecords(Section):
     """The budget of each silo, and how it is used up over the rounds.
 
@@ -275,8 +267,8 @@ class PrivateRecords(Section):
     least noise that it allows; with `noise_multiplier` there are as many rounds as it allows. A ledger that this run
     begins has so much `room` beside that, for later runs. `hardlimit` may be left out: a round that would break the
     budget is always refused before it begins. `report_std` releases one noised table at the end, of how many records of
-    each class the model calls which. `ledger` and `witness` are folders for the ledgers of the silos, and of the
-    server, and for their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
+    each class the model calls which. `ledger` and `witness` are folders for the ledgers of the silos and for
+    their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
     `released_before` is as in `Private`.
     """
 
@@ -295,7 +287,6 @@ class PrivateRecords(Section):
     ledger: str | None = None
     witness: str | None = None
     released_before: bool = False
-    clients: ClientLevelSection | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse keys without a meaning."""
@@ -303,12 +294,8 @@ class PrivateRecords(Section):
         remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
         self.refuse("privacy", ("hardlimit",), remedy)
         if self.noise_by == "server":
-            names = ("noise_multiplier", "report_std", "weigh", "clients")
+            names = ("noise_multiplier", "report_std", "weigh")
             self.refuse("privacy", names, 'it goes with privacy.noise_by = "party": leave it out')
-        if self.clients is not None:
-            remedy = "a silo that tells of itself is not hidden among others, as privacy.clients promises: leave it out"
-            self.refuse("privacy", ("report_std",), remedy)
-            self.refuse("privacy", ("weigh",), "with a promise to clients, too, all silos weigh the same: leave it out")
 
 
 class LocalRecords(Descent):
@@ -327,12 +314,12 @@ class LocalRecords(Descent):
 class RunOptions(Section):
     """How a run is executed and reported.
 
-    Randomness is the operating system's unless a seed is asked for by name; what is seeded is a simulation. Whether
+    Randomness is the operating system's unless a seed is asked for by name; a seeded run is a simulation. Whether
     torch compiles what is computed for a client, or for a few records, follows from the length of the run, unless
     `compile` says it. A silo trains with one thread, clients with all, unless `threads` says it.
 
-    The rest is for runs of whole clients: `unavailable` and `diagnose` for simulations; of `chunk` clients the
-    contributions are in memory at once, which follows from the model when it is left out and changes nothing else.
+    The rest is for runs of whole clients: `unavailable` and `diagnose` for simulations. `chunk` is the number of
+    contributions in memory at once; it follows from the model when it is left out, and changes nothing else.
     """
 
     randomness: Literal["system", "seeded"] = "system"

@@ -22,7 +22,7 @@ class PartitionedData(Section):
     """Examples that this machine divides among simulated clients; `seed` decides who gets which.
 
     With `validation`, that share of the training examples is declared public and takes the place of the test examples:
-    for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
+    for the comparison of settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
 
     Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
     share of them tells how many there are.
@@ -69,7 +69,7 @@ class MnistData(PartitionedData):
 
 
 class Meaning(Section):
-    """What the columns of a table mean (`incrowd.data.columns`), and how its cells are written
+    """The meaning of a table's columns (`incrowd.data.columns`), and the form of its cells
     (`incrowd.data.Reading`: `delimiter` to `missing_texts`).
     """
 
@@ -86,7 +86,7 @@ class Meaning(Section):
     missing_texts: Words = MISSING
 
     def meaning(self, *, client: str | None = "") -> Columns:
-        """What the columns mean, and how they are written; `client` names the column that says whose a row is."""
+        """The columns and their form; `client` names the column of the owner."""
         written = self.model_dump(include={field.name for field in fields(Reading)})
         return Columns(
             client=client,
@@ -121,9 +121,9 @@ class Table(Meaning):
     """A table in a file (.csv, .csv.gz, .parquet). The column `client` has the clients' names; without it each row is a
     client. Private unless stated.
 
-    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
-    has to be stated (`incrowd.privacy.plan.sampling` says how many there may then be). `names` declares who they are:
-    silos, whom everybody knows. What the columns mean is as in `Meaning`.
+    `clients` is the public number of clients, declared and never counted: a private table is never counted, so it
+    has to be stated (`incrowd.privacy.plan.sampling` says how many there may then be). `names` declares silos,
+    who are public. The columns are as in `Meaning`.
     """
 
     name: Literal["table"] = "table"
@@ -174,7 +174,7 @@ class Parties(Meaning):
     offset: float = 0.0
 
     def model_post_init(self, context: Any, /) -> None:
-        """A table, or arrays: what belongs to the other is refused."""
+        """A table, or arrays: keys of the other are refused."""
         if not self.federation.strip():
             raise ConfigError(field="data.federation", value=self.federation, remedy="give the federation a name")
         if not self.shape:
@@ -212,8 +212,8 @@ class GivenData(Section):
 
 
 class FunctionData(Section):
-    """What a `function` of one's own, "package:name", returns for these `arguments`: `incrowd.Clients`. It is imported
-    from `folder`, that of the settings' file, or from where Python finds it.
+    """The `incrowd.Clients` that a `function` of your own, "package:name", returns for these `arguments`. It is
+    imported from `folder`, that of the settings' file, or from where Python finds it.
     """
 
     name: Literal["function"] = "function"
@@ -292,8 +292,8 @@ class ModuleFeatures(_Features):
 
 class TableFeatures(_Features):
     """A row of a table with stated columns: numbers as `bins` ramps over their stated ranges, levels centred
-    (`incrowd.learning.features.TableRows`). Of the square of a row's length, numbers as they are encoded have a share
-    of `raw` at most.
+    (`incrowd.learning.features.TableRows`). Encoded numbers have at most a share of `raw` of the square of a row's
+    length.
     """
 
     name: Literal["table"] = "table"
@@ -315,7 +315,7 @@ class TextFeatures(PieceFeatures):
 
 class TokenFeatures(PieceFeatures):
     """A sequence of tokens, which are whole numbers, as its pieces of 1 to `longest` tokens
-    (`incrowd.learning.features.TokenGrams`): those that `reads` "end" finds before the token that follows, or "all".
+    (`incrowd.learning.features.TokenGrams`). With `reads` "end" they are the last ones, before the token that follows.
     """
 
     name: Literal["tokens"] = "tokens"

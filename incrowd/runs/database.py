@@ -1,9 +1,9 @@
-"""What a run is and what its rounds released, in an SQLite file that anyone can open."""
+"""The settings of a run and the releases of its rounds, in an open SQLite file."""
 
 import errno
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -12,47 +12,27 @@ from typing import Any
 from incrowd import _files
 from incrowd.errors import DataError
 
-Migration = Callable[[sqlite3.Connection], None]
+_ROUNDS = (
+    "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL{needed}, clients_per_second "
+    "REAL{needed}, clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, lost INTEGER NOT NULL, "
+    "simulation TEXT{more})"
+)
+_KEPT = "round, epsilon, seconds, clients_per_second, clip_norm, noise_std, accuracy, loss, lost, simulation, silos"
 
-MIGRATIONS: list[Migration] = []
-"""What makes each version of the schema out of the one before it. Never changed, only added to."""
-
-
-def migration(change: Migration) -> Migration:
-    """Add the next version of the schema."""
-    MIGRATIONS.append(change)
-    return change
-
-
-@migration
-def _settings_and_rounds(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-    connection.execute(
-        "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL NOT NULL, "
-        "clients_per_second REAL NOT NULL, clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, "
-        "lost INTEGER NOT NULL, simulation TEXT)"
-    )
-
-
-@migration
-def _silos(connection: sqlite3.Connection) -> None:
-    connection.execute("ALTER TABLE rounds ADD COLUMN silos TEXT")
-
-
-@migration
-def _times_only_in_simulations(connection: sqlite3.Connection) -> None:
-    """SQLite cannot take NOT NULL away from a column: the table is made anew."""
-    columns = (
-        "round, epsilon, seconds, clients_per_second, clip_norm, noise_std, accuracy, loss, lost, simulation, silos"
-    )
-    connection.execute("ALTER TABLE rounds RENAME TO rounds_before")
-    connection.execute(
-        "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL, "
-        "clients_per_second REAL, clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, "
-        "lost INTEGER NOT NULL, simulation TEXT, silos TEXT)"
-    )
-    connection.execute(f"INSERT INTO rounds SELECT {columns} FROM rounds_before")  # noqa: S608 - our own names
-    connection.execute("DROP TABLE rounds_before")
+MIGRATIONS: list[tuple[str, ...]] = [
+    (
+        "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        _ROUNDS.format(needed=" NOT NULL", more=""),
+    ),
+    ("ALTER TABLE rounds ADD COLUMN silos TEXT",),
+    (  # times are for simulations only, and SQLite cannot take NOT NULL away from a column
+        "ALTER TABLE rounds RENAME TO rounds_before",
+        _ROUNDS.format(needed="", more=", silos TEXT"),
+        f"INSERT INTO rounds SELECT {_KEPT} FROM rounds_before",  # noqa: S608 - our own names
+        "DROP TABLE rounds_before",
+    ),
+]
+"""The statements that make each version of the schema out of the one before it. Never changed, only added to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +93,7 @@ class Database:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the run was made with."""
+        """The settings of the run."""
         rows = self._connection.execute("SELECT name, value FROM settings").fetchall()
         return {row["name"]: json.loads(row["value"]) for row in rows}
 
@@ -157,9 +137,9 @@ class Database:
                 raise DataError(f"{self.path} is another program's database, not that of a run: name the run's folder")
             if version > len(MIGRATIONS):
                 raise DataError(f"{self.path} is of version {version}: this incrowd knows {len(MIGRATIONS)}; update it")
-            for change in MIGRATIONS[version:]:
-                change(self._connection)
-            if version < len(MIGRATIONS):  # who only looks changes nothing
+            for statement in (one for change in MIGRATIONS[version:] for one in change):
+                cursor.execute(statement)
+            if version < len(MIGRATIONS):  # a reader changes nothing
                 cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
             cursor.execute("COMMIT")
 

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd.data import Clients, Columns, Examples, Partition
-from incrowd.data.inputs import each, first, named
-from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
+from incrowd.data.clients import made_up_row
+from incrowd.data.inputs import each, single
+from incrowd.learning.features.table_rows import texts_of
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home
@@ -38,20 +38,18 @@ POOL, TEST = 2000, 1000
 ALL_SPENT = 0.01
 """A run that leaves less than this share of the budget spends all of it."""
 
-_WORDS, _ROUNDING = 1000, 1e-9
+_ROUNDING = 1e-9
 
 
 def dry_run(config: AnyConfig, *, given: Given = NOTHING) -> dict[str, Any]:
-    """Train on made-up rows of the same schema; time, memory, a range of accuracy, and what would be spent and left.
-
-    The range goes from a model that has learned nothing to one of rows that tell their labels well.
+    """Train on made-up rows of the same schema; time, memory, and the epsilon that would be spent and left.
 
     Guarantee: no ledger is written. The private rows are read to find their ledger, and nothing is learned from them.
     """
     work = work_of(config, given)
     spend, left, budget = cost_of(work)
     began = time.perf_counter()
-    summary = _trained(work, given)
+    _trained(work, given)
     seconds = time.perf_counter() - began
     return {
         "would_spend": spend,
@@ -60,7 +58,6 @@ def dry_run(config: AnyConfig, *, given: Given = NOTHING) -> dict[str, Any]:
         "seconds": seconds,
         "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         / (1 << (20 if sys.platform == "darwin" else 10)),
-        "expected": _expected(summary),
         "rounds": work.rounds,
         "clients": work.data.clients,
         "made_up": f"{ROWS} rows a client",
@@ -68,9 +65,9 @@ def dry_run(config: AnyConfig, *, given: Given = NOTHING) -> dict[str, Any]:
 
 
 def cost_of(work: UnitWork) -> tuple[float, float, float]:
-    """What a run would spend of its data's ledger, what would be left, and the budget, each an epsilon.
+    """The epsilon that a run would spend of its data's ledger, the epsilon left after it, and the budget.
 
-    Of silos it is the one with the smallest budget. What would be left is negative where the ledger will refuse.
+    For silos it is the one with the smallest budget. A negative rest means that the ledger will refuse.
 
     Guarantee: nothing is written.
     """
@@ -90,7 +87,7 @@ def cost_of(work: UnitWork) -> tuple[float, float, float]:
 def _cost(
     runs: Sequence[RepeatedEvent], budget: Budget, relation: Relation, ledger: Ledger | None
 ) -> tuple[float, float, float]:
-    """What these events would add to a ledger, or to one that begins with this budget; see `cost_of`."""
+    """The price of these events on a ledger, or on one that begins with this budget; see `cost_of`."""
     with ledger or Ledger.in_memory(budget=budget, relation=relation) as its:
         after = its.price([*its.commitments(), *runs]).epsilon
         return after - its.promised().epsilon, its.budget.epsilon - after, its.budget.epsilon
@@ -114,8 +111,8 @@ def _ledger_of(identity: DataIdentity, path: str | None) -> Ledger | None:
     return Ledger.read(path) if path is not None and Path(path).exists() else None
 
 
-def _trained(work: UnitWork, given: Given) -> dict[str, Any]:
-    """The summary of a run of these settings on made-up rows."""
+def _trained(work: UnitWork, given: Given) -> None:
+    """A run of these settings on made-up rows."""
     config, data = work.config, made_up(work)
     options = config.run.model_copy(
         update={"randomness": "seeded", "seed": 0, "plot": False, "trackers": (), "report_every": work.rounds}
@@ -124,23 +121,13 @@ def _trained(work: UnitWork, given: Given) -> dict[str, Any]:
     config = config.model_copy(update={"data": GivenData(), "run": options, "privacy": privacy})
     with TemporaryDirectory(prefix="incrowd-dry-run-") as name:
         folder = Path(name).resolve()
-        run = Run.create(config, folder / "run", given=replace(given, data=data))
-        return run.train()
-
-
-def _expected(summary: dict[str, Any]) -> dict[str, Any]:
-    """The measure of a summary, of a model that has learned nothing, and as it was reached."""
-    measured = summary["metrics"] or {}
-    if summary["accuracy"] is None:
-        return {"measure": "r2", "lowest": 0.0, "highest": measured.get("r2")}
-    lowest = (measured.get("baseline") or {}).get("accuracy")
-    return {"measure": "accuracy", "lowest": lowest, "highest": summary["accuracy"]}
+        Run.create(config, folder / "run", given=replace(given, data=data)).train()
 
 
 def made_up(work: UnitWork) -> Clients:
     """As many clients as there are, with made-up rows that look like theirs.
 
-    Guarantee: of private clients only what is declared decides what they hold.
+    Guarantee: declared numbers alone decide the rows of private clients.
     """
     held = work.held
     assert held is not None  # noqa: S101 - only a run that goes on has none
@@ -164,37 +151,17 @@ def made_up(work: UnitWork) -> Clients:
 
 
 def _examples(like: Examples, columns: Columns | None, count: int) -> Examples:
-    """Made-up rows that tell their labels: each class has a row of its own, and its rows have half of that; labels that
-    are no classes follow a linear rule.
-    """
+    """Random rows in the form of the real ones, with random labels; texts of a table are empty."""
     draw = np.random.Generator(np.random.PCG64(0))
-    rows = _rows(like, columns, count, draw)
-    if like.classes is not None and like.labels.ndim == 1:
-        labels = draw.integers(0, like.classes, count)
-        models = iter(named(_rows(like, columns, like.classes, draw)).values())
-        rows = each(lambda one: np.where(draw.random(one.shape) < 1 / 2, next(models)[labels], one), rows)
-        return replace(like, features=_encoded(rows, columns), labels=labels)
-    features = _encoded(rows, columns)
-    flat = first(features).reshape(count, -1).astype(np.float64)
-    shape = (like.classes or 1, *like.labels.shape[1:])
-    scores = np.tensordot((flat - flat.mean(0)) / (flat.std(0) + 1e-9), draw.normal(size=(flat.shape[1], *shape)), 1)
+    if columns is not None and any(texts_of(columns)):
+        features = np.repeat(single(made_up_row(columns).features), count, axis=0)
+    else:
+        features = each(lambda array: _numbers(array, count, draw), like.features)
+    shape = (count, *like.labels.shape[1:])
     if like.classes is not None:
-        return replace(like, features=features, labels=scores.argmax(1))
-    numbers = scores[:, 0] / scores.std()
-    several = like.labels.ndim > 1  # yes or no to each
-    return replace(like, features=features, labels=(numbers > 0 if several else numbers).astype(np.float32))
-
-
-def _rows(like: Examples, columns: Columns | None, count: int, draw: np.random.Generator) -> Any:
-    """Cells of the stated kinds where the rows are a table's; elsewhere arrays of the same form."""
-    if columns is None:
-        return each(lambda array: _numbers(array, count, draw), like.features)
-    cells = np.empty((count, len(columns.features)), object)
-    for place, name in enumerate(columns.features):
-        column = columns.meaning(name)
-        for row in range(count):
-            cells[row, place] = _cell(column, draw)
-    return cells
+        return replace(like, features=features, labels=draw.integers(0, like.classes, shape))
+    numbers = draw.integers(0, 2, shape) if like.labels.ndim > 1 else draw.normal(size=shape)  # several: yes or no
+    return replace(like, features=features, labels=numbers.astype(np.float32))
 
 
 def _numbers(array: NDArray[Any], count: int, draw: np.random.Generator) -> NDArray[Any]:
@@ -202,34 +169,3 @@ def _numbers(array: NDArray[Any], count: int, draw: np.random.Generator) -> NDAr
     if array.dtype.kind == "f":
         return draw.normal(size=shape).astype(array.dtype)
     return draw.integers(0, 256 if array.dtype == np.uint8 else 2, shape).astype(array.dtype)
-
-
-def _encoded(rows: Any, columns: Columns | None) -> Any:
-    """What a model sees of cells."""
-    if columns is None:
-        return rows
-    reading, meanings = columns.reading, [columns.meaning(name) for name in columns.features]
-    encoded = (
-        [number for column, cell in zip(meanings, row, strict=True) for number in column.encoded(cell, reading)]
-        for row in rows
-    )
-    return np.array(list(encoded), np.float32)
-
-
-def _cell(column: Column, draw: np.random.Generator) -> Any:
-    """A made-up cell of a column."""
-    if isinstance(column, Number):
-        if column.range is None:
-            return int(draw.integers(0, 100)) if column.whole else float(draw.normal())
-        low, high = column.range
-        return int(draw.integers(int(np.ceil(low)), int(high) + 1)) if column.whole else float(draw.uniform(low, high))
-    if isinstance(column, Category):
-        return column.levels[int(draw.integers(len(column.levels)))]
-    if isinstance(column, YesNo):
-        return (column.yes if draw.random() < 1 / 2 else column.no)[0]
-    if isinstance(column, Date):
-        return column.dates[0] + timedelta(days=int(draw.integers((column.dates[1] - column.dates[0]).days + 1)))
-    if isinstance(column, Text):
-        return " ".join(f"word{number}" for number in draw.integers(0, _WORDS, 5))
-    assert isinstance(column, Ignored)  # noqa: S101 - there are no other kinds
-    return None

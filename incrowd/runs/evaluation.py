@@ -181,7 +181,7 @@ class Evaluation:
         }
 
     def _claims(self) -> Statement:
-        """What may be claimed of the run and its evaluations together."""
+        """The statement of the run and its evaluations together."""
         old = Statement.from_json(json.loads((self.folder / STATEMENT).read_text()))
         prefix, rest = self.label.rpartition(" ")[0], SHARED.partition("{")[0]
         labels = [str(entry.content().get("reservation")) for entry in self.ledger.entries() if entry.kind == "charge"]
@@ -199,7 +199,7 @@ class Evaluation:
 
 
 def scoring_of(work: ClientWork, wanted: EvaluationConfig) -> Scoring:
-    """What is measured of the clients of a run."""
+    """The measures of a run's clients."""
     examples = work.data.examples
     answers = examples.classes is not None or work.loss.name == "logistic"
     if not answers and wanted.loss_bound is None:
@@ -258,7 +258,7 @@ def _with_room(ledger: Ledger, plan: Plan, label: str) -> Ledger:
 
 
 def _apart(randomness: Randomness, number: int) -> Randomness:
-    """Noise that is nobody else's: a seed of its own where there is one."""
+    """Independent noise: a separate seed where there is one."""
     if not isinstance(randomness, SeededRandomness):
         return randomness
     digest = hashlib.sha256(f"{randomness.seed}: evaluation {number}".encode()).digest()

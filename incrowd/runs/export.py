@@ -40,7 +40,6 @@ from incrowd.runs.folder import (
     RUNS,
     SEARCH,
     SEARCH_KEYS,
-    SERVER,
     SILOS,
     STATEMENT,
     STATEMENT_TEXT,
@@ -117,9 +116,7 @@ def _of_a_run(folder: Path) -> Files:
     if "silos" not in kept:
         yield "ledger.json", _json(_spent(kept, own=folder / LEDGER))
         return
-    if kept["server"] is not None:
-        yield "ledger.json", _json(_spent(kept["server"], own=folder / LEDGER))
-    silos = [party for party, one in statements.items() if isinstance(one, dict) and party != SERVER]
+    silos = [party for party, one in statements.items() if isinstance(one, dict)]
     for silo, ledger in zip(silos, kept["silos"], strict=True):
         yield f"{SILOS}/{silo}/{STATEMENT_TEXT}", (statements[silo]["text"] + "\n").encode()
         yield f"{SILOS}/{silo}/{STATEMENT}", _json(statements[silo])
@@ -155,9 +152,7 @@ def _check_over(folder: Path, result: Path, *, remedy: str) -> None:
 
 
 def _spent(ledger: Mapping[str, Any], *, own: Path) -> dict[str, Any]:
-    """What a ledger has to say to others: on which data what was spent, by all that is charged there, and its last
-    hash.
-    """
+    """The public part of a ledger: the data, the spending of all that is charged to it, and its last hash."""
     with RunLedger.from_json(ledger).open(own) as opened:
         tally = opened.verify()
         return {

@@ -1,4 +1,4 @@
-"""The folder of a run, or of a search: what lies where, and how much of it may be handed on.
+"""The folder of a run, or of a search: its files, and the parts that may be handed on.
 
 The lists are those of docs/runs.md and docs/sweep.md, and `incrowd.runs.export` goes by them.
 """
@@ -21,8 +21,6 @@ DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
 EVALUATION, CURVE, LOCK, SILOS, START = "evaluation.json", "curve.png", "run.lock", "silos", "start.safetensors"
 SEARCH, RESULT, TABLE, BEST, RUNS = "search.json", "result.json", "table.csv", "best", "runs"
-SERVER = "the server"
-"""The server's name among those of the silos, none of which may have it."""
 
 Summary = dict[str, Any]
 
@@ -49,7 +47,7 @@ def database_in(folder: Path) -> "closing[Database]":
 
 
 def settings_in(folder: Path) -> Summary:
-    """What the run in a folder was made with.
+    """The settings of the run in a folder.
 
     Edge cases: no run there, one that was never begun: refused, with the remedy.
     """
@@ -66,7 +64,7 @@ def settings_in(folder: Path) -> Summary:
 
 
 def summary_in(folder: Path) -> Summary:
-    """What the run in a folder came to. Edge cases: it is not over: `ConfigError`."""
+    """The summary of the run in a folder. Edge cases: it is not over: `ConfigError`."""
     path = folder / SUMMARY
     if not path.exists():
         raise ConfigError(field="run", value=str(folder), remedy="it is not over: train it to its end")
@@ -74,12 +72,12 @@ def summary_in(folder: Path) -> Summary:
 
 
 def write_payer(folder: Path, ledger: Mapping[str, object]) -> None:
-    """Put down which ledger the run is charged to. It is not among the settings, which others may see."""
+    """Note the ledger that the run is charged to. It is not among the settings, which others may see."""
     _files.write(folder / PAYER, json.dumps(ledger, indent=1))
 
 
 def payer_in(folder: Path) -> Summary:
-    """What `write_payer` put down. Edge cases: it is gone: `DataError`."""
+    """The ledger that `write_payer` noted. Edge cases: it is gone: `DataError`."""
     try:
         return dict(json.loads((folder / PAYER).read_text()))
     except (OSError, ValueError) as error:
@@ -88,7 +86,7 @@ def payer_in(folder: Path) -> Summary:
 
 
 def write_results(folder: Path, claims: Statement | Claims, summary: Summary) -> Summary:
-    """Put down what a run may claim and what came out; the summary is given back with the claims and the folder."""
+    """Write the claims and the result of a run; the summary is returned with the claims and the folder."""
     summary = {**summary, "statement": claims.to_json(), "run": str(folder)}
     _files.write(folder / STATEMENT_TEXT, claims.text() + "\n")
     _files.write(folder / STATEMENT, json.dumps(summary["statement"], indent=1))
@@ -187,7 +185,7 @@ SHOWN = {
               "learning_rate", "loss", "momentum", "optimizer", "physical_batch", "proximal", "shuffle",
               "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
-    "privacy": ("accountant", "clients", "clip", "clip_norm", "cohort", "delta",
+    "privacy": ("accountant", "clip", "clip_norm", "cohort", "delta",
                 "epsilon", "groups", "grow_from", "hardlimit", "noise", "noise_multiplier",
                 "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),
@@ -207,7 +205,7 @@ def shown_settings(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def part(content: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the keys that are there."""
+    """The part of a mapping that has these keys."""
     return {key: content[key] for key in keys if key in content}
 
 

@@ -1,9 +1,8 @@
-"""Which data a run is about: their name and a fingerprint of their content, as the ledger knows them."""
+"""The data that a run is about: their name and a fingerprint of their content, as the ledger knows them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -26,12 +25,12 @@ def identity_of(config: AnyConfig, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
-    every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a client
-    (the column of a table, or how examples were divided) is the identity's `division`.
+    every row. It does not depend on the order of rows, on the file's name, on features or on the model. The division
+    into clients (the column of a table, or how examples were divided) is the identity's `division`.
 
-    Edge cases: data that are declared public and known as somebody's, in whatever unit, raise `LedgerMismatch`. The
-    embedded digits never are. Test examples are declared public by being some: they must not be known as somebody's,
-    nor be rows of those who train (`ConfigError`), whatever their owners are called there.
+    Edge cases: data that are declared public, and have a ledger as private data in any unit, raise `LedgerMismatch`.
+    The embedded digits never are. Test examples are declared public by being some: they must have no ledger as private
+    data, and equal no training row (`ConfigError`), whatever the names of their owners.
     """
     with section("data"):
         return _identity(_source(config, held), config)[0]
@@ -68,8 +67,8 @@ def identity_of_records(config: SiloConfig, held: Clients | None = None) -> Data
 
 
 def declare_public(name: str, examples: Examples, *, remedy: str) -> None:
-    """Examples on which something is measured exactly are public from now on: they are refused where they are known as
-    somebody's (`LedgerMismatch`), and nobody's later.
+    """Examples with exact measurements are public from now on: they are refused if they have a ledger as private data
+    (`LedgerMismatch`), and can have none later.
     """
     home = Home.of_user()
     content = digests_of_examples(examples, key=home.key()).content(home.key())
@@ -86,52 +85,6 @@ class TestRows:
     rows: RowDigests
 
 
-class IdentifiedData(Protocol):
-    """Where examples come from, as a ledger has to know it."""
-
-    @property
-    def name(self) -> str:
-        """What the data are called."""
-        ...
-
-    @property
-    def public(self) -> bool:
-        """Whether they are declared public."""
-        ...
-
-    @property
-    def recognised(self) -> bool:
-        """Whether they can be known again under another name, and so might be somebody's."""
-        ...
-
-    def division(self, unit: str) -> str:
-        """Who is a client, or a silo."""
-        ...
-
-    def rows(self, key: bytes) -> RowDigests:
-        """Every example."""
-        ...
-
-    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
-        """The same of each silo, in the order of their places."""
-        ...
-
-    def test(self, key: bytes) -> TestRows | None:
-        """The examples on which exact figures are measured."""
-        ...
-
-
-def _source(config: AnyConfig, held: Clients | None) -> IdentifiedData:
-    data = config.data
-    if isinstance(data, Table):
-        return _IdentifiedTable(data)
-    if isinstance(data, Parties):
-        return _PartiesElsewhere(data)
-    if isinstance(data, PartitionedData):
-        return _PartitionedExamples(data, config)
-    return _Own(federated_data(config) if held is None else held)
-
-
 @dataclass(frozen=True)
 class _IdentifiedTable:
     """A table's rows, all columns of them."""
@@ -143,10 +96,6 @@ class _IdentifiedTable:
     @property
     def name(self) -> str:
         return str(self._path(self.data.file).resolve()) if self.data.identity is None else self.data.identity
-
-    @property
-    def public(self) -> bool:
-        return self.data.public
 
     def division(self, unit: str) -> str:
         without = "" if self.data.holdout_clients is None else f", {self.data.holdout_clients!r} of them held out"
@@ -177,13 +126,13 @@ class _IdentifiedTable:
 
 @dataclass(frozen=True)
 class _PartiesElsewhere:
-    """Parties whose data nobody here has seen: they are known by the name of the federation alone, whoever joins it or
-    leaves it. What each has given it knows from its own ledger.
+    """Parties with data of their own elsewhere: the name of the federation alone identifies them, whichever join or
+    leave. Each party's ledger knows its disclosures.
     """
 
     data: Parties
 
-    public, recognised = False, False
+    recognised = False
 
     @property
     def name(self) -> str:
@@ -221,10 +170,6 @@ class _PartitionedExamples:
         return self.data.name if isinstance(self.data, DigitsData) else str(mnist_folder(self.data.folder).resolve())
 
     @property
-    def public(self) -> bool:
-        return self.data.public
-
-    @property
     def recognised(self) -> bool:
         return not (self.data.public and isinstance(self.data, DigitsData))  # the digits come with this package
 
@@ -251,7 +196,7 @@ class _PartitionedExamples:
 
 @dataclass(frozen=True)
 class _Own:
-    """Clients that a program, or a function of one's own, gave: their examples, or the rows of a data frame."""
+    """Clients of a program, or of a function: their examples, or the rows of a data frame."""
 
     data: Clients
 
@@ -260,10 +205,6 @@ class _Own:
     @property
     def name(self) -> str:
         return self.data.name or "arrays"
-
-    @property
-    def public(self) -> bool:
-        return self.data.public
 
     def division(self, unit: str) -> str:
         owner = "owner" if self.data.cells is None or self.data.table is None else self.data.table.client
@@ -295,39 +236,53 @@ class _Own:
         return digests_of_cells(cells, self.data.table.features, self.data.table.client, key=key)
 
 
+_Source = _IdentifiedTable | _PartiesElsewhere | _PartitionedExamples | _Own
+
+
+def _source(config: AnyConfig, held: Clients | None) -> _Source:
+    data = config.data
+    if isinstance(data, Table):
+        return _IdentifiedTable(data)
+    if isinstance(data, Parties):
+        return _PartiesElsewhere(data)
+    if isinstance(data, PartitionedData):
+        return _PartitionedExamples(data, config)
+    return _Own(federated_data(config) if held is None else held)
+
+
 def _named(names: list[str], key: bytes) -> RowDigests:
-    """What is known of parties whose rows nobody here has seen."""
+    """Digests of the names of parties whose rows are elsewhere."""
     rows = digests((name.encode() for name in names), key=key)
     return RowDigests(exact=rows, cells=rows, features=rows, owners=np.arange(len(rows)))
 
 
-def _identity(source: IdentifiedData, config: AnyConfig) -> tuple[DataIdentity, RowDigests]:
+def _identity(source: _Source, config: AnyConfig) -> tuple[DataIdentity, RowDigests]:
     """The data of a source as clients', and its rows."""
     key = _key(source)
     rows = source.rows(key)
-    content = rows.content(key) if source.recognised and not source.public else None
+    content = rows.content(key) if source.recognised and not _public(source) else None
     declared = tuple(_declared(source, content))
     for each in declared:
         Home.of_user().check_public(each)
     identity = DataIdentity(
         name=source.name,
-        public=source.public,
+        public=_public(source),
         unit="client",
         division=source.division("client"),
         fingerprint=rows.fingerprint(key),
-        released=config.privacy.released_before and not source.public,
+        released=config.privacy.released_before and not _public(source),
         content=content,
         declared=declared,
     )
     return identity, rows
 
 
-def _declared(source: IdentifiedData, private: Content | None) -> Iterator[Declared]:
-    """What a run on this source declares public, which is not a part of what it protects."""
-    if source.public and not source.recognised:
+def _declared(source: _Source, private: Content | None) -> Iterator[Declared]:
+    """The data that a run on this source declares public."""
+    if _public(source) and not source.recognised:
         return
     key = Home.of_user().key()
-    if source.public:
+    if _public(source):
         names = (source.name, _of_silo(source.name, 1))
         yield Declared(names=names, content=source.rows(key).content(key), remedy=_NOT_PUBLIC)
     test = source.test(key)
@@ -340,8 +295,12 @@ def _declared(source: IdentifiedData, private: Content | None) -> Iterator[Decla
     yield Declared(names=(test.name,), content=content, remedy=f"what is measured on them is shown: {MEASURED}")
 
 
-def _key(source: IdentifiedData) -> bytes:
-    return PUBLIC_KEY if source.public else Home.of_user().key()
+def _public(source: _Source) -> bool:
+    return not isinstance(source, _PartiesElsewhere) and source.data.public
+
+
+def _key(source: _Source) -> bytes:
+    return PUBLIC_KEY if _public(source) else Home.of_user().key()
 
 
 def _of_silo(name: str, place: int) -> str:

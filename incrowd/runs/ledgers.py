@@ -131,10 +131,9 @@ class RunLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class SiloLedgers:
-    """A ledger for each silo, in order, and perhaps the server's; part of the run's settings."""
+    """A ledger for each silo, in order; part of the run's settings."""
 
     silos: tuple[RunLedger, ...]
-    server: RunLedger | None = None
 
     def open(self, folder: Path, names: Sequence[str]) -> Sequence[Ledger]:
         """The ledgers of silos of these names, for writing."""
@@ -142,14 +141,12 @@ class SiloLedgers:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON data."""
-        server = None if self.server is None else self.server.to_json()
-        return {"silos": [each.to_json() for each in self.silos], "server": server}
+        return {"silos": [each.to_json() for each in self.silos]}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "SiloLedgers":
         """The ledgers that `to_json` wrote."""
-        server = None if content["server"] is None else RunLedger.from_json(content["server"])
-        return cls(silos=tuple(map(RunLedger.from_json, content["silos"])), server=server)
+        return cls(silos=tuple(map(RunLedger.from_json, content["silos"])))
 
 
 def own_place(folder: Path, silo: str) -> Path:

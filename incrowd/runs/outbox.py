@@ -34,7 +34,7 @@ class Checkpoints:
     """The last few states of a run, a file each, named after the number of rounds that are behind it.
 
     Guarantee: a file that is there is complete; after `save` returns, it is on disk, and the `keep` newest are kept.
-    Only the user can read them. Those that are not `dated` do not tell how long the rounds between them took.
+    Only the user can read them. Without `dated` the files do not tell the duration of a round.
 
     Edge cases: a newest file that cannot be read is a `DataError` that says what to do; without files, `latest` is
     None.
@@ -102,7 +102,7 @@ class DurableSilo:
     `Silo`).
 
     Edge cases: answers older than the last few are gone, so their rounds count as lost. A ledger that does not know a
-    round that was sent is an old copy, and refused, whichever round is asked for. A disk that is full, or may not be
+    round that was sent is an old copy, and refused in any round. A disk that is full, or may not be
     written to, is a `DataError`, and nothing is spent.
     """
 

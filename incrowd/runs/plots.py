@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that the colour-blind can tell apart (Okabe and Ito)."""
 
-_WHAT_IFS = ("epsilon", "clients", "delta")
-_PANELS = 4
-_TICKS = 8
+_OVER = ("rounds", "epsilon", "clients", "delta", "cohort")
 _INSIDE = 5  # so many names of curves leave room for the curves
 _MARKED = 40  # so many points can be told apart
 _LOOK: dict[Any, Any] = {
@@ -121,62 +119,42 @@ def baseline(summary: Mapping[str, Any]) -> float | None:
         return None if accuracy is None else float(accuracy)
     if found.get("mse") is None or not metrics.get("mse") or summary["loss"] is None:
         return None
-    share = summary["loss"] / metrics["mse"]  # of the squared loss half
+    share = summary["loss"] / metrics["mse"]  # the squared loss is half of it
     return float(share * found["mse"]) if math.isclose(share, 0.5, rel_tol=1e-3) else None
 
 
 def plot_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
-    """The noise-to-signal ratio of the mean that budgets buy, over the rounds planned, or over what else differs.
+    """The noise-to-signal ratio of the mean that budgets buy, over the first quantity with several values.
 
-    There is a curve for each cohort; where epsilon, the number of clients or delta differ, a curve for each of those,
-    and a panel for each cohort.
+    There is a curve for each combination of the others. Plans of one noise have the rounds that it allows instead.
     """
     points = [_point(plan, weights) for plan in plans]
-    if len({point["cohort"] for point in points}) > len({point["share"] for point in points}):
-        points = [point | {"cohort": f"{point['share']:.3g} of the clients"} for point in points]
-    over, up = _over(points), "noise"
-    if not _differ(points, "multiplier") and _differ(points, "rounds"):
-        up = "rounds"  # how many a given noise allows
-    what_ifs = [name for name in _WHAT_IFS if name != over and _differ(points, name)]
-    cohorts = list(dict.fromkeys(point["cohort"] for point in points))
-    panels = cohorts if what_ifs and over != "cohort" and len(cohorts) <= _PANELS else [None]
-    noise = "noise of the mean, in clip bounds" if weights == 1 else f"noise to signal of the mean, {weights:,} weights"
-    with axes(path, columns=len(panels)) as several:
-        for panel, cohort in zip(several, panels, strict=True):
-            shown = [point for point in points if cohort in (None, point["cohort"])]
-            apart = [*what_ifs, *(["cohort"] if cohort is None and over != "cohort" else [])]
-            _plot_plans(panel, shown, (over, up), apart)
-            panel.set_ylabel("rounds" if up == "rounds" else noise)
-            fixed = [_named(name, points[0][name]) for name in _WHAT_IFS if not _differ(points, name)]
-            panel.set_title(", ".join([*fixed, *([] if cohort is None else [_named("cohort", cohort)])]), fontsize=10)
-
-
-def _plot_plans(
-    panel: "Axes", points: Sequence[dict[str, Any]], directions: tuple[str, str], apart: Sequence[str]
-) -> None:
-    over, up = directions
+    differ = [name for name in _OVER if len({point[name] for point in points}) > 1]
+    up = "noise" if "rounds" not in differ or len({point["multiplier"] for point in points}) > 1 else "rounds"
+    over = next((name for name in differ if name != up), "rounds")
+    apart = [name for name in differ if name not in (over, up)]
     curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for point in points:
         curves[", ".join(_named(name, point[name]) for name in apart)].append((point[over], point[up]))
-    for label, curve in curves.items():
-        panel.loglog(*zip(*sorted(curve), strict=True), marker="o", label=label)
-    values = sorted({point[over] for point in points})
-    if len(values) <= _TICKS:
-        panel.set_xticks(values, [f"{value:g}" for value in values])
-        panel.set_xticks([], minor=True)
-    panel.set_xlabel(over)
-    panel.grid(visible=True, which="both", alpha=0.3)
-    if len(curves) > _INSIDE:
-        panel.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    elif apart:
-        panel.legend()
+    noise = "noise of the mean, in clip bounds" if weights == 1 else f"noise to signal of the mean, {weights:,} weights"
+    with axes(path) as (panel,):
+        for label, curve in curves.items():
+            panel.loglog(*zip(*sorted(curve), strict=True), marker="o", label=label)
+        panel.set_xlabel(over)
+        panel.set_ylabel("rounds" if up == "rounds" else noise)
+        panel.grid(visible=True, which="both", alpha=0.3)
+        if len(curves) > _INSIDE:
+            panel.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+        elif apart:
+            panel.legend()
+        fixed = [_named(name, points[0][name]) for name in ("epsilon", "clients", "delta") if name not in differ]
+        panel.set_title(", ".join(fixed), fontsize=10)
 
 
 def _point(plan: Plan, weights: int) -> dict[str, Any]:
     """A plan as a place in the picture."""
     point = row(plan, weights=weights)
     return {name: point[name] for name in ("rounds", "cohort", "delta")} | {
-        "share": point["sampling_prob"],
         "clients": plan.config.members,
         "epsilon": plan.budget.epsilon,
         "noise": point["noise_to_signal"],
@@ -184,20 +162,5 @@ def _point(plan: Plan, weights: int) -> dict[str, Any]:
     }
 
 
-def _over(points: Sequence[dict[str, Any]]) -> str:
-    """The axis: the first quantity with several values where all else is the same, rounds aside."""
-    names = ("rounds", *_WHAT_IFS, "cohort")
-    for name in names:
-        others = [each for each in names if each not in {name, "rounds"}]
-        if len({tuple(point[each] for each in others) for point in points}) < len(points):
-            return name
-    return "rounds"
-
-
-def _differ(points: Sequence[dict[str, Any]], name: str) -> bool:
-    return len({point[name] for point in points}) > 1
-
-
-def _named(name: str, value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, int | float) else value
-    return f"{text} clients" if name == "clients" else f"{name} {text}"
+def _named(name: str, value: float) -> str:
+    return f"{value:g} clients" if name == "clients" else f"{name} {value:g}"

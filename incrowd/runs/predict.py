@@ -41,7 +41,7 @@ from incrowd.runs.sources import section
 INPUT, OUTPUT = "features", "outputs"
 """The name of the one input of an ONNX graph, [examples, ...], and of its one output."""
 
-_OLDEST = 2  # examples: of one alone, torch takes their number for a constant
+_OLDEST = 2  # examples: torch takes a number of 1 for a constant
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -95,7 +95,7 @@ class Result:
 
     @property
     def statement(self) -> str:
-        """The promise: to whom, and its limits."""
+        """The promise, its unit, and its limits."""
         return str(self.summary["statement"]["text"])
 
     @property
@@ -148,8 +148,8 @@ class Result:
         return probabilities(self.outputs(features).astype(np.float64))
 
     def outputs(self, features: Any) -> NDArray[Any]:
-        """The module's outputs for each example: those of an array, or, if it learned from a table, of another one, a
-        file or a data frame, that has the same columns.
+        """The module's outputs for each example of an array. After training on a table, `features` may be another one
+        with the same columns: a file or a data frame.
         """
         if self.table is not None and (isinstance(features, str | Path) or hasattr(features, "itertuples")):
             features = read_features(features, self.table)

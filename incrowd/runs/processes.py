@@ -34,8 +34,8 @@ def side_by_side(
     they see what this one has loaded, and compute with one thread. With one job, or where processes cannot fork, the
     work happens here, too.
 
-    Edge cases: after a task that failed those that have begun come to an end, no other begins, and its error is raised
-    (as `IncrowdError` if it happened in a process), that of the first alone: how many failed may be no one's business.
+    Edge cases: after a failure the tasks that have begun end, no other begins, and the first error is raised (as
+    `IncrowdError` if it happened in a process). The number of failures may be secret.
     An interruption interrupts all.
     """
     _validate.count(jobs=jobs)
@@ -129,7 +129,7 @@ class _Process(Generic[Job]):
 
 
 def _serve(task: Job, work: Callable[[Job], None], pipe: Connection) -> None:
-    """What the process does."""
+    """The work of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # and this is how: as an interruption
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The rounds of a run, whichever unit it protects: each is written down before the next begins."""
+"""The rounds of a run, each of which is written down before the next begins."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +23,9 @@ class RoundLoop:
     """One process's part of the way, from where the run stands to its end.
 
     Guarantee: a round that is part of the model has its row: the row is written before the checkpoint. However the
-    loop ends, by itself, by an error or by its user, its last state is kept and the watchers are told. What is
-    secret of a state lies in `private/`, is there before the state is and as long as that is needed, and is gone from
-    the disk before any result is written.
+    loop ends, by itself, by an error or by its user, its last state is kept and the watchers are told. The secret
+    part of a state lies in `private/`: it is on disk before the state is, as long as that is needed, and gone before
+    any result is written.
 
     Edge cases: two processes cannot be on the way in one folder at a time (`ConfigError`); secrets that cannot be
     removed are a `DataError`, and there is no result.

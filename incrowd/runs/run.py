@@ -79,10 +79,10 @@ class Run:
     Guarantee: every release is in the ledger, whenever and however the process ends, and no ledger exceeds its budget.
     Under seeded randomness a run that was cut off and goes on ends with the same weights, bit for bit, as one that
     never stopped. Under the operating system's randomness a round that was paid for and then cut off is lost, not
-    repeated: it stays paid, and the run goes on with the next; of silos, each loses its own.
+    repeated: it stays paid, and the run goes on with the next; each silo loses its own.
 
     All runs on the same data are charged to one ledger (`incrowd.runs.ledgers`), which has to have room for the whole
-    plan; runs on public data have a ledger each. Of silos, each has one for all runs on its records, and the server one
+    plan; runs on public data have a ledger each. Each silo has one for all runs on its records, and the server one
     for all that protect the same clients; a silo whose budget is spent sends nothing more, and the others go on.
 
     Edge cases: a folder that holds a run, or the ledger of one, is refused for a new run; one without a run cannot go
@@ -206,7 +206,7 @@ class Run:
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again.
 
-        Edge cases: nobody asks the parties of a run whose data are elsewhere: `ConfigError`.
+        Edge cases: parties are asked by `incrowd flower serve` alone: here a `ConfigError`.
         """
         with closing(self.rounds(watchers)) as rounds:
             try:

@@ -62,7 +62,7 @@ class Axis:
     whole: bool = False
 
     def sample(self, stream: Stream) -> str:
-        """A random value: of a span four digits, or a whole number where both ends are whole."""
+        """A random value: four digits in a span, or a whole number if both ends are whole."""
         drawn = stream.bits(1)[0]
         if self.span is None:
             return self.values[int(drawn) % len(self.values)]
@@ -115,7 +115,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
 def drawn(axes: Sequence[Axis], *, count: int, randomness: Randomness) -> list[Point]:
     """Random points, each key drawn for itself; a point that was there before is drawn anew.
 
-    Edge cases: where hardly any point is new, fewer than asked for.
+    Edge cases: fewer points than asked for if hardly any is new.
     """
     _validate.count(random=count)
     _check_keys(axes)
@@ -283,8 +283,8 @@ class Cost:
     Guarantee: `price` bounds what everything that the search shows reveals together: all runs, or, where a random
     number of attempts is made and only the best shown, that one.
 
-    Edge cases: plans under different neighbouring relations have no common price and are refused. Where they have
-    different deltas, the least is the search's.
+    Edge cases: plans under different neighbouring relations have no common price and are refused. The least
+    delta of the plans is the search's.
     """
 
     plans: Sequence[Plan]
@@ -332,7 +332,7 @@ class Cost:
     def budget(self, most: float | None) -> Budget:
         """The budget of the search's ledger: its price, unless it is stated.
 
-        Edge cases: where it costs more than stated, `BudgetExceeded`.
+        Edge cases: a price above the stated budget is a `BudgetExceeded`.
         """
         epsilon = self.price.epsilon
         if most is not None and epsilon > most:
@@ -375,7 +375,7 @@ class Cost:
 
 
 def best_of(rows: Sequence[Summary]) -> int | None:
-    """The place of the row with the highest accuracy (without one, with the least loss); of equals the first.
+    """The place of the row with the highest accuracy (without one, with the least loss); the first of equals.
 
     Edge cases: weights that went astray have no loss and come last; without rows there is no best.
     """

@@ -1,4 +1,4 @@
-"""From a TOML file and `--set key=value` to a `Config`; every error names the key, the value and the remedy."""
+"""TOML files and `--set key=value` as a `Config`; every error names the key, the value and the remedy."""
 
 import json
 import re
@@ -36,8 +36,8 @@ def tables(
     data: Path | str | None = None,
     promise_only: bool = False,
 ) -> dict[str, Any]:
-    """What a file says, with `key=value` overrides and another data folder; without a file, the demonstration, or with
-    `promise_only` of it the data and the budget.
+    """The tables of a file, with `key=value` overrides and another data folder; without a file, the demonstration, or
+    with `promise_only` its data and budget.
 
     An override has the type that TOML gives to its value; a plain word needs no quotes. A relative path in the file is
     seen from the file, one in an override or in `data` from the working directory; the files of a table are seen from
@@ -82,7 +82,7 @@ def parse(settings: Mapping[str, object] | str, kind: type[CommonSections] = Con
 
 
 def settings_of(settings: Mapping[str, Any]) -> AnyConfig:
-    """The same, of whichever unit: `privacy.unit` says who is protected, "client" unless it is given.
+    """The config of the unit that `privacy.unit` names, "client" unless it is given.
 
     Edge cases: as `parse`; no known unit: `ConfigError`.
     """
@@ -91,8 +91,13 @@ def settings_of(settings: Mapping[str, Any]) -> AnyConfig:
 
 def read_back(dump: Mapping[str, Any]) -> AnyConfig:
     """The settings that `model_dump(mode="json")` gave."""
-    text = json.dumps(dump)
-    return parse(text, SiloConfig) if of_records(dump) else parse(text)
+    if not of_records(dump):
+        return parse(json.dumps(dump))
+    privacy = dict(dump["privacy"])
+    if privacy.pop("clients", None) is not None:
+        remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
+        raise ConfigError(field="privacy.clients", value=dump["privacy"]["clients"], remedy=remedy)
+    return parse(json.dumps({**dump, "privacy": privacy}), SiloConfig)
 
 
 def of_records(settings: Mapping[str, Any]) -> bool:
@@ -139,7 +144,7 @@ def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> No
         ("data", "function"),
         ("model", "module"),
         ("features", "module"),
-    ):  # code of one's own lies beside the file
+    ):  # the user's code lies beside the file
         section = settings.get(name)
         if isinstance(section, dict) and key in section:
             section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))

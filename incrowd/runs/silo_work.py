@@ -1,7 +1,7 @@
 """A run that protects the records of silos: by noise of the server, or of each silo on a ledger of its own.
 
-Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`; of public data
-its ledger lies there, too.
+Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`. The ledger
+of public data lies there, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from incrowd.algorithms.counts import Counter, figures
 from incrowd.algorithms.silos import Ask, AskAll
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import ClientTensors, Execution, Model
+from incrowd.learning import ClientTensors, Execution
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records
 from incrowd.privacy.account.accounting import Budget, most_rounds, price
@@ -24,16 +24,16 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Schedule, constant
+from incrowd.privacy.plan.sampling import Schedule, constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims
 from incrowd.runs.build import init_scale_of
-from incrowd.runs.config import LocalRecords, SiloConfig, clip_of
+from incrowd.runs.config import LocalRecords, SiloConfig
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
-from incrowd.runs.folder import LEDGER, SERVER, SILOS, Summary
-from incrowd.runs.identity import identities_of_silos, identity_of, identity_of_records
+from incrowd.runs.folder import SILOS, Summary
+from incrowd.runs.identity import identities_of_silos, identity_of_records
 from incrowd.runs.ledgers import RunLedger, SiloLedgers, own_place
 from incrowd.runs.outbox import Checkpoints, DurableSilo
 from incrowd.runs.round_loop import RoundLoop
@@ -106,12 +106,11 @@ class RecordWork(Silos, LedgerWork):
 class SiloWork(Silos):
     """Silos that noise their own steps. They are asked one after the other, or all `together` elsewhere.
 
-    `clients` is the plan of the second promise, about each silo as a whole. Real parties have no engines here.
+    Real parties have no engines here.
     """
 
     plans: tuple[Plan, ...]
     engines: tuple[RecordEngine, ...]
-    clients: Plan | None
     ledger: SiloLedgers | None = None
     together: AskAll | None = None
 
@@ -154,12 +153,8 @@ class SiloWork(Silos):
             physical_batch=self.config.local.physical_batch,
         )
 
-    def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None, *, label: str = "") -> FedAvg[SiloCohort]:
-        """The federation; the ledger, and the label there, are the server's, where silos are protected as a whole."""
-        private = None
-        if self.clients is not None and ledger is not None:
-            size = self.model.size
-            private = PrivateRun(self.clients, ledger=ledger, randomness=self.randomness, size=size, label=label)
+    def algorithm(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
+        """The federation of silos that are asked like this."""
         by_records = self.config.privacy.weigh == "by records"
         cohort = SiloCohort(
             asks=asks,
@@ -167,7 +162,6 @@ class SiloWork(Silos):
             rounds=self.rounds,
             randomness=self.randomness,
             weights=[float(plan.config.members) for plan in self.plans] if by_records else None,
-            private=private,
             together=self.together,
         )
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
@@ -190,26 +184,11 @@ class SiloWork(Silos):
                     witness=_in(wanted.witness, name, ".witness"),
                 )
             )
-        ledgers = SiloLedgers(silos=tuple(found), server=None if self.clients is None else self._server(folder))
+        ledgers = SiloLedgers(silos=tuple(found))
         with ExitStack() as stack:
             for place, each in enumerate(ledgers.open(folder, self.names) if found else ()):
                 self.silo(place, stack.enter_context(each), label=found[place].label).run.check_room()
         return replace(self, ledger=ledgers)
-
-    def _server(self, folder: Path) -> RunLedger:
-        plan, wanted = self.clients, self.config.privacy
-        assert plan is not None  # noqa: S101 - it was looked at
-        run_ledger = RunLedger.find(
-            identity_of(self.config, self.held),
-            own=folder / LEDGER,
-            budget=plan.budget,
-            relation=plan.relation,
-            path=_in(wanted.ledger, "server"),
-            witness=_in(wanted.witness, "server", ".witness"),
-        )
-        with run_ledger.open(folder / LEDGER) as ledger:
-            ledger.check_room(plan.runs)
-        return run_ledger
 
     def read_ledger(self, content: Mapping[str, Any]) -> Self:
         """The same, charged to the ledgers that `SiloLedgers.to_json` wrote."""
@@ -222,17 +201,12 @@ class SiloWork(Silos):
             raise DataError(f"the run began with {len(self.payer.silos)} silos: put the data back as they were")
         for each, identity in zip(self.payer.silos, identities, strict=True):
             each.check_same(identity)
-        if self.payer.server is not None:
-            self.payer.server.check_same(identity_of(self.config, self.held))
 
     def give_back(self, folder: Path) -> None:
         """No round will follow: the rest of the plans is for others."""
         for place in range(len(self.payer.silos)):
             with self.open_silo(place, folder) as outbox:
                 outbox.silo.run.give_back()
-        if (server := self.payer.server) is not None:
-            with server.open(folder / LEDGER) as ledger:
-                ledger.release_reservation(server.label)
 
     def try_out(self) -> None:
         """Nothing: everything was put together when the silos' plans were made."""
@@ -243,10 +217,7 @@ class SiloWork(Silos):
         with ExitStack() as stack:
             silos = [stack.enter_context(each) for each in self.payer.open(folder, self.names)]
             outboxes = [self._outbox(place, each, folder) for place, each in enumerate(silos)]
-            server = self.payer.server
-            own = None if server is None else stack.enter_context(server.open(folder / LEDGER))
-            asks = tuple(outbox.answer for outbox in outboxes)
-            algorithm = self.algorithm(asks, own, label="" if server is None else server.label)
+            algorithm = self.algorithm(tuple(outbox.answer for outbox in outboxes))
             yield SiloSession(work=self, algorithm=algorithm, outboxes=outboxes)
 
     @contextmanager
@@ -273,14 +244,7 @@ class SiloSession:
     def restored(self, loop: RoundLoop) -> State:
         """The state of the run, as far as the last checkpoint and the ledgers know."""
         paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.run.rounds), default=0)
-        return self._caught_up(loop, loop.start_from(self.algorithm.init(), charged=paid))
-
-    def _caught_up(self, loop: RoundLoop, state: State) -> State:
-        private, repeats = self.algorithm.cohort.private, self.work.randomness.simulated
-        if private is None:
-            return state
-        spent = max(self._spent.values())
-        return loop.caught_up(state, charged=private.next_round, repeats=repeats, epsilon=lambda _: spent)
+        return loop.start_from(self.algorithm.init(), charged=paid)
 
     def rehearse(self, state: State) -> None:
         """Every silo can go on from this state: no silo pays before all are ready."""
@@ -302,11 +266,8 @@ class SiloSession:
         return {"report_by_silo": found}
 
     def claims(self) -> Claims:
-        """The statement of each silo about its records, and of the server about silos as a whole."""
-        statements = {outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes}
-        if (private := self.algorithm.cohort.private) is not None:
-            statements[SERVER] = private.statement()
-        return Claims(by_party=statements)
+        """The statement of each silo about its records."""
+        return Claims(by_party={outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes})
 
     def facts(self, records: Sequence[Record]) -> Summary:
         """The spending of each silo, and which of them had to stop."""
@@ -361,16 +322,15 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloWork:
         remedy = 'models are attacked of silos that noise their own steps: use "party"'
         raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
     parts = Silos.parts(config, given)
-    data, model = parts["data"], parts["model"]
+    data = parts["data"]
     with _named_as_in_the_file():
         plans = _plans(config, parts["declared"])
         for name, plan, records in zip(parts["names"], plans, parts["records"], strict=False):
             plan.check_held(len(records), silo=name)
         _check_report(data, plans)
-        clients = _client_level(config, model, data.clients)
     steps = sum(plan.config.schedule.communications * plan.config.steps for plan in plans)
     engines = _engines(config, parts, config.local, steps)
-    return SiloWork(**parts, plans=plans, engines=engines, clients=clients)
+    return SiloWork(**parts, plans=plans, engines=engines)
 
 
 def _engines(
@@ -396,7 +356,7 @@ def _named_as_in_the_file() -> Iterator[None]:
 
 
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
-    """The public number of records of each silo: the declared one; of public data also the counted one."""
+    """The public number of records of each silo: the declared one, or for public data the counted one."""
     wanted = config.privacy.records
     if wanted is None and data.public:
         return tuple(int(size) for size in data.sizes)
@@ -478,20 +438,6 @@ def _check_report(data: Clients, plans: Sequence[Plan]) -> None:
         raise DataError("report_std counts right labels, and these labels are numbers, not classes: leave it out")
     for plan in plans:
         plan.check_report(data.examples.classes * (data.examples.classes + 1))
-
-
-def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:
-    wanted = config.privacy.clients
-    if wanted is None:
-        return None
-    with section("clients"):
-        plan = PlanConfig(
-            members=silos,
-            schedule=constant(rounds=config.privacy.rounds, cohort=silos),
-            sampling=Everyone,
-            clip=clip_of(wanted.clip, model.parts, silos),
-        )
-        return plan.calibrate(Budget(epsilon=wanted.epsilon, delta=wanted.delta))
 
 
 def _in(folder: str | None, name: str, ending: str = "") -> Path | None:

@@ -121,7 +121,7 @@ def mnist_folder(folder: str | None) -> Path:
 
 
 def enrolled(data: Parties) -> tuple[str, ...]:
-    """The names of the parties whose enrolments lie in the folder, in order; those who have gone keep their places."""
+    """The names of the parties whose enrolments lie in the folder, in order; departed parties keep their places."""
     folder = Path(data.enrolled)
     names = tuple(sorted({path.stem for kind in ("*.pub", "*.gone") for path in folder.glob(kind)}))
     if not names:
@@ -219,8 +219,8 @@ def _in_place_of(data: Parties) -> Clients:
 def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field: str) -> Any:
     """The result of a function of your own, "package:name", imported from a folder.
 
-    Guarantee: where the folder has the module, or what that imports, it is this one, whatever has the same name in
-    another folder that was named before.
+    Guarantee: modules in the folder come first, also for imports of the module, before modules of the same name in
+    folders that were used earlier.
 
     Edge cases: a text of another form, a module or a name that is not there, a call that fails: `ConfigError`, which
     says what was raised.

@@ -71,10 +71,10 @@ _BEFORE = {LOCK, SEARCH + _files.PART}  # files of a search that was cut off at 
 class SearchLedger:
     """The ledger of a search, known by the search's file in its folder.
 
-    Guarantee: whatever the runs release is charged once to the ledger of the data. Runs that are all shown are charged
-    there one by one. A private selection is one charge; what keeps its attempts from being trained twice, in copies of
-    their folders, is a ledger each, in the user's state folder where the data are private. Those are gone when the
-    search is over, and an attempt cannot go on without the search.
+    Guarantee: every release of the runs is charged once to the ledger of the data. Runs that are all shown are charged
+    there one by one. A private selection is one charge; each attempt has a ledger, in the user's state folder if the
+    data are private, so that copies of its folder are not trained again. These ledgers are gone when the search is
+    over, and an attempt cannot go on without the search.
     """
 
     search: Search
@@ -158,7 +158,7 @@ class SearchLedger:
                 ledger.charge(event, reservation=self._own[0].label, note={"run": 0}, randomness=source)
 
     def of_run(self, number: int, plan: Plan, folder: Path) -> RunLedger | None:
-        """What a run is charged to; None where it has a ledger of its own, as in a rehearsal."""
+        """The ledger of a run; None where it has a ledger of its own, as in a rehearsal."""
         if not self._own:
             return None
         own = self._own[0]
@@ -181,7 +181,7 @@ class SearchLedger:
             _files.undate(self._attempts(own.label).parent)
 
     def _promises(self, own: RunLedger) -> dict[str, list[RepeatedEvent]]:
-        """What is reserved, by label."""
+        """The reserved events, by label."""
         if self.search.select == "private":
             return {own.label: self.cost.events}
         return {own.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
@@ -226,15 +226,14 @@ class Sweep:
     Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.ledgers`) before the first
     run trains, and each release charged there first: every run's under a label of its own, or, where only the best is
     shown, the one event of the selection. A search that was cut off goes on where it stopped, with the same ledger, and
-    trains no run twice, nor does a copy of its folder. Where only the best is shown, the number of runs follows the law
-    that was priced, and what is left, said or dated is the same whatever the number was; there is a result only when
-    nothing of the others is left.
+    trains no run twice, nor does a copy of its folder. If only the best is shown, the number of runs follows the priced
+    law; files, messages and dates do not depend on the number; and the result comes when all other runs are gone.
 
     Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
     the same folder. A run that was paid for and is gone is not trained again. A random number of runs may be 0 under
     the Poisson law: then there is no best, and the price is paid all the same. A rehearsal (`select` is "public") needs
-    data that are declared public; runs on private data have to be about the same data and clients. What cannot be
-    removed of the attempts is a `DataError`, and the same search goes on from there.
+    data that are declared public; runs on private data have to be about the same data and clients. Attempts that
+    cannot be removed are a `DataError`, and the same search goes on from there.
     """
 
     search: Search
@@ -246,7 +245,7 @@ class Sweep:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the search is."""
+        """The folder of the search."""
         if self.out is not None:
             return Path(self.out).resolve()
         text = json.dumps(self.search.to_json(), sort_keys=True)
@@ -271,7 +270,7 @@ class Sweep:
 
     @cached_property
     def cost(self) -> Cost:
-        """What the search costs."""
+        """The price of the search."""
         return Cost(plans=self.plans, select=self.search.select, repetitions=self.search.repetitions)
 
     @read_once()
@@ -339,7 +338,7 @@ class Sweep:
         return tasks
 
     def _begin(self, task: SearchRun) -> None:
-        """Make or open the run, which pays for itself; those of a private selection are open and paid for."""
+        """Make or open the run, which pays for itself; the runs of a private selection are open and paid for."""
         if not self.secret:
             self._open[task.number] = self._run(task, paid=self._ledger[0].charged(task.number))
 

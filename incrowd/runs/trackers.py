@@ -55,8 +55,8 @@ class _Quiet:
 
 
 @dataclass
-class _LinesOfFile(_Quiet):
-    """A file with a line for each round. A run that goes on leaves out the rounds that are done again."""
+class _JsonLines(_Quiet):
+    """A JSON object a line, one for each round. A run that goes on leaves out the rounds that are done again."""
 
     path: Path
     header = ""
@@ -71,24 +71,19 @@ class _LinesOfFile(_Quiet):
         return json.dumps(record.to_json()) + "\n"
 
 
-class JsonLines(_LinesOfFile):
-    """A JSON object a line, one for each round."""
-
-
-class Csv(_LinesOfFile):
+class _Csv(_JsonLines):
     """A table with a row for each round, without the columns for simulations and single silos."""
 
     header = ",".join(_COLUMNS) + "\n"
 
     def line(self, record: Record) -> str:
-        """The row of a round."""
         line = StringIO()
         csv.writer(line, lineterminator="\n").writerow([getattr(record, name) for name in _COLUMNS])
         return line.getvalue()
 
 
 @dataclass
-class TensorBoard:
+class _TensorBoard:
     """Curves for TensorBoard, in a folder."""
 
     folder: Path
@@ -98,7 +93,6 @@ class TensorBoard:
         self._make = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
         _files.folder(self.folder)
         self._writer = self._make(str(self.folder), purge_step=len(past))
         self._writer.add_text("settings", json.dumps(settings, indent=1), 0)
@@ -106,17 +100,15 @@ class TensorBoard:
         _files.close_to_others(self.folder)
 
     def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
         for name, value in _numbers(record).items():
             self._writer.add_scalar(name, value, record.round)
 
     def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
         self._writer.close()
 
 
 @dataclass
-class MLflow:
+class _MLflow:
     """A run in MLflow, wherever its environment says that it tracks; one that goes on is a new run there."""
 
     name: str
@@ -125,23 +117,20 @@ class MLflow:
         self._mlflow = _imported("mlflow", "mlflow")
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
         self._mlflow.start_run(run_name=self.name)
         self._mlflow.log_dict(dict(settings), "settings.json")
 
     def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
         self._mlflow.log_metrics(_numbers(record), step=record.round)
 
     def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
         if summary is not None:
             self._mlflow.log_dict(dict(summary), "summary.json")
         self._mlflow.end_run("FINISHED" if summary is not None else "KILLED")
 
 
 @dataclass
-class WandB:
+class _WandB:
     """A run in Weights & Biases, as its environment says; one that goes on is a new run there."""
 
     name: str
@@ -150,21 +139,18 @@ class WandB:
         self._wandb = _imported("wandb", "wandb")
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
         self._run = self._wandb.init(name=self.name, config=dict(settings), save_code=False)
 
     def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
         self._run.log(_numbers(record), step=record.round)
 
     def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
         self._run.summary.update(dict(summary or {}))
         self._run.finish(exit_code=int(summary is None))
 
 
 @dataclass
-class AtTheEnd:
+class _AtTheEnd:
     """Another tracker, which hears all of a run at once when the run is over.
 
     It is for trackers that note the time of what they hear, or send it on: the duration of a round is public in
@@ -176,15 +162,12 @@ class AtTheEnd:
     _records: list[Record] = field(default_factory=list, init=False)
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
         self._settings, self._records = settings, list(past)
 
     def round(self, record: Record) -> None:
-        """See `Tracker.round`."""
         self._records.append(record)
 
     def end(self, summary: Facts | None) -> None:
-        """See `Tracker.end`."""
         if summary is None:
             return
         self.tracker.start(self._settings, [])
@@ -194,11 +177,11 @@ class AtTheEnd:
 
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
-    "csv": lambda folder: Csv(folder / "rounds.csv"),
-    "jsonl": lambda folder: JsonLines(folder / "rounds.jsonl"),
-    "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
-    "mlflow": lambda folder: MLflow(folder.name),
-    "wandb": lambda folder: WandB(folder.name),
+    "csv": lambda folder: _Csv(folder / "rounds.csv"),
+    "jsonl": lambda folder: _JsonLines(folder / "rounds.jsonl"),
+    "tensorboard": lambda folder: _TensorBoard(folder / "tensorboard"),
+    "mlflow": lambda folder: _MLflow(folder.name),
+    "wandb": lambda folder: _WandB(folder.name),
 }
 """The trackers by the names that configuration files use, for a run in a folder."""
 
@@ -206,12 +189,14 @@ _WITH_A_CLOCK = ("tensorboard", "mlflow", "wandb")
 
 
 def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tracker]:
-    """The named trackers; those that know what time it is hear of a run that is no simulation when it is over.
+    """The named trackers. A tracker with a clock hears of a run that is no simulation when it is over.
 
     Edge cases: one whose package is not installed is a `ConfigError`.
     """
     made = {name: TRACKERS[name](folder) for name in names}
-    return [AtTheEnd(tracker) if name in _WITH_A_CLOCK and not simulated else tracker for name, tracker in made.items()]
+    return [
+        _AtTheEnd(tracker) if name in _WITH_A_CLOCK and not simulated else tracker for name, tracker in made.items()
+    ]
 
 
 def _imported(module: str, package: str) -> Any:

@@ -78,8 +78,8 @@ class SpentSoFar:
     """An upper bound on the epsilon of a plan's first rounds, at the budget's delta.
 
     Guarantee: never below what these rounds cost, never above the price of the whole plan, and exactly that after the
-    last round. Where everyone takes part in every round the bound is exact (GDP); elsewhere it is by RDP, which takes
-    well under a millisecond where the tight figure takes most of a second.
+    last round. The bound is exact (GDP) if everyone takes part in every round; otherwise it is by RDP, which takes well
+    under a millisecond, while the tight figure takes most of a second.
 
     Edge cases: before the first round 0.
     """
@@ -322,7 +322,7 @@ def assemble(
     A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are `data`, which are
     then those of this config with its features.
 
-    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
     """
     with section("privacy"):
         _validate.non_negative(room=config.privacy.room)

@@ -90,13 +90,6 @@ def test_who_is_out_is_not_trained_on() -> None:
     assert left.plans == targets.federation.plans  # nothing that is public follows from who is out
 
 
-@pytest.mark.slow
-def test_silos_that_are_hidden_as_a_whole_are_tried_too() -> None:
-    federation = silos(clients={"epsilon": 50.0, "delta": 1e-3})
-    assert federation.clients is not None
-    assert all(one.holds for one in record_membership(federation, models=4, seed=1))
-
-
 def test_private_records_are_not_looked_at() -> None:
     federation = silos()
     secret = replace(federation, data=replace(federation.data, public=False))

@@ -34,8 +34,6 @@ from tests.runs.test_silo_run import rows as rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CLIENTS = "privacy.clients={epsilon=50, delta=1e-3, clip={kind='fixed', clip_norm=1.0}}"
-
 
 def weights(folder: Path) -> dict[str, list[float]]:
     return {name: array.tolist() for name, array in load_file(folder / "model.safetensors").items()}

@@ -35,8 +35,8 @@ from incrowd.runs.run import Run
 from incrowd.settings import Descent
 from tests.algorithms import silos as small
 from tests.flower.nodes import PlainLine
-from tests.flower.silo_parties import KEYS, NAMES, SERVER, Hospitals, federation_of
-from tests.flower.test_silo_party import CLIENTS, opened, rows, weights
+from tests.flower.silo_parties import KEYS, SERVER, Hospitals, federation_of
+from tests.flower.test_silo_party import opened, rows, weights
 from tests.runs.test_silo_run import standings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -77,9 +77,8 @@ def changed(hospitals: Hospitals, change: Callable[[bytes, int], bytes], *, plac
     return PlainLine({**line.nodes, 10 + place: answer})
 
 
-@pytest.mark.parametrize("clients", [(), (CLIENTS,)], ids=["records", "clients too"])
-def test_a_silo_that_is_silent_is_absent_for_that_round_alone(clients: tuple[str, ...], tmp_path: Path) -> None:
-    hospitals = Hospitals(tmp_path / "parties", federation_of(*clients))
+def test_a_silo_that_is_silent_is_absent_for_that_round_alone(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path / "parties", federation_of())
     hospitals.accept()
     whole = hospitals.line()
 
@@ -101,19 +100,6 @@ def test_a_silo_that_is_silent_is_absent_for_that_round_alone(clients: tuple[str
     assert UNSAID in " ".join(gone["statement"]["silo-2"]["caveats"])
     assert UNSAID not in " ".join(gone["statement"]["silo-1"]["caveats"])
     assert other.charged(1) == []
-
-
-def test_with_a_promise_to_clients_the_denominator_stays_the_plans(tmp_path: Path) -> None:
-    hospitals = Hospitals(tmp_path / "parties", federation_of("privacy.clients={epsilon=1e6, delta=1e-3}"))
-    run = hospitals.run(tmp_path / "run")
-    update = np.ones(hospitals.offer.size)
-    answers = [Answer(silo=name, round=0, epsilon=1.0, update=update) for name in NAMES[:2]]
-    answers.append(Answer(silo=NAMES[2], round=0, epsilon=0.0, absence="no answer"))
-    with run.work.open(run.folder) as session:
-        assert isinstance(session.algorithm.cohort, SiloCohort)
-        mean = session.algorithm.cohort.combined(session.algorithm.init(), answers).mean
-    assert mean is not None
-    assert np.linalg.norm(mean) == pytest.approx(2 / 3, rel=0.05)  # each is clipped to a norm of 1
 
 
 ODD: dict[str, Callable[[Floats], Floats]] = {
@@ -161,11 +147,10 @@ def test_nothing_of_a_silo_counts_that_it_has_not_signed_for_this_round(hospital
 
 
 @pytest.mark.parametrize("seeds", [True, False], ids=["seeded", "earnest"])
-@pytest.mark.parametrize("clients", [(), (CLIENTS,)], ids=["records", "clients too"])
 def test_a_server_that_is_killed_asks_the_same_again_and_nobody_pays_twice(
-    clients: tuple[str, ...], seeds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seeds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hospitals = Hospitals(tmp_path / "parties", federation_of(*clients, seeded=seeds))
+    hospitals = Hospitals(tmp_path / "parties", federation_of(seeded=seeds))
     hospitals.accept()
 
     class Killed(BaseException): ...

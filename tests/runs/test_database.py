@@ -64,10 +64,7 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
     store.close()
     monkeypatch.setattr(database, "MIGRATIONS", list(database.MIGRATIONS))
 
-    @database.migration
-    def _notes(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE notes (text TEXT)")
-
+    database.MIGRATIONS.append(("CREATE TABLE notes (text TEXT)",))
     store = Database(path)
     assert store.rounds() == [RECORD]
     store.close()
@@ -80,11 +77,7 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "MIGRATIONS", list(database.MIGRATIONS))
 
-    @database.migration
-    def _broken(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE half (text TEXT)")
-        connection.execute("no such statement")
-
+    database.MIGRATIONS.append(("CREATE TABLE half (text TEXT)", "no such statement"))
     with pytest.raises(DataError, match="syntax error"):
         Database(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -69,7 +69,6 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_no_ledger(incrowd: Command
     assert found["would_be_left"] == pytest.approx(0, abs=0.01)
     assert found["seconds"] > 0
     assert found["memory_mb"] > 50
-    assert found["expected"]["highest"] > found["expected"]["lowest"] - 0.1
     assert (ledgers(), (tmp_path / "out").exists()) == ((), False)
 
 

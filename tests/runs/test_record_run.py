@@ -147,7 +147,6 @@ def test_the_front_door_takes_declared_records_and_keeps_one_budget(tmp_path: Pa
         ("privacy.report_std=3", "privacy.report_std"),
         ("privacy.noise_multiplier=3", "privacy.noise_multiplier"),
         ("privacy.weigh='by records'", "privacy.weigh"),
-        ("privacy.clients={epsilon=1, delta=1e-3}", "privacy.clients"),
         ("local={learning_rate=2}", "local.learning_rate"),
         ("local={momentum=0.5}", "local.momentum"),
         ("local={epochs=3}", "local.epochs"),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import incrowd
-from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.errors import BudgetExceeded
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -81,12 +81,6 @@ def test_in_earnest_a_report_that_was_charged_and_lost_stays_lost(folder: Path) 
     assert summary["report_by_silo"]["north"] is None
     assert summary["report_by_silo"]["south"] is not None
     assert all(epsilon <= 8.0 for epsilon in summary["epsilon_by_silo"].values())
-
-
-def test_silos_that_are_hidden_as_a_whole_cannot_tell_of_themselves() -> None:
-    clients = {"epsilon": 1.0, "delta": 1e-3}
-    with pytest.raises(ConfigError, match=r"privacy\.report_std = 3\.0: a silo that tells of itself is not hidden"):
-        incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, clients=clients, report_std=3.0)  # type: ignore[arg-type]  # as in TOML
 
 
 def test_a_report_that_no_budget_could_pay_for_is_refused_before_anything_is_written(folder: Path) -> None:
