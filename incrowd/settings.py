@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from incrowd import _extensions, _validate
 from incrowd.errors import ConfigError
@@ -33,6 +33,7 @@ _REMEDIES = {
     "greater_than_equal": "give a whole number of at least 1",
     "int_type": "give a whole number",
     "missing": "it has no default: state it",
+    "model_attributes_type": "it is a section: give keys in it",
     "model_type": "it is a section: give keys in it",
     "string_type": "give a text in quotes",
     "tuple_type": "give a list",
@@ -190,15 +191,15 @@ class ServerOptimizer(Section):
         return self.average == "tail" and round >= rounds // 2
 
 
-def tag(key: str, default: str, *, own: str | None = None) -> Discriminator:
-    """Choose one of several sections: the one that `key` names, or `own` where that is a key."""
+def tagged(union: Any, key: str, default: str, *, own: str | None = None) -> Any:
+    """One of several sections: the one that `key` names, `own` if that is a key, or the default."""
 
-    def tag_of(value: Any) -> str:
-        if isinstance(value, Mapping):
-            return str(value.get(key, own if own in value else default))
-        return str(getattr(value, key, default))
+    def named(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {**value, key: str(value.get(key, own if own in value else default))}
 
-    return Discriminator(tag_of)
+    return Annotated[union, BeforeValidator(named), Field(discriminator=key)]
 
 
 def explained(error: ValidationError, kind: type[BaseModel]) -> ConfigError:

@@ -8,7 +8,7 @@ sections `data` and `features`, `incrowd.settings` those that learning reads. Pa
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import BeforeValidator, Field
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
@@ -34,7 +34,7 @@ from incrowd.settings import (
     Range,
     Section,
     ServerOptimizer,
-    tag,
+    tagged,
 )
 
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow", "wandb"]
@@ -88,14 +88,7 @@ class FunctionModel(Section):
     folder: str | None = None
 
 
-ModelSection = Annotated[
-    Annotated[LinearSection, Tag("linear")]
-    | Annotated[MlpSection, Tag("mlp")]
-    | Annotated[CnnSection, Tag("cnn")]
-    | Annotated[FunctionModel, Tag("module")]
-    | Annotated[GivenModel, Tag("given")],
-    tag("kind", "linear", own="module"),
-]
+AnyModel = LinearSection | MlpSection | CnnSection | FunctionModel | GivenModel
 
 
 class NormalisedSection(Section):
@@ -172,22 +165,22 @@ def _clip_section(value: Any) -> Any:
     return value
 
 
-ClipSection = Annotated[
-    Annotated[NormalisedSection, Tag("normalised")]
-    | Annotated[FixedSection, Tag("fixed")]
-    | Annotated[PerLayerSection, Tag("per-layer")]
-    | Annotated[ElementwiseSection, Tag("elementwise")]
-    | Annotated[QuantileSection, Tag("quantile")]
-    | Annotated[MedianSection, Tag("median")]
-    | Annotated[ThirdPartySection, Tag("third-party")],
-    tag("kind", "normalised"),
-    BeforeValidator(_clip_section),
-]
+_Sections = (
+    NormalisedSection
+    | FixedSection
+    | PerLayerSection
+    | ElementwiseSection
+    | QuantileSection
+    | MedianSection
+    | ThirdPartySection
+)
 if TYPE_CHECKING:
     _Clips = FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip | ThirdPartyClip
-    AnyClip = ClipSection | _Clips
+    AnyClip = _Sections | _Clips
+    ModelSection = AnyModel
 else:
-    AnyClip = ClipSection
+    AnyClip = Annotated[tagged(_Sections, "kind", "normalised"), BeforeValidator(_clip_section)]
+    ModelSection = tagged(AnyModel, "kind", "linear", own="module")
 
 
 def clip_of(wanted: Any, parts: tuple[int, ...], cohort: float) -> Clip | MedianClip:

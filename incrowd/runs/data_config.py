@@ -1,16 +1,16 @@
 """The data and what a model sees of them: the sections `data` and `features` of the settings."""
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import Field
 
 from incrowd.data import Column, Columns, Reading, TestClients
 from incrowd.data.clients import MEASURED
 from incrowd.data.columns import BLANK
 from incrowd.data.reading import MISSING
 from incrowd.errors import ConfigError
-from incrowd.settings import Counts, Range, Section, Words, tag
+from incrowd.settings import Counts, Range, Section, Words, tagged
 
 NEVER_COUNTED = (
     "how many clients private data have is never counted: state a public number that they do not exceed, say "
@@ -222,15 +222,11 @@ class FunctionData(Section):
     folder: str | None = None
 
 
-DataSection = Annotated[
-    Annotated[DigitsData, Tag("digits")]
-    | Annotated[MnistData, Tag("mnist")]
-    | Annotated[Table, Tag("table")]
-    | Annotated[Parties, Tag("parties")]
-    | Annotated[FunctionData, Tag("function")]
-    | Annotated[GivenData, Tag("given")],
-    tag("name", "digits", own="function"),
-]
+AnyData = DigitsData | MnistData | Table | Parties | FunctionData | GivenData
+if TYPE_CHECKING:
+    DataSection = AnyData
+else:
+    DataSection = tagged(AnyData, "name", "digits", own="function")
 
 
 class _Features(Section):
@@ -334,14 +330,7 @@ AnyFeatures = (
     | TokenFeatures
     | ModuleFeatures
 )
-FeaturesSection = Annotated[
-    Annotated[NoFeatures, Tag("none")]
-    | Annotated[UnitFeatures, Tag("unit")]
-    | Annotated[EnergyFeatures, Tag("energies")]
-    | Annotated[PictureFeatures, Tag("pictures")]
-    | Annotated[TableFeatures, Tag("table")]
-    | Annotated[TextFeatures, Tag("text")]
-    | Annotated[TokenFeatures, Tag("tokens")]
-    | Annotated[ModuleFeatures, Tag("module")],
-    tag("name", "none", own="module"),
-]
+if TYPE_CHECKING:
+    FeaturesSection = AnyFeatures
+else:
+    FeaturesSection = tagged(AnyFeatures, "name", "none", own="module")

@@ -1,17 +1,4 @@
-"""The parts of a run, or of a search, that may be handed on, in a folder of their own: an allow-list.
-
-| file                             | holds                                                                       |
-| -------------------------------- | --------------------------------------------------------------------------- |
-| `model.safetensors`, `curve.png` | as they are                                                                 |
-| `model.onnx`                     | the model as ONNX, where that is asked for                                  |
-| `evaluation.json`                | as it is                                                                    |
-| `statement.txt`, `.json`         | as they are                                                                 |
-| `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
-| `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
-| `ledger.json`                    | what was spent on which data, event by event, without times                 |
-| `silos/NAME/...`                 | what a silo may show: its statement and its ledger                          |
-| `result.json`, `table.csv`       | of a search: what it shows, with the models in `runs/` or `best/`           |
-"""
+"""The parts of a run, or of a search, that may be handed on, in a folder of their own: an allow-list."""
 
 import csv
 import json

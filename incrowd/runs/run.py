@@ -1,18 +1,4 @@
-"""A run in a folder, from its settings to its result.
-
-| file                              | holds                                                   |
-| --------------------------------- | ------------------------------------------------------- |
-| `run.sqlite`                      | the settings and a row for each round                   |
-| `ledger.json`                     | which ledger is charged, for which data; not for others |
-| `ledger.sqlite`, its `.witness`   | that ledger, of public data; others have theirs outside |
-| `checkpoints/`                    | the last states                                         |
-| `model.safetensors`               | the released model, in torch's names and shapes         |
-| `statement.txt`, `statement.json` | the promise                                             |
-| `start.safetensors`               | the weights that a module of your own began with        |
-| `silos/`                          | the answers of each silo, where records are protected   |
-| `evaluation.json`                 | how good it is on the clients' own examples             |
-| `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds        |
-"""
+"""A run in a folder, from its settings to its result; `incrowd.runs.folder` lists the files."""
 
 import json
 import math

@@ -1,14 +1,4 @@
-"""A search in a folder: its ledger, runs side by side, their price together, the best of them.
-
-| file                       | holds                                                                        |
-| -------------------------- | ---------------------------------------------------------------------------- |
-| `search.json`              | what is searched; the same search goes on here, another one is refused       |
-| `ledger.sqlite`            | what the search has spent; only of public data, others have theirs outside   |
-| `runs/0000`, `runs/0001`   | a run each                                                                   |
-| `private/`                 | where only the best is shown: the attempts, as long as the search goes on    |
-| `best/`                    | where only the best is shown: its model, its statement, its summary          |
-| `result.json`, `table.csv` | the result                                                                   |
-"""
+"""A search in a folder: its ledger, runs side by side, their price together, the best of them."""
 
 import hashlib
 import json
