@@ -32,16 +32,10 @@ LARGE = 100.0
 LOPSIDED = 0.8
 """A class with at least this share of the examples makes accuracy tell little."""
 
-UNEVEN = 1.5
-"""A class with so many times its even share makes accuracy tell little."""
+UNEVEN = 1.5  # times its even share: such a class, too, makes accuracy tell little
+DIVERGED = 10.0  # times the smallest loss: training has diverged
+ERRORS = 2.0  # standard errors above the baseline: a model has learned something
 
-DIVERGED = 10.0
-"""The ratio of the last to the smallest loss from which on training has diverged."""
-
-ERRORS = 2.0
-"""A model has learned something if it is so many standard errors above the baseline."""
-
-_LOOKED_AT = 1000
 _NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "r2": "R²"}
 _BASELINES = {
     "accuracy": "always saying the most frequent class",
@@ -127,7 +121,7 @@ def _of_columns(work: LedgerWork | SiloWork) -> Iterator[str]:
 
 def _of_examples(work: LedgerWork | SiloWork, test: Examples) -> Iterator[str]:
     """Large numbers, and a class so frequent that its constant prediction looks good, in public test examples."""
-    values = test.values(slice(0, _LOOKED_AT))
+    values = test.values(slice(0, 1000))
     if work.data.table is None and isinstance(values, np.ndarray) and values.dtype.kind == "f":
         largest = float(np.abs(values).max(initial=0.0))
         if largest > LARGE:

@@ -128,7 +128,6 @@ class Recipe:
     """A way to learn: `settings` turns public facts into tables of settings."""
 
     name: str
-    prior: str
     settings: Callable[[Outline], Tables]
 
 
@@ -172,15 +171,7 @@ def text(facts: Outline) -> Tables:
     return _linear(facts, features)
 
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(name="general", prior="nothing", settings=general),
-        Recipe(name="images", prior="pictures look like made-up ones", settings=images),
-        Recipe(name="tables", prior="what is stated of the columns", settings=tables),
-        Recipe(name="text", prior="examples are texts", settings=text),
-    )
-}
+RECIPES = {each.__name__: Recipe(name=each.__name__, settings=each) for each in (general, images, tables, text)}
 
 
 def _linear(facts: Outline, features: dict[str, Any]) -> Tables:

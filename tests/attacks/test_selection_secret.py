@@ -134,7 +134,7 @@ def test_control_the_runs_of_a_search_that_shows_all_are_seen(folder: Path) -> N
     assert found == [(2, 1), (4, 3)]
 
 
-@pytest.mark.parametrize("name", ["csv", "jsonl", "tensorboard", "mlflow"])
+@pytest.mark.parametrize("name", ["csv", "jsonl", "tensorboard", "mlflow", "wandb"])
 def test_a_tracker_that_would_be_told_of_all_attempts_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.trackers = .*leave them out"):
         Sweep(search=selection(f'run.trackers=["{name}"]'), out=folder / "search").run(jobs=1)

@@ -3,10 +3,20 @@ import math
 from typing import Any
 
 import pytest
+from dp_accounting import DpEvent
 
-from incrowd.errors import ConfigError
+from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.selection import Repetitions
-from incrowd.runs.search import Search, axis
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Schedule, Step, constant
+from incrowd.privacy.statement import FORGOTTEN, MEDIAN, SIMULATION
+from incrowd.runs.folder import Summary
+from incrowd.runs.search import HASTE, ON_TEST, PUBLIC, Cost, Search, axis, best_of, grid, ranked
+from incrowd.runs.settings import load
 
 BASE = ("model={kind='linear'}", "features={name='none'}", "data.clients=12", "privacy.rounds=2")
 
@@ -71,3 +81,136 @@ def test_a_point_that_is_no_config_is_refused_by_its_key() -> None:
         _ = search("local.epoch=1,2").candidates
     with pytest.raises(ConfigError, match=r"local\.epochs"):
         _ = search("local.epochs=1,many").candidates
+
+
+DELTA = 1e-4
+
+
+def plan(rounds: int = 4, *, epsilon: float = 2.0, delta: float = DELTA) -> Plan:
+    config = PlanConfig(members=50, schedule=constant(rounds=rounds, cohort=50), sampling=Everyone)
+    return config.calibrate(Budget(epsilon=epsilon, delta=delta))
+
+
+def fixed_size(cohort: float) -> Plan:
+    """With noise as it is, which need not be searched for."""
+    schedule = Schedule((Step(rounds=2, cohort=cohort, noise_multiplier=2.0),))
+    config = PlanConfig(members=50, schedule=schedule, sampling=FixedSize)
+    return config.plan(Budget(epsilon=20.0, delta=DELTA))
+
+
+def cost(*plans: Plan, **wanted: Any) -> Cost:
+    return Cost(plans=plans, **{"select": "all"} | wanted)
+
+
+def epsilon(*events: DpEvent) -> float:
+    return price(compose([(event, 1) for event in events]), delta=DELTA, relation=Relation.ADD_OR_REMOVE_ONE).epsilon
+
+
+def test_all_runs_that_are_shown_are_charged() -> None:
+    plans = [plan(4), plan(9), plan(4, epsilon=1.0)]
+    found = cost(*plans)
+    assert [event for event, _ in found.events] == [compose(each.runs) for each in plans]
+    assert found.price.epsilon == pytest.approx(epsilon(*(each.event for each in plans)))
+    # Gaussian releases about everyone: the sum of the squares of 1/z, and so the exact figure.
+    assert found.price.epsilon > 2.0
+    assert found.price.accountant == "GDP"
+
+
+def test_the_selection_is_one_event_over_all_settings() -> None:
+    plans, law = [plan(4), plan(9, epsilon=1.0)], Repetitions(mean=6.0)
+    found = cost(*plans, select="private", repetitions=law)
+    ((event, count),) = found.events
+    assert (event, count) == (law.event([each.event for each in plans]), 1)
+    assert plans[0].price.epsilon < found.price.epsilon < epsilon(*[plans[0].event] * 6)
+    # A law over the dearest alone costs no more than one over both.
+    dearest = cost(plans[0], select="private", repetitions=law).price.epsilon
+    assert found.price.epsilon >= dearest
+    assert found.holds()["selected"].endswith("differentially private")
+    assert "must stay secret" in found.holds()["shown"]
+
+
+def test_nothing_is_charged_for_public_examples_and_what_it_would_cost_is_said() -> None:
+    found = cost(plan(4), plan(9), select="public")
+    assert found.events == []
+    assert found.price.epsilon == 0
+    assert found.prices["every_candidate"] == pytest.approx(cost(plan(4), plan(9)).price.epsilon)
+    assert PUBLIC in found.holds()["selected"]
+
+
+def test_the_search_s_delta_is_the_least_and_its_relation_is_one() -> None:
+    assert cost(plan(delta=1e-4), plan(delta=1e-5)).delta == 1e-5
+    fixed = fixed_size(10), fixed_size(20)
+    with pytest.raises(ConfigError, match="search each sampling for itself"):
+        cost(plan(), fixed[0])
+    assert cost(*fixed).relation is Relation.REPLACE_ONE
+    assert cost(*fixed).price.epsilon > max(each.price.epsilon for each in fixed)
+
+
+def test_a_budget_is_kept_or_the_search_refused() -> None:
+    found = cost(plan(4), plan(9))
+    assert found.budget(None) == Budget(epsilon=found.price.epsilon, delta=DELTA)
+    assert found.budget(9.0) == Budget(epsilon=9.0, delta=DELTA)
+    with pytest.raises(BudgetExceeded, match="search less"):
+        found.budget(2.5)
+
+
+def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:
+    plans = [plan(4), plan(9)]
+    whole = cost(*plans)
+    ledger = Ledger.in_memory(budget=Budget(epsilon=100.0, delta=DELTA), relation=whole.relation)
+    for number, (event, _) in enumerate(whole.events):
+        ledger.charge(event, randomness=SeededRandomness(0) if number else SystemRandomness())
+    shown = whole.statement(ledger, own=2, on_test=False)
+    assert shown.epsilon == pytest.approx(whole.price.epsilon)
+    assert shown.caveats == (SIMULATION, FORGOTTEN)
+    assert "every run, of 2 settings" in shown.sampler
+    assert set(plans[0].statement(ledger, own=2).assumed) < set(shown.assumed)
+    assert HASTE not in shown.not_covered
+    law = Repetitions(mean=3.0)
+    selected = cost(*plans, select="private", repetitions=law).statement(ledger, own=2, on_test=True)
+    assert selected.caveats == (SIMULATION, FORGOTTEN, ON_TEST)
+    assert HASTE in selected.not_covered
+    assert "random number" in selected.sampler
+    assert MEDIAN not in selected.caveats
+
+
+def row(accuracy: float | None, loss: float | None, **settings: Any) -> Summary:
+    return {
+        "settings": settings or {"rate": 1.0},
+        "accuracy": accuracy,
+        "loss": loss,
+        "epsilon": 1.0,
+        "rounds": 2,
+        "seconds": 0.5,
+        "run": "here",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([], None),
+        ([row(0.5, 1.0), row(0.9, 2.0), row(0.6, 0.1)], 1),
+        ([row(0.9, 2.0), row(0.9, 1.0)], 1),
+        ([row(0.9, 1.0), row(0.9, 1.0)], 0),
+        ([row(0.9, None), row(0.9, 99.0)], 1),
+        ([row(None, 2.0), row(None, None), row(None, 1.0)], 2),
+        ([row(0.1, None)], 0),
+    ],
+)
+def test_the_best_is_found(rows: list[Summary], best: int | None) -> None:
+    assert best_of(rows) == best
+    if best is not None:
+        assert ranked(rows)[0] is rows[best]
+
+
+def test_a_grid_has_every_combination() -> None:
+    points = grid([axis("local.epochs=1,5"), axis("server.kind=sgd,adam")])
+    assert points == [
+        ("local.epochs=1", "server.kind=sgd"),
+        ("local.epochs=1", "server.kind=adam"),
+        ("local.epochs=5", "server.kind=sgd"),
+        ("local.epochs=5", "server.kind=adam"),
+    ]
+    assert grid([]) == [()]
+    assert load(overrides=points[1]).server.kind == "adam"

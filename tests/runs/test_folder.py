@@ -2,10 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.runs.folder import listed
+from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.folder import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of, listed
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search, axis
 from incrowd.runs.sweep import Sweep
+from incrowd.settings import known_keys
 from tests.runs.small import SEEDED, SMALL, seeded, small
 from tests.runs.test_run import stopped
 from tests.runs.test_silo_run import small as silos
@@ -34,3 +36,31 @@ def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
     assert 0 < rows[1]["epsilon"] < 8
     assert [rows[place]["epsilon"] for place in (2, 3, 4)] == [0.0, spent["epsilon"], found["epsilon_of_search"]]
     assert {row["data"] for row in rows[:5]} == {"digits"}
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize(("page", "contents"), [("runs.md", OF_A_RUN), ("sweep.md", OF_A_SEARCH)])
+def test_the_pages_show_the_list(page: str, contents: tuple[Content, ...]) -> None:
+    text = (DOCS / page).read_text()
+    start = text.index("| file | holds | may be handed on |")
+    shown = text[start : text.index("\n\n", start)].splitlines()[2:]
+    assert shown == [f"| `{one.pattern}` | {one.holds} | {one.handed_on} |" for one in contents]
+
+
+def test_every_setting_is_either_shown_or_kept_back() -> None:
+    """A new setting cannot be forgotten."""
+    known = {*known_keys(Config), *known_keys(SiloConfig)}
+    known = {".".join(key.split(".")[:2]) for key in known if "." in key}
+    shown = {f"{section}.{name}" for section, names in SHOWN.items() for name in names}
+    assert shown | set(KEPT_BACK) == known
+    assert not shown & set(KEPT_BACK)
+
+
+def test_a_file_that_nobody_knows_is_not_on_the_list() -> None:
+    assert content_of("contributions.npy", OF_A_RUN) is None
+    assert content_of("model.safetensors.bak", OF_A_RUN) is None
+    found = content_of("private/round-000003.safetensors", OF_A_RUN)
+    assert found is not None
+    assert found.handed_on == "no"
