@@ -207,6 +207,9 @@ class Federation:
             return self.start(folder)
         run = Run.open(folder, given=self.given)
         wanted, kept = (json.loads(each.model_dump_json()) for each in (self.settings, run.config))
+        for each in (wanted, kept):
+            if each["privacy"]["unit"] == "record":
+                each["run"]["threads"] = each["run"]["threads"] or 1  # the default of silos, which older runs wrote
         for section, values in wanted.items():
             if values != kept.get(section):
                 remedy = f"a run with {_differing(section, values, kept.get(section))} was begun there: name another"

@@ -85,7 +85,7 @@ class Result:
         found, left = self.summary.get("verdict"), self.left
         quality = "no test set" if found is None else f"{found['measure']} {found['value']:.4f}"
         beside = "" if found is None else f" (baseline {found['baseline']:.4f})"
-        kept = "" if left is None else f", {left:.4g} left"
+        kept = "" if left is None else f", {round(left, 4):g} left"
         return f"Result({quality}{beside}, epsilon {self.epsilon:.4g} spent{kept}, folder={str(self.folder)!r})"
 
     @property

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config, MlpSection
+from incrowd.runs.config import Config, MlpSection, SiloConfig
 from incrowd.runs.data_config import MnistData
-from incrowd.runs.settings import DEMONSTRATION, load, parse
+from incrowd.runs.settings import DEMONSTRATION, load, parse, read_back
 from incrowd.settings import known_keys
 
 BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}
@@ -136,3 +136,11 @@ def test_all_keys_are_known() -> None:
     keys = set(known_keys(Config))
     assert {"data.alpha", "privacy.clip.quantile", "run.trackers", "server.average", "features.name"} <= keys
     assert set(Config.model_fields) <= keys
+
+
+def test_a_folder_of_silos_from_before_opens_or_says_how_to_go_on() -> None:
+    terms = {"unit": "record", "epsilon": 8.0, "delta": 1e-5}
+    config = read_back({"privacy": {**terms, "clients": None}})
+    assert config == parse({"privacy": terms}, SiloConfig)
+    with pytest.raises(ConfigError, match="go on with the version that began the run"):
+        read_back({"privacy": {**terms, "clients": {"epsilon": 8.0, "delta": 1e-3}}})
