@@ -212,11 +212,7 @@ def test_trying_out_reserves_nothing_anywhere(hospitals: Hospitals, line: Member
     assert given(hospitals.folder / "amber")["promised"] == 0
 
 
-SILOS = {
-    "records": "",
-    "a report": "report_std = 3.0\n",
-    "clients too": 'clients = {epsilon = 50.0, delta = 1e-3, clip = {kind = "fixed", clip_norm = 1.0}}\n',
-}
+SILOS = {"records": "", "a report": "report_std = 3.0\n"}
 
 
 def silo_settings(hospitals: Hospitals, more: str) -> None:
