@@ -31,10 +31,7 @@ from tests.flower.parties import MODEL, RANDOMNESS, network_of, offer_for, plan_
 ROUNDS = 6
 PRIVACIES = {
     "clients": f"epsilon = 50.0\ndelta = 1e-5\nrounds = {ROUNDS}\n",
-    "silos": (
-        f'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = {ROUNDS}\nrecords = 30\nclip_norm = 1.0\n'
-        'clients = {epsilon = 50.0, delta = 1e-3, clip = {kind = "fixed", clip_norm = 1.0}}\n'
-    ),
+    "silos": (f'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = {ROUNDS}\nrecords = 30\nclip_norm = 1.0\n'),
 }
 
 
@@ -87,7 +84,8 @@ class World:
             aside = folder.with_name(f"{folder.name}.copy")
             source, target = (aside, folder) if back else (folder, aside)
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(source, target)
+            if source.exists():  # a server of silos has no ledger, so no state
+                shutil.copytree(source, target)
 
 
 @pytest.fixture(params=PRIVACIES)
@@ -99,6 +97,9 @@ def world(
     made.line.close()
 
 
+@pytest.mark.parametrize(
+    "world", ["clients"], indirect=True
+)  # silos answer again, and a server of theirs adds no noise
 def test_a_server_that_was_put_back_from_a_copy_stops_and_spends_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
