@@ -1,4 +1,5 @@
-"""Five hospitals learn together; every record is protected. Once each adds noise itself, once the server does.
+"""Five hospitals learn together; every record is protected, at one price. What differs is who adds the noise, and who
+has to be trusted: each hospital alone, all hospitals together under masks, or one server.
 
 Run: python examples/hospitals.py
 """
@@ -18,11 +19,15 @@ wards = {f"hospital {n}": (readings[300 * n :][:300], ill[300 * n :][:300]) for 
 data = incrowd.Clients.from_partitions(wards, classes=2, test=(readings[1500:], ill[1500:]), public=True).named()
 folder = sys.argv[1] if len(sys.argv) > 1 else "out/hospitals"
 
-ways: dict[Literal["party", "server"], tuple[incrowd.LocalRecords | None, incrowd.ServerOptimizer]] = {
-    # nobody is trusted with sums: each hospital takes noisy steps, on a budget of its own
+Way = tuple[incrowd.LocalRecords | None, incrowd.ServerOptimizer]
+steps = incrowd.ServerOptimizer(learning_rate=0.5)
+ways: dict[Literal["party", "parties", "server"], Way] = {
+    # each hospital takes noisy steps on a budget of its own, and sends weights
     "party": (incrowd.LocalRecords(learning_rate=0.3), incrowd.ServerOptimizer()),
+    # the hospitals share the noise of their sum, and mask what they send: the server learns that sum alone
+    "parties": (None, steps),
     # the server sees each hospital's sum of clipped gradients, and adds noise once for all of them
-    "server": (None, incrowd.ServerOptimizer(learning_rate=0.5)),
+    "server": (None, steps),
 }
 for noise_by, (local, server) in ways.items():
     privacy = incrowd.PrivateRecords(noise_by=noise_by, epsilon=0.3, delta=1e-5, rounds=20)

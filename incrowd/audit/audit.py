@@ -13,7 +13,7 @@ from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
-from incrowd.audit.finding import Audited, Check, Finding, scored
+from incrowd.audit.finding import Audited, Check, Finding, refuse_shares, scored
 from incrowd.audit.membership import FEW_MODELS, MODELS, ClientPopulation, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
@@ -70,6 +70,7 @@ def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
     Edge cases: what a pipeline refuses in a look inside speaks against it. The leakage of the paper's median clip is in
     no figure, as in its statement.
     """
+    refuse_shares(plan.noise_by)
     game = CanaryGame(plan=plan)
     findings: list[Finding] = []
     checks: list[Check] = []

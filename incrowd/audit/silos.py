@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from incrowd._random import SeededRandomness
 from incrowd.audit.checks import ALARM, least_epsilon_of, likeness, size_of_noise
-from incrowd.audit.finding import Check, Claim, Finding, bounded
+from incrowd.audit.finding import Check, Claim, Finding, bounded, refuse_shares
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, SumsGame, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -158,6 +158,7 @@ def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Fin
 
     Edge cases: of silos with equal plans one stands for all.
     """
+    refuse_shares(config.privacy.noise_by)
     alike: list[SiloGame] = []
     if config.privacy.noise_by == "server":
         alike = [SumsGame(name="all silos", plan=assemble_records(config).plan)]

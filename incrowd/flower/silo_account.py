@@ -7,8 +7,8 @@ from dp_accounting import DpEvent
 from incrowd.errors import SpecificationRefused
 from incrowd.flower.brake import Brake
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.paid import Note
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.release import Note
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -68,7 +68,7 @@ class Simulation:
             return self._silos(run, run.work, watchers)
         if not isinstance(run.work, ClientWork):
             remedy = 'networks know silos that noise their own steps: use "party", or train without Flower'
-            raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
+            raise ConfigError(field="privacy.noise_by", value=run.work.plan.noise_by, remedy=remedy)
         return self._clients(run, run.work, watchers)
 
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:

@@ -44,6 +44,9 @@ class RoundTask:
     def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
         """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
         offer.plan.round(number)
+        if offer.plan.noise_by == "parties":
+            remedy = 'parties over Flower do not mask what they send yet: use "server" or "party"'
+            raise ConfigError(field="noise_by", value="parties", remedy=remedy)
         if clip is None or isinstance(clip, MedianClip):
             remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
             raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)

@@ -22,31 +22,35 @@ from incrowd.privacy.ledger.chain import canonical
 MOST_PARTIES = 100
 """Each answer has a mask for every other party, and one silent party loses a round: beyond, another protocol is due."""
 
-_LONGEST_NAME, _MOST_HEAD, _SIGNATURE, _KEY = 100, 2**16, 64, 32
+_LONGEST_NAME, _MOST_HEAD, _SIGNATURE, _KEY = 60, 2**16, 64, 32
 _LENGTHS = struct.Struct(">8sII")
 _MAGIC = b"incrowd1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The name of a party and its public Ed25519 key, as hexadecimal digits.
+    """The name of a party, in Latin letters, and its public Ed25519 key, as hexadecimal digits.
 
-    Edge cases: an empty, long or oddly spelled name, and a key that is none, are a `ConfigError`.
+    Edge cases: an empty, long or oddly spelled name, one with letters of other scripts, some of which look like Latin
+    ones, and a key that is none, are a `ConfigError`.
     """
 
     name: str
     key: str
 
     def __post_init__(self) -> None:
-        usable = 0 < len(self.name) <= _LONGEST_NAME and self.name.isprintable()
+        usable = 0 < len(self.name) <= _LONGEST_NAME and all(map(_plain, self.name))
         if not usable or self.name != unicodedata.normalize("NFKC", self.name).strip():
-            remedy = f"give 1 to {_LONGEST_NAME} plain characters, without spaces at the ends"
+            remedy = f"give 1 to {_LONGEST_NAME} Latin letters, digits and signs, without spaces at the ends"
             raise ConfigError(field="name", value=self.name, remedy=remedy)
         try:
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
-        except (TypeError, ValueError) as error:
-            remedy = f"give the {2 * _KEY} hexadecimal digits of an Ed25519 key"
-            raise ConfigError(field="key", value=self.key, remedy=remedy) from error
+            found = bytes.fromhex(self.key)
+            Ed25519PublicKey.from_public_bytes(found)
+        except (TypeError, ValueError):
+            found = b""
+        if found.hex() != self.key or not found:
+            remedy = f"give the {2 * _KEY} hexadecimal digits of an Ed25519 key, in small letters"
+            raise ConfigError(field="key", value=self.key, remedy=remedy)
 
     @classmethod
     def of(cls, name: str, key: Ed25519PrivateKey) -> "Card":
@@ -72,7 +76,7 @@ class Roster:
         object.__setattr__(self, "cards", tuple(sorted(self.cards, key=lambda card: card.name)))
         if not 2 <= len(self.cards) <= MOST_PARTIES:
             raise ConfigError(field="parties", value=len(self.cards), remedy=f"give 2 to {MOST_PARTIES} cards")
-        for what, values in (("name", map(_alike, self.names)), ("key", (card.key.lower() for card in self.cards))):
+        for what, values in (("name", map(_alike, self.names)), ("key", (card.key for card in self.cards))):
             if len(set(values)) != len(self.cards):
                 remedy = f"two cards have the same {what}, or nearly: give each party one of its own"
                 raise ConfigError(field=what, value=list(self.names), remedy=remedy)
@@ -87,7 +91,7 @@ class Roster:
 
     def to_json(self) -> list[dict[str, str]]:
         """The cards as plain JSON data."""
-        return [{"name": card.name, "key": card.key.lower()} for card in self.cards]
+        return [{"name": card.name, "key": card.key} for card in self.cards]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,9 +116,14 @@ class Roster:
         return " ".join(self.fingerprint[at : at + 5] for at in range(0, 40, 5))
 
 
+def _plain(each: str) -> bool:
+    """Whether a character of a name looks like no other: a Latin letter, or an ASCII digit, sign or space."""
+    return each.isprintable() and (each.isascii() or unicodedata.name(each, "").startswith("LATIN "))
+
+
 def _alike(name: str) -> str:
-    """The same for names that differ by case, accents, spaces or signs alone."""
-    plain = unicodedata.normalize("NFKD", name.casefold())
+    """The same for names that differ by case, accents, spaces or signs alone, or by 0 and O, 1, I and l."""
+    plain = unicodedata.normalize("NFKD", name.casefold()).translate(str.maketrans("01i|", "olll"))
     return "".join(each for each in plain if each.isalnum())
 
 
@@ -150,7 +159,7 @@ def opened(kind: str, frame: object, *, key: Ed25519PublicKey, most: int = 0) ->
         raise DataError(f"a message that is no {kind} by who it should be from: its signature is wrong") from error
     try:
         head = json.loads(front[_LENGTHS.size : _LENGTHS.size + heads])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError("a message whose head is no JSON") from error
     if not isinstance(head, dict):
         raise DataError("a message whose head is no JSON object")

@@ -11,10 +11,11 @@ noise. Two lists, or two questions, in one round give masks that do not cancel: 
 docs/secure-sum.md for what a server that plays by no rule can learn.
 """
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from numpy.typing import NDArray
 
 from incrowd import _files
+from incrowd._private import check_ours
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.parties.roster import Roster, digest, opened, signed
-from incrowd.privacy.ledger.chain import connect
+from incrowd.privacy.ledger.chain import check_own, connect, translated
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.mechanism.grid import Whole, largest_norm
@@ -142,14 +144,14 @@ class Member:
             raise SpecificationRefused(
                 f"{colluders} colluding parties are fewer than the {least_colluders} of our rule"
             )
-        if plan.roster.card(name).key.lower() != key.public_key().public_bytes_raw().hex():
+        if plan.roster.card(name).key != key.public_key().public_bytes_raw().hex():
             raise SpecificationRefused(
                 f"the roster has another key for {name}: compare its fingerprint with the others"
             )
         _files.folder(folder)
         self.plan, self.name, self._key, self._server = plan, name, key, server
         self._path, self._turn = folder / "masks.sqlite", _files.Turn(folder / "masks.lock")
-        self._ready: tuple[int, str, str] | None = None  # round, question, random number: never on disk
+        self._ready: tuple[int, int, str, str] | None = None  # process, round, question, random number: never on disk
         with self._turn, self._state() as state:
             for table in _TABLES:
                 state.execute(table)
@@ -230,17 +232,16 @@ class Member:
 
         Edge cases: said again, the list with the random number of before is answered no more.
         """
-        self._ready = number, question, secrets.token_hex(32)
-        head = {**self._head, "round": number, "question": question, "random": self._ready[2]}
+        self._ready = os.getpid(), number, question, secrets.token_hex(32)
+        head = {**self._head, "round": number, "question": question, "random": self._ready[3]}
         return signed("ready", head, key=self._key)
 
-    def answer(
-        self, listed: object, part: Whole, *, pay: Callable[[NoiseShare], Receipt], contributions_bound: int = 1
-    ) -> bytes:
+    def answer(self, listed: object, part: Whole, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
 
         Edge cases: a list for which this process is not `ready`, without this party, with strangers, or so short that
-        all could collude is refused (`SpecificationRefused`), and nothing is charged.
+        all could collude is refused (`SpecificationRefused`), and so is a part that is none of the plan (`DataError`).
+        Nothing is charged then.
         """
         asked = Listed.read(listed, server=self._server)
         if asked.plan != self.plan.name:
@@ -255,9 +256,12 @@ class Member:
             share, pairs = self._allowed(asked), self._pairs(state)
             if not pairs or any(at > asked.round for _, at, _ in pairs):
                 raise SpecificationRefused("there are no keys for this round: agree on them first")
-            receipt = pay(share)
+            bound = 1 if self.plan.plan.unit == "client" else share.shared.contributions_bound
+            share.check(part, contributions_bound=bound)
+            if part.steps.size != self.plan.size:
+                raise DataError(f"a part of {part.steps.size} numbers, and the plan has {self.plan.size}")
             at = "noise", asked.round, self.plan.roster.names.index(self.name)
-            noised = share.add(part, receipt=receipt, at=at, contributions_bound=contributions_bound)
+            noised = share.add(part, receipt=pay(share), at=at, contributions_bound=bound)
             words: Words = noised.steps.astype(share.shared.word)
             for peer, since, key in pairs:
                 now = _moved(key, since, asked.round)
@@ -272,7 +276,7 @@ class Member:
 
     def _allowed(self, asked: Listed) -> NoiseShare:
         """The share of a list that this party may answer."""
-        if self._ready != (asked.round, asked.question, asked.parties.get(self.name)):
+        if self._ready != (os.getpid(), asked.round, asked.question, asked.parties.get(self.name)):
             raise SpecificationRefused("a list without this party, or of a round or question that it is not ready for")
         if not set(asked.names) <= set(self.plan.roster.names):
             raise SpecificationRefused("a list with a party that is not on the roster")
@@ -318,14 +322,13 @@ class Member:
         """One transaction, on disk when it ends, or without any change after an error."""
         if not self._path.exists():
             _files.create(self._path)
-        connection = connect(self._path)
-        try:
+        check_ours(self._path, secret=True)
+        check_own(self._path)
+        with translated(self._path), closing(connect(self._path)) as connection:
             connection.execute("PRAGMA secure_delete = ON")
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN EXCLUSIVE")  # no reader may hold up the end, after the charge
             yield connection
             connection.execute("COMMIT")
-        finally:
-            connection.close()
 
 
 class SumServer:
@@ -356,6 +359,8 @@ class SumServer:
             if {key: head.get(key) for key in its} != its:
                 raise DataError(f"{name} is ready for another question")
             parties[name] = str(head.get("random"))
+            if len(parties[name]) != 64:
+                raise DataError(f"{name} sent no random number of 64 digits")
         self.plan.noise(number).share(len(parties))
         new = Listed(plan=self.plan.name, round=number, question=question, parties=parties)
         if self._listed.setdefault(number, new) != new:

@@ -11,12 +11,12 @@ from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import Draws, Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.mechanism.shared import NoiseShare
+from incrowd.privacy.paid import Note, PaidRun
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.release import Note, PaidRun
 from incrowd.privacy.statement import Statement
 
 
@@ -149,30 +149,32 @@ class RecordRun(PaidRun):
 class ShareRun(PaidRun):
     """All rounds of a plan whose noise parties share, paid from the ledger of one of them.
 
-    Guarantee: the receipt pays for one share, of the plan's noise and a list. Rounds that passed without this party are
-    charged with the next one, so that each round has its event.
+    Guarantee: the receipt pays for one share, of the plan's noise and a list, in a round of the plan. Rounds that
+    passed without this party cost it nothing.
 
-    Edge cases: a round that was charged before is refused: its noise is not drawn twice.
+    Edge cases: a round that was charged before is refused: its noise is not drawn twice. Where records are protected,
+    the plan is priced for batches that are drawn with `batches`, once a round.
     """
 
     takes = frozenset({("client", "parties"), ("record", "parties")})
 
+    def batches(self, number: int, *, place: int) -> Stream:
+        """The random bits by which the silo in this place of the roster draws its batch of records. Private."""
+        return self.randomness.stream("batches", number, place)
+
     def share(self, number: int, share: NoiseShare) -> Receipt:
         """Pay for a share of a round's noise."""
+        said = self.plan.round(number)
         clip = self.plan.config.clip
         if isinstance(clip, MedianClip) or share.shared != self.plan.shared(number, clip):
             raise ConfigError(field="share", value=share.listed, remedy="give a share of the noise of the plan's round")
         self.reserve()
-        charged = self.ledger.reservation(self.label).charged
-        if number < charged and not self.randomness.simulated:
+        key = f"round {number}"
+        if self.ledger.paid(f"{self.label}: {key}") and not self.randomness.simulated:
             raise ConfigError(field="round", value=number, remedy="it is paid for, and lost: go on with the next round")
-        for each in range(charged, number):
-            self._charge(each, ())
-        return self._charge(number, ((share, 1),))
-
-    def _charge(self, number: int, draws: Draws) -> Receipt:
-        event, note = self.plan.round(number).event, {"round": number}
-        return self.pay(event, draws, key=f"round {number}", reservation=self.label, note=note)
+        self.check_plan()
+        note: Note = {"round": number, "plan": self.fingerprint}
+        return self.pay(said.event, ((share, 1),), key=key, reservation=self.label, note=note)
 
 
 class RecordRound:

@@ -5,34 +5,28 @@ receipt for the round's event, which the ledger has put on disk.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, KeyedStream, Randomness, Stream
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
-from incrowd.privacy.account.events import RepeatedEvent
+from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.ledger.ledger import Ledger, cohort_key, forget_cohorts
-from incrowd.privacy.ledger.tally import Draws, Receipt
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.mechanism.grid import GaussianNoise, Whole, check_sum
 from incrowd.privacy.mechanism.shared import NoiseShare
-from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.noises import RoundNoise
-from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
+from incrowd.privacy.paid import PaidRun, RoundNoise
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler, check_planned
 from incrowd.privacy.statement import UNNUMBERED, Statement
-
-Note = Mapping[str, str | int | float | bool | None]
-"""Flat data that a charge notes of itself."""
 
 
 class Trainer(Protocol):
@@ -73,69 +67,6 @@ class Release:
         return self.total.values / self.cohort
 
 
-class PaidRun:
-    """The rounds of one plan, paid from one ledger under one label: reserve -> charge -> receipt -> noise.
-
-    Guarantee: the plan is ours, with all of its parts, and under the ledger's neighbouring relation. Its whole price is
-    reserved before its first round is charged. A receipt for noise comes when its event is on the ledger's disk.
-
-    Edge cases: any other plan is refused, and so is one for another unit. Under seeded randomness a round that a crash
-    cut off after its charge may be repeated, because it repeats the very same noise; under the operating system's it
-    may not.
-    """
-
-    takes: ClassVar[frozenset[tuple[Unit, NoiseBy]]]
-    """The plans that it pays for, by the unit of protection and the actor that adds noise."""
-
-    def __init__(self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str) -> None:
-        forms.check_ours(plan)
-        if (plan.unit, plan.noise_by) not in self.takes:
-            other = "RecordRun" if (plan.unit, plan.noise_by) == ("record", "party") else "PrivateRun"
-            remedy = f"a {type(self).__name__} does not pay for its rounds: give the plan to a {other}"
-            raise ConfigError(field="unit", value=plan.unit, remedy=remedy)
-        if ledger.relation is not plan.relation:
-            raise LedgerMismatch(
-                f"the plan's neighbouring relation is {plan.relation.name}, the ledger's is {ledger.relation.name}: "
-                "open a ledger of the plan's relation"
-            )
-        self.plan = plan
-        self.ledger = ledger
-        self.randomness = randomness
-        self.label = label
-        self._third_party: dict[str, None] = {}
-
-    def name_third_party(self, *parts: str) -> None:
-        """Have statements name this code from the next charge on, besides the plan's; no name is removed."""
-        self._third_party |= dict.fromkeys(part for part in parts if part)
-
-    @property
-    def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
-        """The events that are reserved, in order, by the labels of their reservations."""
-        return {self.label: self.plan.runs}
-
-    def reserve(self) -> None:
-        """Reserve the price of the whole plan. Done again it changes nothing.
-
-        Edge cases: a ledger without room for it: `BudgetExceeded`, and nothing is reserved.
-        """
-        self.ledger.reserve_all(self.promised)
-
-    def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
-        """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""
-        its = {"unit": str(self.plan.unit), "noise_by": str(self.plan.noise_by)}
-        if parts := [*self._third_party, *self.plan.config.third_party]:
-            its["third_party"] = ", ".join(parts)
-        return self.ledger.charge(
-            event,
-            pays_for=draws,
-            randomness=self.randomness,
-            key=f"{self.label}: {key}",
-            reservation=reservation,
-            people=people,
-            note={**its, **note},
-        )
-
-
 class PrivateRun(PaidRun):
     """All rounds of one plan, over contributions of one size.
 
@@ -172,8 +103,6 @@ class PrivateRun(PaidRun):
         self.numbered = numbered
         self.places = places
         self._clip = plan.config.clip
-        self._fingerprint = forms.fingerprint(forms.to_json(plan))
-        self._known = 0  # entries of the ledger that were looked at
         self._cohorts: dict[int, NDArray[np.int64]] = {}
         self.reserve()
 
@@ -269,10 +198,10 @@ class PrivateRun(PaidRun):
             raise ConfigError(field="round", value=number, remedy=remedy)
         noise = RoundNoise.of(self.plan, number, clip, listed=listed)
         noise.check(self.size)
-        self._check_plan()
+        self.check_plan()
         note: dict[str, str | int | bool] = {
             "round": number,
-            "plan": self._fingerprint,
+            "plan": self.fingerprint,
             "numbered": self.numbered,
             "private": clip.private and self._clip.private,
         }
@@ -285,16 +214,6 @@ class PrivateRun(PaidRun):
         if not self.randomness.simulated and not isinstance(said.sampler, Cyclic | Everyone):
             forget_cohorts(self.ledger, self.label, upto=number)
         return receipt
-
-    def _check_plan(self) -> None:
-        """All rounds before were charged by this very plan: others can have the same events, and noise for less."""
-        for entry in self.ledger.entries(start=self._known):
-            content = entry.content()
-            noted = content.get("note", {}).get("plan", self._fingerprint)
-            if content.get("reservation") == self.label and noted != self._fingerprint:
-                remedy = "rounds of another plan are charged under it: run this one under a label of its own"
-                raise ConfigError(field="label", value=self.label, remedy=remedy)
-            self._known = entry.position + 1
 
     def statement(self) -> Statement:
         """The promise of all that was charged to the ledger, by this run and others."""

@@ -61,8 +61,8 @@ SHARED_ASSUMED = (
 )
 
 MORE_COLLUDERS = (
-    "if more than {colluders} parties collude with the server, they know more of the noise, and what is left has a "
-    "larger epsilon (number of colluding parties, epsilon): {prices}"
+    "if more than {colluders} parties collude with a server that lists them with one other party, they know more of "
+    "the noise, and what is left has a larger epsilon (number of colluding parties, epsilon): {prices}"
 )
 
 LIARS = (
@@ -129,7 +129,7 @@ OTHER_UNIT = (
 
 DIVISION = "the data name the {unit}: there is {division}"
 
-SOME_TRUST = "all but a few of the parties that share the noise are trusted not to collude"
+SOME_TRUST = "the promise holds against up to {against} parties together, who share the noise"
 
 OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
@@ -264,10 +264,13 @@ def stated(
     )
 
 
-def of_shares(parties: int, colluders: int, price: Callable[[int], float]) -> tuple[str, ...]:
-    """The caveats of shared noise, with the price against more colluders than are planned."""
+def of_shares(parties: int, colluders: int, price: Callable[[float], float]) -> tuple[str, ...]:
+    """The caveats of shared noise; `price` is that of the noise times a factor.
+
+    The server chooses the list: beside more colluders than planned, one honest party has the least of the noise.
+    """
     more = sorted({each for each in (parties // 2, 2 * parties // 3, parties - 1) if each > colluders})
-    prices = "; ".join(f"{each}, {rounded_up(price(each))}" for each in more)
+    prices = "; ".join(f"{each}, {rounded_up(price(math.sqrt(1 / (each + 1 - colluders))))}" for each in more)
     return (*((MORE_COLLUDERS.format(colluders=colluders, prices=prices),) if more else ()), LIARS)
 
 
@@ -293,8 +296,10 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
     noised_by = {note.get("noise_by", note.get("place")) for note in notes}  # "place" is in older ledgers
     if trust not in (CENTRAL_TRUST, SUMS_TRUST) and noised_by & {"server", "central"}:
         marks.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
-    if trust in (LOCAL_TRUST, SILO_TRUST) and "parties" in noised_by:
-        marks.append(OTHER_TRUST.format(trust=SOME_TRUST))
+    against = sorted(
+        {note["against"] for note in notes if "against" in note and f"to {note['against']} p" not in trust}
+    )
+    marks += [OTHER_TRUST.format(trust=SOME_TRUST.format(against=each)) for each in against]
     return marks
 
 

@@ -21,6 +21,7 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
+from incrowd.privacy.plan.plan import NoiseBy
 from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.runs.data_config import DataSection, DigitsData, FeaturesSection, NoFeatures, Parties
 from incrowd.settings import (
@@ -205,6 +206,8 @@ class Private(Section):
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
     there (Geyer, Klein and Nabi 2017). With `noise_by` "party" each client adds noise of its own, and the server none.
+    With "parties" the clients share the central noise, under masks: the server learns their sum alone, and so many
+    `colluders` among them (1 unless it is given) may help it.
 
     With `noise` "correlated" (DP-FTRL) the plan samples no clients: they take turns in so many `groups`, by their names
     (enrolled parties by their places on the roster), and each round's noise takes back a part of the earlier rounds'.
@@ -225,7 +228,8 @@ class Private(Section):
     cohort: float | None = None
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
-    noise_by: Literal["server", "party"] = "server"
+    noise_by: NoiseBy = "server"
+    colluders: int | None = None
     clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
@@ -243,6 +247,12 @@ class Private(Section):
         names = ("cohort", "grow_from", "sampling", "noise_by", "accountant") if correlated else ("groups",)
         other = "independent" if correlated else "correlated"
         self.refuse("privacy", names, f'it goes with noise = "{other}": leave it out')
+        _check_colluders(self)
+
+
+def _check_colluders(section: "Private | PrivateRecords") -> None:
+    if section.noise_by != "parties":
+        section.refuse("privacy", ("colluders",), 'it goes with privacy.noise_by = "parties": leave it out')
 
 
 class PrivateRecords(Section):
@@ -251,7 +261,8 @@ class PrivateRecords(Section):
     With `noise_by` "party" each silo takes DP-SGD steps and noises them, on a budget of its own. With "server" a round
     is one step: each silo sends the clipped sum of a batch, in whole steps of a public grid, and the trusted server
     noises the total. Then one plan protects the records of all silos, and `local.batch_size` is the expected batch of
-    all silos together.
+    all silos together. With "parties" the silos share the noise of that total, under masks: the server learns the
+    noised total alone, and so many `colluders` among the silos (1 unless it is given) may help it.
 
     `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
     one for each. For public data it may be left out: then it is what each has (see `incrowd.privacy.plan.sampling`).
@@ -266,7 +277,8 @@ class PrivateRecords(Section):
     """
 
     unit: Literal["record"] = "record"
-    noise_by: Literal["server", "party"] = "party"
+    noise_by: NoiseBy = "party"
+    colluders: int | None = None
     epsilon: float | Numbers
     delta: float
     rounds: int = 10
@@ -286,7 +298,8 @@ class PrivateRecords(Section):
         _validate.non_negative(**self.named("privacy", "room"))
         remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
         self.refuse("privacy", ("hardlimit",), remedy)
-        if self.noise_by == "server":
+        _check_colluders(self)
+        if self.noise_by != "party":
             names = ("noise_multiplier", "report_std", "weigh")
             self.refuse("privacy", names, 'it goes with privacy.noise_by = "party": leave it out')
 
@@ -396,11 +409,11 @@ class SiloConfig(CommonSections):
     def model_post_init(self, context: Any, /) -> None:
         """Refuse settings of steps that no silo takes."""
         self.run.refuse("run", ("chunk", "unavailable", "diagnose"), "it is for whole clients: leave it out")
-        if self.privacy.noise_by == "server":
+        if self.privacy.noise_by != "party":
             if isinstance(self.data, Parties):
                 remedy = 'parties over a network noise their own steps: use "party"'
-                raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
-            remedy = 'with privacy.noise_by = "server" the server takes the steps: set server.learning_rate'
+                raise ConfigError(field="privacy.noise_by", value=self.privacy.noise_by, remedy=remedy)
+            remedy = 'without privacy.noise_by = "party" the server takes the steps: set server.learning_rate'
             self.local.refuse("local", ("learning_rate", "momentum", "weight_decay", "epochs"), remedy)
 
 

@@ -219,8 +219,9 @@ def plan_of(work: ClientWork, scoring: Scoring, budget: Budget) -> Plan:
     config = PlanConfig(
         members=clients,
         schedule=constant(rounds=1, cohort=float(clients)),
-        sampling=Everyone if plan.noise_by == "party" else _SAMPLING[plan.relation],
+        sampling=_SAMPLING[plan.relation] if plan.noise_by == "server" else Everyone,
         noise_by=plan.noise_by,
+        colluders=plan.config.colluders,
         clip=FixedClip(clip_norm=scoring.bound),
     )
     return config.calibrate(budget)

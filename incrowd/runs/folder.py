@@ -185,7 +185,7 @@ SHOWN = {
               "learning_rate", "loss", "momentum", "optimizer", "physical_batch", "proximal", "shuffle",
               "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
-    "privacy": ("accountant", "clip", "clip_norm", "cohort", "delta",
+    "privacy": ("accountant", "clip", "clip_norm", "cohort", "colluders", "delta",
                 "epsilon", "groups", "grow_from", "hardlimit", "noise", "noise_multiplier",
                 "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),

@@ -188,7 +188,7 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
     config = settings_of({name: section for name, section in tables.items() if name != "recipe"})
     if isinstance(config, SiloConfig):
-        together = config.privacy.noise_by == "server"
+        together = config.privacy.noise_by != "party"
         identities = [identity_of_records(config)] if together else identities_of_silos(config)
         relation = Poisson.relation
     else:

@@ -291,7 +291,7 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
     if isinstance(config, SiloConfig):
-        if config.privacy.noise_by == "server":
+        if config.privacy.noise_by != "party":
             remedy = 'recipes know silos that noise their own steps: leave it out, or use "party"'
             raise ConfigError(field="recipe", value=name, remedy=remedy)
         facts = replace(facts, clients=_fewest_records(config, data), silos=data.clients, records=True)

@@ -334,7 +334,7 @@ def work_of(
     """The data, the model, and the plan of these settings."""
     if not isinstance(config, SiloConfig):
         return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)
-    if config.privacy.noise_by == "server":
+    if config.privacy.noise_by != "party":
         return assemble_records(config, given=given, schedule=schedule)
     return assemble_silos(config, given=given)
 

@@ -307,7 +307,7 @@ def assemble_records(config: SiloConfig, *, given: Given = NOTHING, schedule: Sc
     parts = Silos.parts(config, given)
     model = parts["model"]
     with _named_as_in_the_file():
-        plan = _common_plan(config, sum(parts["declared"]), schedule)
+        plan = _common_plan(config, parts["declared"], schedule)
         plan.training(model.size)
     engines = _engines(config, parts, Descent(), plan.config.schedule.communications)
     return RecordWork(**parts, plan=plan, engines=engines)
@@ -318,9 +318,9 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloWork:
 
     Edge cases: as `assemble_records`.
     """
-    if config.privacy.noise_by == "server":
+    if config.privacy.noise_by != "party":
         remedy = 'models are attacked of silos that noise their own steps: use "party"'
-        raise ConfigError(field="privacy.noise_by", value="server", remedy=remedy)
+        raise ConfigError(field="privacy.noise_by", value=config.privacy.noise_by, remedy=remedy)
     parts = Silos.parts(config, given)
     data = parts["data"]
     with _named_as_in_the_file():
@@ -377,8 +377,9 @@ def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tup
     return each
 
 
-def _common_plan(config: SiloConfig, records: int, schedule: Schedule | None) -> Plan:
+def _common_plan(config: SiloConfig, declared: Sequence[int], schedule: Schedule | None) -> Plan:
     """The one plan of all silos' records."""
+    records, silos = sum(declared), len(declared)
     wanted, batch = config.privacy, config.local.batch_size
     if isinstance(wanted.epsilon, tuple):
         remedy = "one plan protects the records of all silos: give one number"
@@ -390,7 +391,9 @@ def _common_plan(config: SiloConfig, records: int, schedule: Schedule | None) ->
         members=records,
         schedule=constant(rounds=wanted.rounds, cohort=cohort) if schedule is None else schedule,
         unit="record",
-        noise_by="server",
+        noise_by=wanted.noise_by,
+        parties=silos if wanted.noise_by == "parties" else None,
+        colluders=wanted.colluders,
         clip=FixedClip(clip_norm=wanted.clip_norm),
     )
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)

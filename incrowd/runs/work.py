@@ -332,10 +332,10 @@ def assemble(
     assert data is not None  # noqa: S101 - it is loaded
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
-        if config.privacy.noise_by == "party" and data.present != data.clients:
+        if config.privacy.noise_by != "server" and data.present != data.clients:
             # The noise of their mean would tell how many are there.
             remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
-            raise ConfigError(field="noise_by", value="party", remedy=remedy)
+            raise ConfigError(field="noise_by", value=config.privacy.noise_by, remedy=remedy)
     tensors = replace(ClientTensors.of(data), constant=_constant(config))
     engine = CohortEngine(model, tensors, config.local, _execution(config, chunk, plan), loss=loss)
     return ClientWork(**parts, engine=engine, plan=plan)
@@ -376,6 +376,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling] if wanted.groups is None else Cyclic,
         noise_by=wanted.noise_by,
+        colluders=wanted.colluders,
         clip=clip_of(wanted.clip, parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )

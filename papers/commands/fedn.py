@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.results import columns, say, show
+from incrowd import ConfigError
 from incrowd.cli import Json, need_training, numbers, whole_numbers, words
 from papers.commands.options import DRAWN, FEATURES, Cache, Data, Out, Seeds
 
@@ -82,6 +83,41 @@ def fedn_privacy_levels(
     report = {"points": points, "plot": None if plot is None else str(plot)}
     names = ("level", "unit", "clients", "epsilon", "delta", "accuracy")
     show(report, columns(points, names), as_json=as_json)
+
+
+@app.command("shared-silos")
+def shared_silos(
+    data: Data,
+    sizes: Annotated[str, typer.Option(help="Silos x records each, commas between.")] = "20x100,5x500",
+    epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "1,0.3",
+    seeds: Seeds = 3,
+    cache: Cache = FEATURES,
+    plot: Annotated[Path | None, typer.Option(help="Draw the bars into this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Records protected by noise that all silos share, beside one trusted server, each silo's own noise, and one alone.
+
+    Example: incrowd reproduce shared-silos --data data --sizes 20x100 --epsilon 1 --plot shared.png
+    """
+    need_training()
+    from papers.fedn.shared import SharedSilos, plot_shared, shown
+    from papers.shared import load
+
+    pairs = [whole_numbers("sizes", each.replace("x", ",")) for each in words(sizes)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ConfigError(field="sizes", value=sizes, remedy="give silos x records, say 20x100")
+    wanted = SharedSilos(
+        split=load(data),
+        sizes=[(pair[0], pair[1]) for pair in pairs],
+        epsilons=numbers("epsilon", epsilon),
+        seeds=seeds,
+        cache=cache,
+        say=say,
+    )
+    rows = wanted.rows()
+    if plot is not None:
+        plot_shared(plot, rows)
+    show({"rows": rows, "plot": None if plot is None else str(plot)}, shown(rows), as_json=as_json)
 
 
 @app.command("fedn-average-query")

@@ -27,7 +27,7 @@ from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
-from incrowd.privacy.plan.noises import RoundNoise
+from incrowd.privacy.paid import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRun

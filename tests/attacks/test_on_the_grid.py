@@ -30,7 +30,7 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise
-from incrowd.privacy.plan.noises import RoundNoise
+from incrowd.privacy.paid import RoundNoise
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release

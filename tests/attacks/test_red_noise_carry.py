@@ -62,7 +62,7 @@ class Trusting(PrivateRun):
     def check_carry(self, carry: Carry) -> None:
         pass
 
-    def _check_plan(self) -> None:
+    def check_plan(self) -> None:
         pass
 
     def cohort(self, number: int):  # type: ignore[no-untyped-def]  # as its parent

@@ -16,11 +16,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from incrowd._random import Floats
-from incrowd.errors import ConfigError, DataError, SpecificationRefused
+from incrowd.errors import ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.parties.roster import Card, Roster, opened, signed
 from incrowd.parties.secure_sum import SumServer
+from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole
-from tests.parties.crew import Crew, key_of, question
+from incrowd.privacy.records import ShareRun
+from tests.parties.crew import Crew, key_of, plan_of, question
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -75,7 +77,7 @@ def test_two_weight_vectors_in_one_round_add_up_to_garbage(crew: Crew) -> None:
         with pytest.raises(SpecificationRefused, match="not ready for"):
             crew.answer(name, 0, first)
     fresh = {name: crew.members[name]._ready for name in crew.names[:2]}
-    parties = {**told[0]["parties"], **{name: its[2] for name, its in fresh.items() if its}}
+    parties = {**told[0]["parties"], **{name: its[3] for name, its in fresh.items() if its}}
     second = signed(
         "list", {**told[0], "question": question("weights B"), "parties": parties}, key=key_of("the server")
     )
@@ -244,7 +246,9 @@ class TestRosters:
         with pytest.raises(DataError, match="for another plan"):
             crew.members["party 1"].agree({**crew.hellos, "party 0": fooled.hello()}, crew.sealed)
 
-    @pytest.mark.parametrize("name", ["PARTY 0", "party\u00a00", "party0", "Party-0", "p\u00e1rty 0"])
+    @pytest.mark.parametrize(
+        "name", ["PARTY 0", "party\u00a00", "party0", "Party-0", "p\u00e1rty 0", "party o", "PARTY I", "p\u0430rty 0"]
+    )
     def test_names_that_people_take_for_one_another_are_refused(self, crew: Crew, name: str) -> None:
         with pytest.raises(ConfigError):
             Roster((*crew.plan.roster.cards, Card.of(name, key_of("another"))))
@@ -253,9 +257,9 @@ class TestRosters:
     def test_one_key_under_two_names_is_refused(self, crew: Crew) -> None:
         with pytest.raises(ConfigError, match="same key"):
             Roster((*crew.plan.roster.cards, Card.of("another name", key_of("party 0"))))
-        shouted = Card(name="another name", key=Card.of("x", key_of("party 0")).key.upper())
-        with pytest.raises(ConfigError, match="same key"):
-            Roster((*crew.plan.roster.cards, shouted))
+        for spelled in (Card.of("x", key_of("party 0")).key.upper(), " " + Card.of("x", key_of("party 0")).key):
+            with pytest.raises(ConfigError, match="small letters"):
+                Card(name="another name", key=spelled)
 
     @staticmethod
     def _hello(plan: str) -> bytes:
@@ -347,3 +351,108 @@ def test_an_answer_of_another_round_or_party_is_not_added(crew: Crew) -> None:
         with pytest.raises(DataError):
             crew.server.total(1, {**answers, "party 2": wrong})
     crew.server.total(1, answers)
+
+
+def test_a_forked_copy_of_a_party_is_ready_for_nothing(crew: Crew) -> None:
+    """Two children of a ready process, with the folder put back in between, would give one mask twice."""
+    listed = crew.listed(0)
+    crew.runs["party 0"].ledger.close()
+
+    def work() -> None:
+        crew.runs["party 0"] = crew.run("party 0")
+        with pytest.raises(SpecificationRefused, match="not ready for"):
+            crew.answer("party 0", 0, listed)
+
+    assert status_of(start(work)) == 0
+    crew.runs["party 0"] = crew.run("party 0")
+    crew.answer("party 0", 0, listed)  # the control: the process that was ready
+
+
+@pytest.mark.parametrize("kind", ["long", "short", "subclass"])
+def test_parts_that_are_none_of_the_plan_are_refused_before_they_are_paid(crew: Crew, kind: str) -> None:
+    class Lying(Whole):
+        pass
+
+    part = crew.part("party 0")
+    wrong = {
+        "long": Whole(steps=5 * part.steps, step=part.step),
+        "short": Whole(steps=part.steps[:3], step=part.step),
+        "subclass": Lying(steps=part.steps, step=part.step),
+    }[kind]
+    listed = crew.listed(0)
+    with pytest.raises(DataError):
+        crew.members["party 0"].answer(listed, wrong, pay=crew.pay("party 0", 0))
+    assert crew.runs["party 0"].ledger.charges() == (0, 0)
+    crew.answer("party 0", 0, listed)  # the control
+
+
+def test_a_share_hides_no_more_contributions_than_the_plan_has(crew: Crew) -> None:
+    noise = crew.plan.noise(0)
+    share = noise.share(5)
+    receipt = crew.runs["party 0"].share(0, share)
+    part = Whole(steps=np.ones(9, np.int64), step=noise.step)
+    with pytest.raises(ConfigError, match="contributions_bound"):
+        share.add(part, receipt=receipt, at=("noise", 0, 0), contributions_bound=6)
+
+
+def test_a_list_of_the_last_round_burns_no_budget(crew: Crew) -> None:
+    last = crew.plan.plan.rounds - 1
+    crew.answer("party 0", last, crew.listed(last))
+    assert crew.runs["party 0"].ledger.charges()[0] == 1
+    with pytest.raises(ConfigError, match="round"):
+        crew.runs["party 1"].share(last + 1, crew.plan.noise(0).share(5))
+    assert crew.runs["party 1"].ledger.charges()[0] == 0
+
+
+class TestLedgersOfTwoPlans:
+    """Events of two plans can be equal, and the parties that they hold against not."""
+
+    def test_a_weaker_plan_does_not_go_on_with_a_stronger_one_s_reservation(self, crew: Crew) -> None:
+        run = crew.runs["party 0"]
+        run.share(0, crew.plan.noise(0).share(5))
+        weaker = plan_of(5, colluders=1)
+        assert weaker.runs == crew.plan.plan.runs
+        other = ShareRun(weaker, ledger=run.ledger, randomness=run.randomness, label="run")
+        shared = weaker.shared(1, FixedClip(clip_norm=1.0))
+        assert shared is not None
+        with pytest.raises(ConfigError, match="another plan"):
+            other.share(1, shared.share(5))
+        run.share(1, crew.plan.noise(1).share(5))  # the control
+
+    def test_statements_say_against_how_many_the_least_charge_holds(self, tmp_path: Path) -> None:
+        crew = Crew(tmp_path, parties=5, colluders=2, size=10)
+        run = crew.runs["party 0"]
+        run.share(0, crew.plan.noise(0).share(5))
+        said = plan_of(5, colluders=3).statement(run.ledger, own=0)
+        assert any("up to 2 of 5 parties together" in each for each in said.caveats)
+        assert not any("up to 2 of 5" in each for each in crew.plan.plan.statement(run.ledger, own=1).caveats)
+
+
+@pytest.mark.parametrize("how", ["open to others", "two names", "held by a reader"])
+def test_keys_that_others_may_touch_are_refused_unpaid(
+    crew: Crew, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, listed = tmp_path / "party 0" / "masks.sqlite", crew.listed(0)
+    monkeypatch.setattr("incrowd.privacy.ledger.chain.BUSY_S", 0.2)
+    reader = sqlite3.connect(file)
+    if how == "open to others":
+        file.chmod(0o644)
+    if how == "two names":
+        (tmp_path / "second").hardlink_to(file)
+    if how == "held by a reader":
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM pairs").fetchone()
+    with pytest.raises(IncrowdError):
+        crew.answer("party 0", 0, listed)
+    assert crew.runs["party 0"].ledger.charges() == (0, 0)
+    reader.close()
+    file.chmod(0o600)
+    (tmp_path / "second").unlink(missing_ok=True)
+    crew.answer("party 0", 0, listed)  # the control
+
+
+def test_a_random_number_that_spoils_the_list_is_refused(crew: Crew) -> None:
+    head = {"plan": crew.plan.name, "party": "party 4", "round": 0, "question": question(), "random": "0" * 60_000}
+    ready = {**crew.ready(0), "party 4": signed("ready", head, key=key_of("party 4"))}
+    with pytest.raises(DataError, match="party 4 sent no random number"):
+        crew.server.listed(0, ready, question=question())

@@ -26,8 +26,8 @@ from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, Clipped, FixedClip, PerLayerClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import Banded
 from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
+from incrowd.privacy.paid import RoundNoise
 from incrowd.privacy.plan import plan as plans
-from incrowd.privacy.plan.noises import RoundNoise
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import FixedSize, Poisson
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release

@@ -25,19 +25,27 @@ def test_a_roster_is_the_same_after_its_form() -> None:
         Roster.from_json([{"name": "a"}])
 
 
+def test_the_longest_names_of_most_parties_fit_a_list() -> None:
+    names = [f"{each:02}" + "\u00e9" * 58 for each in range(MOST_PARTIES)]
+    frame = signed("list", {"parties": dict.fromkeys(names, "0" * 64)}, key=key_of("north"))
+    assert len(opened("list", frame, key=key_of("north").public_key())[0]["parties"]) == MOST_PARTIES
+
+
 def test_no_rosters_of_one_or_of_too_many() -> None:
     for many in (1, MOST_PARTIES + 1):
         with pytest.raises(ConfigError, match="give 2 to"):
             Roster(tuple(Card.of(f"p{each}", key_of(f"p{each}")) for each in range(many)))
 
 
-@pytest.mark.parametrize("name", ["", " north", "nor\nth", "n" * 101, "\ufb00"])
+@pytest.mark.parametrize(
+    "name", ["", " north", "nor\nth", "n" * 61, "\ufb00", "Charit\u0435", "\u0410", "\u75c5\u9662"]
+)
 def test_odd_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="plain characters"):
+    with pytest.raises(ConfigError, match="Latin letters"):
         Card.of(name, key_of("x"))
 
 
-@pytest.mark.parametrize("key", ["", "00", "x" * 64, None])
+@pytest.mark.parametrize("key", ["", "00", "x" * 64, None, "ab " * 32, "AB" * 32])
 def test_what_is_no_key_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match="hexadecimal digits"):
         Card(name="north", key=key)
@@ -61,7 +69,7 @@ def test_messages_that_nobody_should_send_are_refused() -> None:
     for frame in (None, b"", b"x" * 200_000, signed("a", {}, b"x" * 9, key=key)):
         with pytest.raises(DataError):
             opened("a", frame, key=public, most=8)
-    for text in (b"{", b"[]", b"\xff"):
+    for text in (b"{", b"[]", b"\xff", b"[" * 60_000):
         front = struct.pack(">8sII", b"incrowd1", len(text), 0) + text
         statement = b"incrowd secure sum a " + hashlib.sha256(front).digest()
         with pytest.raises(DataError, match="whose head is no JSON"):

@@ -1,26 +1,31 @@
 """Rounds whose noise the parties share: one price, one list a round, and a release only if every listed part came."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.dp_event import SelfComposedDpEvent
 
 from incrowd._random import Floats, SeededRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import Observed, Part
 from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, QuantileClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, constant
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRound, PrivateRun
-from incrowd.privacy.statement import LIARS, OTHER_TRUST, SHARED_TRUST, SOME_TRUST, Statement
+from incrowd.privacy.statement import LIARS, OTHER_TRUST, SHARED_TRUST, SOME_TRUST, Statement, rounded_up
 from tests.statistics import NORMAL_MOMENTS, rejects_wrong_scale
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 SIZE, PARTIES, RECORDS = 20_000, 5, 300
+STEP = Step(rounds=1, cohort=PARTIES)
 
 
 def of_clients(**changes: object) -> PlanConfig:
@@ -179,6 +184,7 @@ def test_a_sum_from_elsewhere_is_taken_with_its_shares_on_it() -> None:
         (of_clients, {"clip": MedianClip()}, "clip"),
         (of_clients, {"clip": QuantileClip(clip_norm=0.5, bit_noise=2.0)}, "clip"),
         (of_clients, {"parties": 4}, "parties"),
+        (of_clients, {"schedule": Schedule((STEP, replace(STEP, noise_multiplier=2.0)))}, "schedule"),
         (of_records, {"parties": None}, "parties"),
         (of_records, {"colluders": PARTIES}, "colluders"),
         (of_records, {"colluders": 0}, "colluders"),
@@ -224,12 +230,16 @@ def test_the_statement_says_against_whom_and_what_more_colluders_know() -> None:
     found = run.statement()
     assert found.trust == SHARED_TRUST.format(parties=20, colluders=6)
     assert "X25519 together with ML-KEM-768" in found.text().replace("\n  ", " ")
-    assert any("10, 1.2" in each and "13, 1.46" in each and "19, 4.3" in each for each in found.caveats), found.caveats
+    said = next(each for each in found.caveats if "collude with a server" in each)
+    for colluding in (10, 13, 19):
+        exposed = GaussianDpEvent(plan.noise_multiplier / math.sqrt(colluding + 1 - 6))  # with one honest party listed
+        worst = price(SelfComposedDpEvent(exposed, 3), delta=1e-5, relation=plan.relation).epsilon
+        assert f"{colluding}, {rounded_up(worst)}" in said
     assert LIARS in found.caveats
     assert Statement.from_json(found.to_json()) == found
     pair = opened(of_clients(members=2, schedule=constant(rounds=3, cohort=2)).calibrate(BUDGET)).statement()
     assert LIARS in pair.caveats
-    assert not any("collude with the server" in each for each in pair.caveats)
+    assert not any("collude with a server" in each for each in pair.caveats)
 
 
 def test_statements_of_local_noise_say_that_other_rounds_were_shared(plan: Plan) -> None:
@@ -239,4 +249,7 @@ def test_statements_of_local_noise_say_that_other_rounds_were_shared(plan: Plan)
     run.charge(0, FixedClip(clip_norm=0.5), listed=PARTIES)
     local = of_clients(noise_by="party", schedule=constant(rounds=1, cohort=PARTIES).scaled(50.0))
     found = local.plan(Budget(epsilon=1.0, delta=1e-5)).statement(run.ledger, own=0)
-    assert OTHER_TRUST.format(trust=SOME_TRUST) in found.caveats
+    assert OTHER_TRUST.format(trust=SOME_TRUST.format(against="2 of 5")) in found.caveats
+    weaker = of_clients(colluders=1).calibrate(BUDGET)
+    assert OTHER_TRUST.format(trust=SOME_TRUST.format(against="2 of 5")) in weaker.statement(run.ledger, own=0).caveats
+    assert not any("2 of 5" in each for each in plan.statement(run.ledger, own=1).caveats)

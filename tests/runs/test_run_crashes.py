@@ -78,7 +78,7 @@ BEFORE_THE_CHARGE = [
 CHARGED_AND_NOT_KEPT = [
     Place("privacy/ledger/ledger.py", "charge", "return", 2),
     Place("privacy/release.py", "charge", "return", 2),
-    Place("privacy/plan/noises.py", "added", "return", 2),
+    Place("privacy/paid.py", "added", "return", 2),
     Place("algorithms/fedavg.py", "after", "return", 2),
     Place("algorithms/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),

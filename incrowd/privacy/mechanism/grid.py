@@ -14,7 +14,7 @@ side: the noise is scaled to the bound plus a slack, about two millionths of it.
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -65,9 +65,9 @@ def step(*, share: float, scale: float, largest_sum: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """Numbers that are whole steps of a public grid."""
+    """Numbers that are whole steps of a public grid. They may be private, so none is shown."""
 
-    steps: Integers
+    steps: Integers = field(repr=False)
     step: float
 
     @property

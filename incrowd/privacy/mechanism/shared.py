@@ -130,16 +130,23 @@ class NoiseShare:
         """The cost of the sum of all shares, which is what one share is charged as."""
         return self.shared.event()
 
+    def check(self, part: Whole, *, contributions_bound: int) -> float:
+        """Refuse, unpaid, a part that so many contributions cannot have; the step in which a share is added."""
+        shared = self.shared
+        _validate.at_most(shared.contributions_bound, "that of the plan", contributions_bound=contributions_bound)
+        if type(part) is not Whole:
+            raise DataError(f"a part of the type {type(part).__name__}: give a Whole")
+        check_sum(part, bound=shared.noise.clip_norm, contributions_bound=contributions_bound)
+        return shared.fine(part.step)
+
     def add(self, part: Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
         """The part of one party with its share, rounded to the nearest step of the coarse grid.
 
         Guarantee: noise is added first, in whole steps of a fine grid on which the part is exact. One share is drawn.
         """
-        shared = self.shared
-        size = check_sum(part, bound=shared.noise.clip_norm, contributions_bound=contributions_bound)
-        fine = shared.fine(part.step)
+        shared, fine = self.shared, self.check(part, contributions_bound=contributions_bound)
         stream = receipt.noise_stream(self, *at)
-        noise = sample_noise(scale=shared.deviation(self.listed) / fine, size=size, stream=stream)
+        noise = sample_noise(scale=shared.deviation(self.listed) / fine, size=part.steps.size, stream=stream)
         return Whole(steps=Whole(steps=part.on(fine) + noise, step=fine).on(shared.step), step=shared.step)
 
 

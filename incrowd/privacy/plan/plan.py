@@ -4,7 +4,6 @@ The plan is the one place that states the sampling probability, the clip bound, 
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
 """
 
-import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -269,6 +268,8 @@ class PlanConfig:
         _validate.count(colluders=colluders, parties=parties)
         remedy = "somebody has to be honest: give fewer than there are parties"
         _need(colluders < parties, colluders=colluders, remedy=remedy)
+        remedy = "a party may miss rounds, so all have the same noise: use constant(...)"
+        _need(len(self.schedule.steps) == 1, schedule=len(self.schedule.steps), remedy=remedy)
 
     def _check_records(self) -> None:
         remedy = "a silo draws its records one by one: use Poisson"
@@ -425,13 +426,10 @@ class Plan:
         )
 
     def _of_shares(self) -> tuple[str, ...]:
-        parties, planned = self.config.sharing
+        def costs(factor: float) -> float:
+            return price(self.config.scaled(factor).whole, delta=self.budget.delta, relation=self.relation).epsilon
 
-        def against(colluders: int) -> float:
-            weaker = self.config.scaled(math.sqrt((parties - colluders) / (parties - planned)))
-            return price(weaker.whole, delta=self.budget.delta, relation=self.relation).epsilon
-
-        return of_shares(parties, planned, against) if self.noise_by == "parties" else ()
+        return of_shares(*self.config.sharing, costs) if self.noise_by == "parties" else ()
 
     def _caution(self) -> str | None:
         caution = self.budget.warn_for(self.config.members)

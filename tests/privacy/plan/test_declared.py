@@ -9,7 +9,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.grid import GaussianNoise
-from incrowd.privacy.plan.noises import RoundNoise
+from incrowd.privacy.paid import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, check_declared, check_planned, constant, fewest
 from tests.algorithms.silos import plan

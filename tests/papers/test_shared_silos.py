@@ -1,0 +1,48 @@
+"""Silos that share noise, beside one server, noise in each silo, and one alone."""
+
+from pathlib import Path
+
+import pytest
+
+from incrowd import ConfigError, DataError
+from incrowd.data import Split
+from papers.fedn import shared
+from papers.fedn.shared import SharedSilos
+from tests.command import command
+
+
+@pytest.fixture(autouse=True)
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "STEPS", (4,))
+    monkeypatch.setattr(shared, "RATES", (2.0,))
+
+
+def test_what_cannot_be_measured_is_refused(split: Split) -> None:
+    with pytest.raises(ConfigError, match="at least 3"):
+        SharedSilos(split=split, sizes=[(2, 10)])
+    with pytest.raises(DataError, match="too many"):
+        SharedSilos(split=split, sizes=[(10, 10_000)])
+    with pytest.raises(DataError, match="test examples"):
+        SharedSilos(split=Split(name="x", train=split.train, test=None), sizes=[(3, 10)])
+
+
+@pytest.mark.slow
+def test_the_command_has_a_row_for_each_way_and_draws_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    silos = command(monkeypatch, capsys, "reproduce", "shared-silos")
+    quick = ("--data", str(folder), "--sizes", "4x30", "--epsilon", "8", "--seeds", "1")
+    finished = silos(*quick, "--plot", "bars.png", "--json")
+    assert finished.status == 0
+    rows = finished.object()["rows"]
+    assert [(row["way"], row["colluders"]) for row in rows] == [
+        ("pooled", None),
+        ("shared", 1),
+        ("shared", 2),
+        ("party", None),
+        ("alone", None),
+    ]
+    assert (tmp_path / "bars.png").stat().st_size > 1000
+    assert "shared, a third" in silos(*quick).out
+    assert silos("--data", str(folder), "--sizes", "4").status == 2
