@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ class Evaluation:
         labels = [str(entry.content().get("reservation")) for entry in self.ledger.entries() if entry.kind == "charge"]
         evaluations = sum(label.startswith(prefix) for label in labels)
         sampler = old.sampler.partition(_COUNTED)[0]
-        return stated(
+        claims = stated(
             self.ledger,
             unit=old.unit,
             trust=old.trust,
@@ -196,6 +196,7 @@ class Evaluation:
             caveats=tuple(caveat for caveat in old.caveats if not caveat.startswith(rest)),
             assumed=old.assumed,
         )
+        return replace(claims, assumed=tuple(dict.fromkeys(claims.assumed)))  # a run's and an evaluation's are the same
 
 
 def scoring_of(work: ClientWork, wanted: EvaluationConfig) -> Scoring:
