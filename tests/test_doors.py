@@ -48,7 +48,7 @@ def test_nothing_is_taken_from_beyond_the_doors(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["algorithms", "cli", "data", "drawdiscard", "learning", "learning.features", "testing", "types"]
+    ["algorithms", "cli", "data", "drawdiscard", "learning", "learning.features", "parties", "testing", "types"]
     + [f"privacy.{part}" for part in ("account", "ledger", "mechanism", "plan")],
 )
 def test_every_name_at_a_door_is_there(package: str) -> None:

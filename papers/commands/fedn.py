@@ -120,6 +120,26 @@ def shared_silos(
     show({"rows": rows, "plot": None if plot is None else str(plot)}, shown(rows), as_json=as_json)
 
 
+@app.command("secure-sum-cost")
+def secure_sum_cost(
+    parties: Annotated[str, typer.Option(help="Numbers of parties, commas between.")] = "5,20",
+    weights: Annotated[str, typer.Option(help="Numbers of weights, commas between.")] = "10000,532110",
+    as_json: Json = False,
+) -> None:
+    """What a masked answer costs one party: processor time on one thread, and bytes.
+
+    Example: incrowd reproduce secure-sum-cost --parties 20 --weights 532110
+    """
+    from papers.fedn.masked import cost
+
+    rows = [
+        cost(parties=several, size=size)
+        for size in whole_numbers("weights", weights)
+        for several in whole_numbers("parties", parties)
+    ]
+    show({"rows": rows}, rows, as_json=as_json)
+
+
 @app.command("fedn-average-query")
 def fedn_average_query(
     users: Annotated[int, typer.Option(help="How many users there are beside the one in question.")] = 10,

@@ -46,3 +46,12 @@ def test_the_command_has_a_row_for_each_way_and_draws_them(
     assert (tmp_path / "bars.png").stat().st_size > 1000
     assert "shared, a third" in silos(*quick).out
     assert silos("--data", str(folder), "--sizes", "4").status == 2
+
+
+def test_a_masked_answer_has_two_bytes_a_weight(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = command(monkeypatch, capsys, "reproduce", "secure-sum-cost")
+    (row,) = cost("--parties", "3", "--weights", "500", "--json").object()["rows"]
+    assert 1000 < row["bytes"] < 1500
+    assert row["milliseconds"] > 0

@@ -18,7 +18,8 @@ from incrowd.privacy.mechanism.correlated import (
     optimal_banded,
 )
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
-from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
+from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole
+from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection
 
 __all__ = [
@@ -39,5 +40,7 @@ __all__ = [
     "PerLayerClip",
     "QuantileClip",
     "RecordTraining",
+    "SharedNoise",
+    "Whole",
     "optimal_banded",
 ]
