@@ -30,6 +30,7 @@ class NoiseByName(StrEnum):
 
     SERVER = "server"
     PARTY = "party"
+    PARTIES = "parties"
 
 
 class AccountantName(StrEnum):
@@ -56,8 +57,12 @@ def plan(
     ] = None,
     sampling: Annotated[SamplingName, typer.Option(help="How a cohort is drawn.")] = SamplingName.POISSON,
     noise_by: Annotated[
-        NoiseByName, typer.Option(help="Who adds the noise: the server, or every client for itself (then everyone).")
+        NoiseByName,
+        typer.Option(help="Who adds the noise: the server, every client for itself, or all clients, a share each."),
     ] = NoiseByName.SERVER,
+    colluders: Annotated[
+        int | None, typer.Option(help="With parties: how many may work together with the server; 1.")
+    ] = None,
     accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
     grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
     weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
@@ -85,8 +90,9 @@ def plan(
             part / 100 for word in words(cohort) if word.endswith("%") for part in numbers("cohort", word.rstrip("%"))
         ),
         noise_multiplier=noise,
-        sampling="everyone" if noise_by is NoiseByName.PARTY else sampling.value,
+        sampling=sampling.value if noise_by is NoiseByName.SERVER else "everyone",
         noise_by=noise_by.value,
+        colluders=colluders,
         accountant=accountant.value,
         grow_from=grow_from,
     )
@@ -102,6 +108,7 @@ def plan(
         rows.sort(key=lambda one: one.get("rank", 0))
         hidden = {"schedule", "by_accountant", "over_all_rounds", "sensitivity_in_clips"}
         hidden |= {"sampling", "noise_by"} if wanted.several else set()
+        hidden |= set() if noise_by is NoiseByName.PARTIES else {"colluders"}
         print_table(rows, leave_out=hidden)
 
 

@@ -53,6 +53,7 @@ class Question:
     delta: float | None = None
     sampling: Sampling = Poisson
     noise_by: NoiseBy = "server"
+    colluders: int | None = None
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     accountants: tuple[str, ...] = ACCOUNTANTS
 
@@ -87,6 +88,7 @@ class Question:
             schedule=Schedule((step,)),
             sampling=self.sampling,
             noise_by=self.noise_by,
+            colluders=self.colluders,
             clip=self.clip,
             accountants=self.accountants,
         )
@@ -132,6 +134,7 @@ class Comparison:
     noise_multiplier: float | None = None
     sampling: str = "poisson"
     noise_by: NoiseBy = "server"
+    colluders: int | None = None
     accountant: str = "tightest"
     grow_from: float | None = None
 
@@ -165,6 +168,7 @@ class Comparison:
                 delta=delta,
                 sampling=SAMPLING[self.sampling],
                 noise_by=self.noise_by,
+                colluders=self.colluders,
                 accountants=ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),),
             )
             for rounds, cohort in product(self._rounds(), self._cohorts(clients)):
@@ -222,6 +226,7 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
         "sampling_prob": last.expected_cohort / config.members,
         "sampling": config.sampling.__name__,
         "noise_by": plan.noise_by,
+        "colluders": config.sharing[1] if plan.noise_by == "parties" else None,
         "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.noise_by == "party" else last.sensitivity_in_clips,
         "noise_multiplier": noise,
         "epsilon": plan.price.epsilon,
@@ -230,7 +235,7 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
         "accountant": plan.price.accountant,
         "by_accountant": dict(plan.price.by_accountant),
         "communications": config.schedule.communications,
-        "noise_to_signal": noise * math.sqrt(weights) / last.expected_cohort,
+        "noise_to_signal": noise * _added_up(plan) * math.sqrt(weights) / last.expected_cohort,
         "over_all_rounds": over_all_rounds(plan, weights=weights),
         "schedule": [
             {
@@ -251,7 +256,14 @@ def over_all_rounds(plan: Plan, *, weights: int) -> float:
         deviation = plan.correlated.over_all_rounds / schedule.at(0).cohort
     else:
         deviation = math.sqrt(sum(step.rounds * (step.noise_multiplier / step.cohort) ** 2 for step in schedule.steps))
-    return math.sqrt(weights) * deviation / plan.rounds
+    return math.sqrt(weights) * _added_up(plan) * deviation / plan.rounds
+
+
+def _added_up(plan: Plan) -> float:
+    """The deviation of a sum's noise, in noise multipliers: that of local noise of all clients, or of all shares."""
+    parties, colluders = plan.config.sharing
+    shares = math.sqrt(parties / (parties - colluders))
+    return {"server": 1.0, "party": math.sqrt(plan.config.members), "parties": shares}[plan.noise_by]
 
 
 def ranked(plans: Sequence[Plan]) -> list[int]:

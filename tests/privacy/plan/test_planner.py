@@ -192,3 +192,22 @@ def test_noise_that_is_taken_back_counts_as_what_is_left_of_it() -> None:
     matrix = np.array([[column[row - at] if row >= at else 0.0 for at in range(12)] for row in range(12)])
     left = np.linalg.norm(np.linalg.inv(matrix).sum(axis=0)) * plan.noise_multiplier * noise.sensitivity
     assert over_all_rounds(plan, weights=9) == pytest.approx(3 * left / 10 / 12)
+
+
+@pytest.mark.parametrize(("noise_by", "times"), [("server", 1.0), ("party", 20**0.5), ("parties", (20 / 14) ** 0.5)])
+def test_a_row_counts_the_noise_of_all_who_add_some(noise_by: Any, times: float) -> None:
+    colluders = 6 if noise_by == "parties" else None
+    asked = Comparison(
+        clients=(20,),
+        epsilons=(1.0,),
+        deltas=(1e-3,),
+        rounds=(5,),
+        sampling="everyone",
+        noise_by=noise_by,
+        colluders=colluders,
+    )
+    (plan,) = asked.plans()
+    found: Any = row(plan, weights=9)
+    assert found["colluders"] == colluders
+    assert found["noise_to_signal"] == pytest.approx(times * plan.noise_multiplier * 3 / 20)
+    assert found["over_all_rounds"] == pytest.approx(found["noise_to_signal"] / math.sqrt(5))
