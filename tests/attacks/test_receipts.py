@@ -29,7 +29,7 @@ TOTAL = np.zeros(3)
 # Who may do what is named here, and nobody else does it.
 DOORS = {
     "SEAL": {"privacy/ledger/tally.py", "privacy/ledger/ledger.py"},
-    "grid.sample_noise": {"privacy/mechanism/grid.py", "privacy/mechanism/correlated.py"},
+    "sample_noise": {f"privacy/mechanism/{name}.py" for name in ("grid", "correlated", "shared")},
     "Receipt(": {"privacy/ledger/ledger.py"},
 }
 
@@ -40,8 +40,8 @@ def doors(text: str) -> set[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Name) and node.id == "SEAL":
             found.add("SEAL")
-        if isinstance(node, ast.Attribute) and node.attr == "sample_noise" and ast.unparse(node) == "grid.sample_noise":
-            found.add("grid.sample_noise")
+        if "sample_noise" in (getattr(node, "attr", None), getattr(node, "id", None)):
+            found.add("sample_noise")
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Receipt", "receipt.Receipt"):
             found.add("Receipt(")
     return found
@@ -57,7 +57,8 @@ def test_only_the_ledger_makes_receipts_and_only_noises_draw_on_the_grid() -> No
 
 
 def test_control_a_second_door_is_seen() -> None:
-    assert doors("from x import grid\nvalue = grid.sample_noise(1)") == {"grid.sample_noise"}
+    for call in ("grid.sample_noise(1)", "sample_noise(1)"):
+        assert doors(f"value = {call}") == {"sample_noise"}
     assert doors("from x import SEAL, Receipt\nmine = Receipt(1, seal=SEAL)") == {"SEAL", "Receipt("}
 
 

@@ -57,7 +57,7 @@ def ledger_believes() -> Any:
 def noise_is(factor: float) -> Breakage:
     """Noise of another size than what was charged."""
     return lambda: changed(
-        GaussianNoise, "_scale", lambda real: lambda self, contributions_bound: factor * real(self, contributions_bound)
+        GaussianNoise, "scale", lambda real: lambda self, contributions_bound: factor * real(self, contributions_bound)
     )
 
 
@@ -233,8 +233,8 @@ def bits_without_noise() -> Any:
     """The share that moves an adaptive bound is hardly noised."""
 
     def make(real: Any) -> Any:
-        def of(cls: type[RoundNoise], plan: Plan, number: int, clip: Clip) -> RoundNoise:
-            given: RoundNoise = real.__func__(cls, plan, number, clip)
+        def of(cls: type[RoundNoise], plan: Plan, number: int, clip: Clip, *, listed: int = 0) -> RoundNoise:
+            given: RoundNoise = real.__func__(cls, plan, number, clip, listed=listed)
             return replace(given, bits=GaussianNoise(noise_multiplier=0.01, clip_norm=0.5)) if given.bits else given
 
         return classmethod(of)
@@ -304,7 +304,7 @@ def charged_elsewhere() -> Any:
     """Rounds are charged to a ledger that nobody keeps, beside the one that is shown."""
 
     def make(real: Callable[..., Receipt]) -> Callable[..., Receipt]:
-        def charge(self: PrivateRun, number: int, clip: Clip) -> Receipt:
+        def charge(self: PrivateRun, number: int, clip: Clip, *, listed: int = 0) -> Receipt:
             kept = self.ledger
             if "decoy" not in vars(self):
                 decoy = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
@@ -312,7 +312,7 @@ def charged_elsewhere() -> Any:
                 vars(self)["decoy"] = decoy
             self.ledger = vars(self)["decoy"]
             try:
-                return real(self, number, clip)
+                return real(self, number, clip, listed=listed)
             finally:
                 self.ledger = kept
 
