@@ -1,7 +1,6 @@
 """A federation's silos: each learns from its records with DP-SGD and pays from its own ledger.
 
-A silo sends released numbers, so averaging them costs nothing. With a `PrivateRun` the silos are protected as a whole,
-too: the server clips each answer, and pays from its own ledger for the noise that it adds.
+A silo sends released numbers, so averaging them costs nothing.
 """
 
 import time
@@ -21,7 +20,7 @@ from incrowd.learning import Model
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
-from incrowd.privacy.plan.sampling import Everyone, check_declared
+from incrowd.privacy.plan.sampling import check_declared
 from incrowd.privacy.records import RecordRound, RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
@@ -58,13 +57,11 @@ AskAll = Callable[[int, Floats], Sequence[Answer]]
 class SiloCohort:
     """Silos that answer one after the other, or all `together`.
 
-    The mean is over the silos that sent an update, weighted by public `weights`, or equally. With `private` all weigh
-    the same, and the denominator is its plan's.
+    The mean is over the silos that sent an update, weighted by public `weights`, or equally.
 
     Guarantee: a silo that has to stop does not stop the others.
 
-    Edge cases: if no silo sends an update, the weights stay (with `private`, they get its noise). It is public which
-    silos answer, so a `private` that samples them is refused.
+    Edge cases: if no silo sends an update, the weights stay.
     """
 
     asks: Sequence[Ask]
@@ -72,9 +69,9 @@ class SiloCohort:
     rounds: int
     randomness: Randomness
     weights: Sequence[float] | None = None
-    private: PrivateRun | None = None
     together: AskAll | None = None
     size: int = field(init=False)
+    private: None = field(default=None, init=False)
     queries: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -85,8 +82,6 @@ class SiloCohort:
         if self.weights is not None and len(self.weights) != len(self.asks):
             remedy = f"give one for each of the {len(self.asks)} silos"
             raise ConfigError(field="weights", value=self.weights, remedy=remedy)
-        if self.private is not None:
-            self._check(self.private)
 
     def answers(self, state: State) -> Answers:
         """See `Cohort.answers`."""
@@ -95,35 +90,15 @@ class SiloCohort:
         return self.combined(state, answers)
 
     def combined(self, state: State, answers: Sequence[Answer]) -> Answers:
-        """The mean of the silos' answers, clipped and noised if the silos are protected as a whole."""
+        """The mean of the silos' answers."""
         silos = tuple(SiloStatus(silo=one.silo, epsilon=one.epsilon, absence=one.absence) for one in answers)
-        if self.private is None:
-            return Answers(mean=self._mean(answers), carry=state.carry, silos=silos)
-        opened = self.private.round(state.round, carry=state.carry)
-        for place, answer in enumerate(answers):
-            if answer.update is not None:
-                opened.add(answer.update, clients=[place])
-        release = opened.release()
-        return Answers(mean=release.mean, carry=opened.after, release=release, silos=silos)
+        return Answers(mean=self._mean(answers), carry=state.carry, silos=silos)
 
     def _mean(self, answers: Sequence[Answer]) -> Floats | None:
         weights = self.weights or [1.0] * len(answers)
         sent = [(weight, a.update) for weight, a in zip(weights, answers, strict=True) if a.update is not None]
         total = sum(weight for weight, _ in sent)
         return np.sum([weight / total * update for weight, update in sent], axis=0) if sent else None
-
-    def _check(self, private: PrivateRun) -> None:
-        sampler = private.plan.round(0).sampler
-        if not isinstance(sampler, Everyone) or private.plan.noise_by != "server":
-            remedy = "use Everyone: which silos answer is public, so nothing is gained from drawing some of them"
-            raise ConfigError(field="sampling", value=type(sampler).__name__, remedy=remedy)
-        planned = sampler.clients, private.plan.rounds, private.size
-        if planned != (len(self.asks), self.rounds, self.size):
-            remedy = f"plan for {len(self.asks)} clients, {self.rounds} rounds and {self.size} weights"
-            raise ConfigError(field="private", value=planned, remedy=remedy)
-        if self.weights is not None:
-            remedy = "leave them out: the plan weighs all the same"
-            raise ConfigError(field="weights", value=self.weights, remedy=remedy)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,11 +9,6 @@ from incrowd.algorithms import FedAvg, RoundReport, SiloCohort
 from incrowd.algorithms.silos import Answer, Ask
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
-from incrowd.privacy.release import PrivateRun
 from tests.algorithms.silos import MODEL, ROUNDS, SEEDED, paying, plan, records, right, silo
 
 ROOM = Budget(epsilon=200.0, delta=1e-5)
@@ -52,18 +47,6 @@ def finished(its: FedAvg[SiloCohort]) -> tuple[Floats, list[RoundReport]]:
         state, report = its.apply(state)
         reports.append(report)
     return state.published, reports
-
-
-def private(*, clients: int = 3, rounds: int = ROUNDS, sampled: bool = False, size: int = MODEL.size) -> PrivateRun:
-    config = PlanConfig(
-        members=clients,
-        schedule=constant(rounds=rounds, cohort=clients - 1 if sampled else clients),
-        sampling=Poisson if sampled else Everyone,
-        clip=FixedClip(clip_norm=1.0),
-    )
-    its = config.scaled(10.0).plan(Budget(epsilon=50.0, delta=1e-3))
-    ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
-    return PrivateRun(its, ledger=ledger, randomness=SEEDED, size=size)
 
 
 def test_the_server_moves_along_the_mean_of_what_was_sent() -> None:
@@ -113,29 +96,6 @@ def test_a_state_on_disk_goes_on_as_the_run_that_was_not_stopped() -> None:
     for _ in range(ROUNDS - 1):
         state, _ = again.apply(state)
     np.testing.assert_array_equal(state.published, whole)
-
-
-def test_with_both_levels_the_server_clips_noises_and_pays_too() -> None:
-    its = private()
-    asks = sending(5.0, 5.0, None)
-    state, _ = federation(asks, private=its).apply(federation(asks, private=its).init())
-    moved = state.weights - federation(asks).init().weights
-    clipped = 2 / 3 / np.sqrt(MODEL.size)  # two contributions of norm 1, and a public denominator of 3
-    noise = its.plan.noise_multiplier / 3
-    assert abs(moved.mean() - clipped) < 4 * noise / np.sqrt(MODEL.size)
-    assert np.ptp(moved) > 0
-    assert its.next_round == 1
-    finished(federation(learners(3), private=private()))
-
-
-def test_both_levels_have_to_fit_together() -> None:
-    for wrong in (private(clients=2), private(rounds=ROUNDS + 1), private(size=MODEL.size + 1)):
-        with pytest.raises(ConfigError, match="plan for 3 clients, 4 rounds and 18 weights"):
-            federation(sending(1.0, 1.0, 1.0), private=wrong)
-    with pytest.raises(ConfigError, match="sampling = 'Poisson': use Everyone"):
-        federation(sending(1.0, 1.0, 1.0), private=private(sampled=True))
-    with pytest.raises(ConfigError, match="the plan weighs all the same"):
-        federation(sending(1.0, 1.0, 1.0), private=private(), weights=[1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(

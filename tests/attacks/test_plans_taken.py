@@ -8,7 +8,7 @@ import pytest
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
-from incrowd.algorithms import ClientCohort, FedAvg, SiloCohort
+from incrowd.algorithms import ClientCohort, FedAvg
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, MeanQuery, linear
@@ -16,7 +16,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Comparison, Question
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step, constant
+from incrowd.privacy.plan.sampling import FixedSize, Poisson, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.conftest import CLASSES, FEATURES
 
@@ -71,21 +71,6 @@ def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: Clients) -> None:
     control = _Unasked(whole.cohort.engine, run_of(planned(10), size=whole.cohort.size))
     asked = {int(client) for number in range(2) for client in control.private.cohort(number)}
     assert asked < set(range(10))  # the twin never asks half of the clients, and takes the others twice as often
-
-
-def test_a_plan_for_other_silos_is_refused() -> None:
-    model = linear(FEATURES, CLASSES)
-    for clients, silos in ((3, 2), (2, 3)):
-        schedule = constant(rounds=2, cohort=clients)
-        plan = PlanConfig(members=clients, schedule=schedule, sampling=Everyone).calibrate(BUDGET)
-        with pytest.raises(ConfigError, match=f"private = .*plan for {silos} clients"):
-            SiloCohort(
-                asks=[lambda _number, _weights: pytest.fail("nobody is asked")] * silos,
-                model=model,
-                rounds=2,
-                randomness=SEEDED,
-                private=run_of(plan, size=model.size),
-            )
 
 
 @pytest.mark.parametrize("name", [*SAMPLING, "nonsense", None, Poisson(clients=10, cohort=5)])
