@@ -1,4 +1,4 @@
-"""Who shares noise: the cards of all parties, the fingerprint that their owners compare, and signed messages.
+"""The parties that share noise: their cards, the fingerprint that their owners compare, and signed messages.
 
 A card is a name and an Ed25519 key. A server hands the cards around, and may have made some of them up. So owners
 compare the roster's fingerprint with each other, by telephone say, and never by the server's word.
@@ -54,7 +54,7 @@ class Card:
 
     @classmethod
     def of(cls, name: str, key: Ed25519PrivateKey) -> "Card":
-        """The card of whoever holds this key."""
+        """The card for a private key."""
         return cls(name=name, key=key.public_key().public_bytes_raw().hex())
 
     @cached_property

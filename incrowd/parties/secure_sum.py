@@ -56,7 +56,7 @@ _TABLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SumPlan:
-    """What all parties and the server know: the plan, the roster, how many numbers a part has, and the run's own label.
+    """The public facts of a sum: the plan, the roster, how many numbers a part has, and the run's own label.
 
     Edge cases: a plan without shared noise, or for another number of parties, is a `ConfigError`.
     """
@@ -89,7 +89,7 @@ class SumPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A list of the server: who takes part in a round, by name and random number, and what was asked."""
+    """A list of the server: the parties of a round, by name and random number, and the question."""
 
     plan: str
     round: int
@@ -98,7 +98,7 @@ class Listed:
 
     @property
     def names(self) -> list[str]:
-        """Who is listed, in order."""
+        """The listed names, in order."""
         return sorted(self.parties)
 
     def to_json(self) -> dict[str, object]:
@@ -239,9 +239,9 @@ class Member:
     def answer(self, listed: object, part: Whole, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
 
-        Edge cases: a list for which this process is not `ready`, without this party, with strangers, or so short that
-        all could collude is refused (`SpecificationRefused`), and so is a part that is none of the plan (`DataError`).
-        Nothing is charged then.
+        Edge cases: this process has to be `ready` for the list, which holds this party and no strangers, and more
+        parties than may collude. Any other list is a `SpecificationRefused`, a part that does not fit the plan a
+        `DataError`, and nothing is charged.
         """
         asked = Listed.read(listed, server=self._server)
         if asked.plan != self.plan.name:
@@ -291,7 +291,7 @@ class Member:
         (np.add if self.name < peer else np.subtract)(words, mask, out=words)
 
     def _bodies(self, kind: str, frames: Mapping[str, bytes], *, most: int) -> dict[str, bytes]:
-        """What all parties of the roster signed for this plan."""
+        """The bodies of messages that all parties of the roster signed for this plan."""
         roster = self.plan.roster
         if set(frames) != set(roster.names):
             raise DataError(f"a {kind} of each party of the roster is needed, and of nobody else")

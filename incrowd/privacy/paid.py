@@ -105,7 +105,7 @@ class PaidRun:
 @dataclass(frozen=True, kw_only=True)
 class RoundNoise:
     """The noise of one round in which this clip was used: on the sum or on each client's part of it, and on the bits of
-    an adaptive clip. Of `shared` noise each of so many `listed` parties adds a share.
+    an adaptive clip. So many `listed` parties add a share each of `shared` noise.
     """
 
     round: int

@@ -87,6 +87,15 @@ def test_without_keys_there_is_no_answer(tmp_path: Path) -> None:
     assert crew.runs["party 0"].ledger.charges() == (0, 0)
 
 
+def test_a_silo_s_batches_are_secret_coins_of_its_own(tmp_path: Path) -> None:
+    run = Crew(tmp_path, simulated=True, size=10).runs["party 0"]
+    one, same, other, later = (
+        run.batches(number, place=place).bits(4).tolist() for number, place in ((0, 0), (0, 0), (0, 1), (1, 0))
+    )
+    assert one == same
+    assert len({tuple(each) for each in (one, other, later)}) == 3
+
+
 def test_a_silent_party_loses_the_round_and_the_next_one_goes_on(tmp_path: Path) -> None:
     crew = Crew(tmp_path)
     answers = crew.answers(0)

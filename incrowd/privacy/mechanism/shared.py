@@ -32,8 +32,8 @@ _NEVER = 1.02 * REACH  # no share is drawn beyond so many deviations
 class SharedNoise:
     """The `noise` of a sum, in shares of so many `parties`, of whom so many may be `colluders`.
 
-    Guarantee: any shares but those of `colluders` have together at least the variance of `noise`, whoever else is
-    listed. Step, `largest` and word follow from the plan alone, never from who is listed. Sums of listed parties never
+    Guarantee: the shares of all listed parties but `colluders` have together at least the variance of `noise`.
+    Step, `largest` and word follow from the plan alone, never from who is listed. Sums of listed parties never
     exceed `largest`, with at least one spare bit in a word.
 
     Edge cases: with no colluder one share would have to hide all others from its own party, so there is at least one;
@@ -53,7 +53,7 @@ class SharedNoise:
         self.fine(self.step)
 
     def event(self) -> GaussianDpEvent:
-        """The cost of a sum, against anybody with at most `colluders` of the parties."""
+        """The cost of a sum, against a server and at most `colluders` of the parties."""
         return self.noise.event()
 
     def deviation(self, listed: int) -> float:
@@ -106,7 +106,7 @@ class SharedNoise:
     def total(self, sums: np.ndarray) -> Whole:
         """The released sum, from the sum of all answers in words.
 
-        Edge cases: numbers that no sum can have are a `DataError`: lists or questions differed, or somebody lied.
+        Edge cases: numbers that no sum can have are a `DataError`: lists or questions differed, or a party lied.
         """
         whole = sums.view(np.int16 if sums.dtype == np.uint16 else np.int32).astype(np.int64)
         if np.abs(whole).max(initial=0) > self.largest:

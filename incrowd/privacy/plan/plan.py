@@ -70,8 +70,8 @@ class PlanConfig:
     There are so many `members`: clients, or records, as the `unit` says. With `noise_by` "party" each client, or silo,
     adds noise to what it sends, and the server adds none; the records are then those of one silo. With "server" they
     are the records of all silos, and a round is one step: the server noises the sum of the silos' sums. With "parties"
-    nobody but the members of a list sees less than their sum: each of the `parties` (the clients, or so many silos)
-    adds a share of the noise, and any of them but `colluders` (1 unless it is given) have enough of it together.
+    each of the `parties` (the clients, or so many silos) adds a share of the noise under masks. Any of them but
+    `colluders` (1 unless it is given) have enough noise together.
 
     Under `Cyclic` sampling clients take turns in groups of the schedule's cohort. Then the noise is correlated over the
     rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event.
