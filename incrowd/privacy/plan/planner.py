@@ -261,9 +261,10 @@ def over_all_rounds(plan: Plan, *, weights: int) -> float:
 
 def _added_up(plan: Plan) -> float:
     """The deviation of a sum's noise, in noise multipliers: that of local noise of all clients, or of all shares."""
-    parties, colluders = plan.config.sharing
-    shares = math.sqrt(parties / (parties - colluders))
-    return {"server": 1.0, "party": math.sqrt(plan.config.members), "parties": shares}[plan.noise_by]
+    if plan.noise_by == "parties":
+        parties, colluders = plan.config.sharing
+        return math.sqrt(parties / (parties - colluders))
+    return math.sqrt(plan.config.members) if plan.noise_by == "party" else 1.0
 
 
 def ranked(plans: Sequence[Plan]) -> list[int]:
