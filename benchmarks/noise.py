@@ -17,7 +17,7 @@ from itertools import count
 import numpy as np
 
 from harness.arrays import Floats
-from incrowd import Budget, Ledger, Randomness, Relation, SeededRandomness, SystemRandomness
+from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
 from incrowd.privacy.account import compose
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import (
@@ -27,6 +27,7 @@ from incrowd.privacy.mechanism import (
     Participation,
     optimal_banded,
 )
+from incrowd.types import Randomness
 
 CLIENTS = 1000
 PARTICIPATION = Participation(rounds=1000, min_separation=100)

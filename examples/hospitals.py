@@ -19,18 +19,18 @@ wards = {f"hospital {n}": (readings[300 * n :][:300], ill[300 * n :][:300]) for 
 data = incrowd.Clients.from_partitions(wards, classes=2, test=(readings[1500:], ill[1500:]), public=True).named()
 folder = sys.argv[1] if len(sys.argv) > 1 else "out/hospitals"
 
-Way = tuple[incrowd.LocalRecords | None, incrowd.ServerOptimizer]
+Way = tuple[incrowd.Local | None, incrowd.ServerOptimizer]
 steps = incrowd.ServerOptimizer(learning_rate=0.5)
 ways: dict[Literal["party", "parties", "server"], Way] = {
     # each hospital takes noisy steps on a budget of its own, and sends weights
-    "party": (incrowd.LocalRecords(learning_rate=0.3), incrowd.ServerOptimizer()),
+    "party": (incrowd.Local(learning_rate=0.3), incrowd.ServerOptimizer()),
     # the hospitals share the noise of their sum, and mask what they send: the server learns that sum alone
     "parties": (None, steps),
     # the server sees each hospital's sum of clipped gradients, and adds noise once for all of them
     "server": (None, steps),
 }
 for noise_by, (local, server) in ways.items():
-    privacy = incrowd.PrivateRecords(noise_by=noise_by, epsilon=0.3, delta=1e-5, rounds=20)
+    privacy = incrowd.Private(unit="record", noise_by=noise_by, epsilon=0.3, delta=1e-5, rounds=20)
     federation = incrowd.Federation(nn.Linear(20, 2), data, local=local, server=server, privacy=privacy)
     result = federation.train(f"{folder}/{noise_by}")
     print(result.statement)

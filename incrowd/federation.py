@@ -16,14 +16,10 @@ from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.sampling import Schedule
 from incrowd.runs.config import (
-    AnyConfig,
     Config,
     GivenModel,
-    LocalRecords,
     Private,
-    PrivateRecords,
     RunOptions,
-    SiloConfig,
     Stop,
 )
 from incrowd.runs.data_config import GivenData, Parties, Table
@@ -47,11 +43,11 @@ class Federation:
 
     `data` are `Clients`, or a `Table` in a file, which is read when a run begins; or `Parties` elsewhere, who are asked
     over a network (`incrowd.flower.serve`). `module` is any module of torch whose gradient is per example; it starts
-    with its own weights, and its frozen part stays as it is. With `Private` whole clients are protected, with
-    `PrivateRecords` each record of every client, who is then a silo with a ledger and a budget of its own. `local` is
-    the training of a client (`Local`, of silos `LocalRecords`), `server` the server's step along a mean, `run` the way
-    to execute and report, and `stop` an early end. `loss` is a name, a function of outputs and labels that gives the
-    mean over the examples, or a loss of torch; unless it is given it follows from the labels.
+    with its own weights, and its frozen part stays as it is. `Private` protects whole clients, or, with
+    `unit="record"`, each record of every client, who is then a silo. `local` is the training of a client, `server` the
+    server's step along a mean, `run` the way to execute and report, and `stop` an early end. `loss` is a name, a
+    function of outputs and labels that gives the mean over the examples, or a loss of torch; unless it is given it
+    follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -59,7 +55,7 @@ class Federation:
     in which a run with other settings, another module or other data was begun is refused.
     """
 
-    settings: AnyConfig
+    settings: Config
     given: Given
     schedule: Schedule | None
 
@@ -68,8 +64,8 @@ class Federation:
         module: nn.Module | Model,
         data: Clients | Table | Parties,
         *,
-        privacy: Private | PrivateRecords,
-        local: Local | LocalRecords | None = None,
+        privacy: Private,
+        local: Local | None = None,
         loss: LossLike | None = None,
         server: ServerOptimizer | None = None,
         run: RunOptions | None = None,
@@ -77,10 +73,9 @@ class Federation:
     ) -> None:
         _a(data, (Clients, Table, Parties), "data")
         model = module if isinstance(module, Model) else Model(_module(module))
-        of_records = isinstance(privacy, PrivateRecords)
-        sections = _sections(privacy, local, server=server, run=run, stop=stop, records=of_records)
+        sections = _sections(privacy=privacy, local=local, server=server, run=run, stop=stop)
         its_data = GivenData() if isinstance(data, Clients) else data
-        self.settings = (SiloConfig if of_records else Config)(data=its_data, model=GivenModel(), **sections)
+        self.settings = Config(data=its_data, model=GivenModel(), **sections)
         self.given = Given(data=data if isinstance(data, Clients) else None, model=model)
         self.schedule = None
         if loss is not None:
@@ -107,13 +102,15 @@ class Federation:
         from incrowd.runs.recipes import with_recipe
 
         _a(data, (Clients, Table), "data")
-        _a(privacy, (Private,), "privacy")
+        if _a(privacy, (Private,), "privacy").unit == "record":
+            remedy = "a recipe in Python is for whole clients: of silos, name it in the settings"
+            raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
         model = None if module is None else Model(_module(module))
         given = Given(data=data if isinstance(data, Clients) else None, model=model)
         stated: dict[str, Any] = {"data": {"name": "given"} if isinstance(data, Clients) else _stated(data)}
         if model is not None:
             stated["model"] = {"kind": "given"}
-        sections = _sections(privacy, local, server=server, run=run, stop=stop, records=False)
+        sections = _sections(privacy=privacy, local=local, server=server, run=run, stop=stop)
         stated |= {name: _stated(section) for name, section in sections.items()}
         federation = cls.from_tables(with_recipe(stated, recipe, given=given))
         federation.given = given
@@ -231,17 +228,13 @@ class Federation:
             self.given = replace(self.given, loss=as_loss(loss))
 
 
-def _sections(privacy: Any, local: Any, *, server: Any, run: Any, stop: Any, records: bool) -> dict[str, Any]:
+_KINDS = {"privacy": Private, "local": Local, "server": ServerOptimizer, "run": RunOptions, "stop": Stop}
+
+
+def _sections(*, privacy: Private, **others: Section | None) -> dict[str, Any]:
     """The sections that are given, each of its kind."""
-    kinds: dict[str, tuple[Any, tuple[type, ...]]] = {
-        "privacy": (privacy, (Private, PrivateRecords)),
-        "local": (local, (LocalRecords if records else Local, type(None))),
-        "server": (server, (ServerOptimizer, type(None))),
-        "run": (run, (RunOptions, type(None))),
-        "stop": (stop, (Stop, type(None))),
-    }
-    found = {name: _a(value, allowed, name) for name, (value, allowed) in kinds.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    given = {"privacy": privacy, **{name: value for name, value in others.items() if value is not None}}
+    return {name: _a(value, (_KINDS[name],), name) for name, value in given.items()}
 
 
 def _stated(section: Section) -> dict[str, Any]:
@@ -258,7 +251,7 @@ def _module(module: Any) -> nn.Module:
 
 def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
     if not isinstance(value, kinds):
-        named = (f"incrowd.{kind.__name__}" for kind in kinds if kind is not type(None))
+        named = (f"incrowd.{kind.__name__}" for kind in kinds)
         raise ConfigError(field=field, value=type(value).__name__, remedy=f"give {' or '.join(named)}")
     return value
 

@@ -16,6 +16,10 @@ Range = Annotated[tuple[float, float], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
 Every = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Every, ...], Field(strict=False)]
+if TYPE_CHECKING:
+    Whole = int  # a client's; `CohortEngine` refuses fractions
+else:
+    Whole = int | float
 
 Compile = Literal["auto", "never", "always"]
 """Whether torch compiles the work of a client."""
@@ -96,7 +100,7 @@ LossName = Annotated[str, AfterValidator(_known_loss)]
 
 class Local(Descent):
     """Training of a client in a round: gradient descent over its own examples, as torch.optim.SGD does it, from the
-    weights of the server.
+    weights of the server. Where `privacy.unit` is "record" it is DP-SGD, see below.
 
     It makes `epochs` passes over its examples, in batches of `batch_size`, or in `batches` batches of sizes as equal as
     can be, or, when neither is given, all at once. Every batch is one step: with the gradient of its mean loss,
@@ -112,6 +116,10 @@ class Local(Descent):
     share of the sum of 1 / noise^2 over all rounds. The published model adds the logarithm of the mean to its logits,
     so that it knows which classes are frequent (`incrowd.learning.label_shares`).
 
+    DP-SGD over the records of a silo takes `learning_rate`, `momentum`, `weight_decay` and `loss` alone, and `epochs`
+    and `batch_size` may be fractions: that is the expected batch, by default all declared records. `physical_batch` is
+    the number of records in memory at once, and changes nothing else.
+
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused, and
     so is momentum with Adam, which has its own.
@@ -119,20 +127,21 @@ class Local(Descent):
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     algorithm: Literal["fedavg", "scaffold"] = "fedavg"
-    epochs: int = 1
-    batch_size: int | None = None
+    epochs: Whole = 1
+    batch_size: Whole | None = None
     batches: int | None = None
     proximal: float = 0.0
     loss: LossName | None = None
     shuffle: bool = True
     label_shares: float | None = None
     label_distribution: float | None = None
+    physical_batch: Every = 256
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers that make no sense."""
         super().model_post_init(context)
-        counts = ("epochs", *(name for name in ("batch_size", "batches") if getattr(self, name) is not None))
-        _validate.count(**self.named("local", *counts))
+        _validate.positive(**self.named("local", "epochs", *self._given("batch_size")))
+        _validate.count(**self.named("local", *self._given("batches")))
         _validate.non_negative(**self.named("local", "proximal"))
         if self.optimizer == "adam" and self.momentum:
             raise ConfigError(field="local.momentum", value=self.momentum, remedy="Adam has its own: leave it out")
@@ -144,6 +153,13 @@ class Local(Descent):
             _validate.fraction(**self.named("local", "label_distribution"))
         if self.batches is not None and self.batch_size is not None:
             raise ConfigError(field="local.batches", value=self.batches, remedy="give batch_size or batches, not both")
+
+    def check_whole(self) -> None:
+        """Refuse parts of an epoch or of an example, which records alone may have."""
+        _validate.count(**self.named("local", "epochs", *self._given("batch_size")))
+
+    def _given(self, name: str) -> tuple[str, ...]:
+        return () if getattr(self, name) is None else (name,)
 
     @property
     def plain(self) -> bool:

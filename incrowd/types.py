@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from dp_accounting import DpEvent
 
 from incrowd._extensions import register
-from incrowd._random import Floats, Integers, Stream
+from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 
@@ -17,8 +17,10 @@ __all__ = [
     "Accountant",
     "ClipFunction",
     "DataSource",
+    "Randomness",
     "Sampler",
     "ServerOptimizer",
+    "Stream",
     "ThirdPartyClip",
     "ThirdPartySampling",
     "register",

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from incrowd.runs.predict import Result, labels_of, predict
 from incrowd.runs.run import Run
-from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.settings import parse, tables
 from tests.command import Command, command
 from tests.runs.small import small
 
@@ -40,7 +40,7 @@ def ward(columns: str = STATED, *, classes: str = 'classes = ["no", "yes"]', mor
         f'[data]\nname = "table"\nfile = "ward.csv"\nclient = "who"\nlabel = "{label}"\ndelimiter = ";"\nclients = 6\n'
         f"{classes}\n{columns}\n{more}\n{PRIVACY}"
     )
-    return Run.create(settings_of(tables("ward.toml")), "run")
+    return Run.create(parse(tables("ward.toml")), "run")
 
 
 def test_nothing_is_needed_but_the_folder(incrowd: Command) -> None:

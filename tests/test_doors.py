@@ -37,7 +37,7 @@ def beyond_the_doors(text: str) -> Iterator[str]:
             yield from (name.name for name in node.names if name.name.startswith("incrowd."))
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "incrowd":
             door = importlib.import_module(node.module)
-            offered = door.__all__ if hasattr(door, "__path__") else ()
+            offered = door.__all__ if hasattr(door, "__path__") or node.module == "incrowd.types" else ()
             yield from (f"{node.module}.{name.name}" for name in node.names if name.name not in offered)
 
 

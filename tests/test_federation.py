@@ -98,13 +98,13 @@ class Wider(nn.Module):
         ({"module": Wider()}, "module"),
         ({"module": nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))}, "module"),
         ({"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}, r"local\.loss = None"),
-        ({"privacy": incrowd.PrivateRecords(epsilon=4, delta=1e-3)}, "a run with .* was begun there"),
+        ({"privacy": incrowd.Private(unit="record", epsilon=4, delta=1e-3)}, "a run with .* was begun there"),
     ],
 )
 def test_another_federation_does_not_go_on_in_the_folder(tmp_path: Path, other: dict[str, Any], message: str) -> None:
     federation().start(tmp_path / "run")
-    if isinstance(other.get("privacy"), incrowd.PrivateRecords):
-        other = {**other, "local": incrowd.LocalRecords(), "run": None}
+    if getattr(other.get("privacy"), "unit", None) == "record":
+        other = {**other, "local": incrowd.Local(), "run": None}
     with pytest.raises(ConfigError, match=message):
         federation(**other).train(tmp_path / "run", progress=False)
 
@@ -150,11 +150,11 @@ def test_private_clients_state_what_a_ledger_has_to_know(tmp_path: Path, stated:
     ("given", "message"),
     [
         ({"module": "linear"}, r"module = 'str': give a torch\.nn\.Module"),
-        ({"privacy": {"epsilon": 1}}, r"privacy = 'dict': give incrowd\.Private or incrowd\.PrivateRecords"),
+        ({"privacy": {"epsilon": 1}}, r"privacy = 'dict': give incrowd\.Private"),
         ({"loss": "hinge"}, r"loss = 'hinge'"),
         ({"loss": "cross entropy", "local": incrowd.Local(loss="cross entropy")}, "it is stated twice"),
         ({"loss": nn.MSELoss(reduction="sum")}, "reduction"),
-        ({"local": incrowd.LocalRecords()}, r"local"),
+        ({"local": incrowd.Local(physical_batch=9)}, "physical_batch"),
         ({"module": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))}, "mixes the examples"),
     ],
 )
@@ -188,8 +188,8 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
     result = incrowd.Federation(
         module(),
         data,
-        local=incrowd.LocalRecords(learning_rate=0.5, batch_size=20),
-        privacy=incrowd.PrivateRecords(epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
+        local=incrowd.Local(learning_rate=0.5, batch_size=20),
+        privacy=incrowd.Private(unit="record", epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
         run=incrowd.RunOptions(threads=1, plot=False),
     ).train(tmp_path / "run", progress=False)
     spent = result.summary["epsilon_by_silo"]
@@ -199,8 +199,8 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
     again = incrowd.Federation(  # runs of older versions state the one thread of a silo
         module(),
         data,
-        local=incrowd.LocalRecords(learning_rate=0.5, batch_size=20),
-        privacy=incrowd.PrivateRecords(epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
+        local=incrowd.Local(learning_rate=0.5, batch_size=20),
+        privacy=incrowd.Private(unit="record", epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
         run=incrowd.RunOptions(plot=False),
     )
     assert again.result(tmp_path / "run").epsilon == result.epsilon

@@ -17,7 +17,7 @@ pandas = pytest.importorskip("pandas")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUICK = incrowd.RunOptions(threads=1, plot=False)
-WARD = incrowd.Columns(
+WARD = incrowd.data.Columns(
     client="patient", label="ill", classes=("no", "yes"), schema={"age": {"range": [0, 100]}, "smoker": "yes/no"}
 )
 
@@ -55,7 +55,7 @@ def table(path: Path, **given: Any) -> incrowd.Table:
 
 @pytest.mark.slow
 def test_a_data_frame_is_learned_from_as_its_columns_mean(tmp_path: Path) -> None:
-    data = incrowd.load_table(frame(), columns=WARD, test=frame(1).assign(patient="x"), public=True)
+    data = incrowd.Clients.from_table(frame(), columns=WARD, test=frame(1).assign(patient="x"), public=True)
     result = train(data, tmp_path / "run")
     assert result.accuracy is not None
     assert result.accuracy > 0.8
@@ -80,11 +80,11 @@ def test_a_table_in_a_file_is_learned_from_in_the_same_way(tmp_path: Path) -> No
 
 
 def test_columns_in_words_are_those_of_the_settings() -> None:
-    data = incrowd.load_table(frame(), columns=WARD, public=True)
+    data = incrowd.Clients.from_table(frame(), columns=WARD, public=True)
     assert data.columns == ("age", "smoker")
     assert data.examples.features.min() == -1
     with pytest.raises(ConfigError, match=r"columns\.age\.missing = 'x': give a number"):
-        incrowd.Columns(client="patient", label="ill", schema={"age": {"range": [0, 1], "missing": "x"}})
+        incrowd.data.Columns(client="patient", label="ill", schema={"age": {"range": [0, 1], "missing": "x"}})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_columns_in_words_are_those_of_the_settings() -> None:
 )
 def test_of_private_frames_name_and_number_are_stated(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        train(incrowd.load_table(frame(), columns=WARD, **wrong), tmp_path / "run")
+        train(incrowd.Clients.from_table(frame(), columns=WARD, **wrong), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -109,6 +109,6 @@ def test_a_schema_of_objects_is_for_frames(tmp_path: Path) -> None:
 def test_a_private_file_is_handed_over_as_a_table(tmp_path: Path) -> None:
     """As clients it would be known by the numbers that its cells became, and have a second ledger."""
     path = shop.write(tmp_path / "shop.csv", shop.HEADER, shop.rows())
-    columns = incrowd.Columns(client="user", label="bought", classes=2)
+    columns = incrowd.data.Columns(client="user", label="bought", classes=2)
     with pytest.raises(ConfigError, match=r"file = 'shop\.csv': give it as incrowd\.Table"):
-        train(incrowd.load_table(path, columns=columns, clients=13), tmp_path / "run", inputs=3)
+        train(incrowd.Clients.from_table(path, columns=columns, clients=13), tmp_path / "run", inputs=3)

@@ -17,6 +17,10 @@ def test_the_documented_names_are_exactly_the_exported_ones() -> None:
     assert sorted(documented()) == sorted(set(incrowd.__all__) - {"__version__"})
 
 
+def test_the_door_is_narrow() -> None:
+    assert len(set(incrowd.__all__) - {"__version__"}) <= 40
+
+
 def test_every_exported_name_is_there() -> None:
     fresh = importlib.import_module("incrowd")
     for name in incrowd.__all__:

@@ -62,8 +62,8 @@ def test_an_answer_of_a_silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     federation = incrowd.Federation(
         nn.Linear(3, 2),
         incrowd.Clients.from_partitions(parts, classes=2, public=True),
-        local=incrowd.LocalRecords(learning_rate=0.5, batch_size=30),
-        privacy=incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, rounds=3),
+        local=incrowd.Local(learning_rate=0.5, batch_size=30),
+        privacy=incrowd.Private(unit="record", epsilon=8.0, delta=1e-5, rounds=3),
     )
     files = files_of(Silo, "answer", lambda: federation.train(tmp_path / "run", progress=False), monkeypatch)
     assert {"algorithms/silos.py", "privacy/records.py", "privacy/ledger/ledger.py"} <= files

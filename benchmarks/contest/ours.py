@@ -19,9 +19,7 @@ from incrowd import (
     Plan,
     PlanConfig,
     PrivateRun,
-    Randomness,
     ServerOptimizer,
-    Stream,
     SystemRandomness,
     constant,
 )
@@ -29,6 +27,7 @@ from incrowd.algorithms import ClientCohort, FedAvg, State
 from incrowd.learning import ClientTensors, CohortEngine, EngineCohort, Execution
 from incrowd.privacy.ledger import DataIdentity
 from incrowd.privacy.mechanism import ClippedSum
+from incrowd.types import Randomness, Stream
 
 _ROUNDS = 1000  # more than anyone measures
 

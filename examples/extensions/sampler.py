@@ -20,7 +20,7 @@ class Blocks:
         """The clients are independent, so this is a Poisson sample."""
         return PoissonSampledDpEvent(cohort / clients, GaussianDpEvent(noise_multiplier))
 
-    def sample(self, stream: incrowd.Stream, *, clients: int, cohort: float, round: int) -> np.ndarray:
+    def sample(self, stream: incrowd.types.Stream, *, clients: int, cohort: float, round: int) -> np.ndarray:
         """One block in five, and a coin for the rest of the probability."""
         block, coin = stream.bits(clients), stream.bits(clients)
         rest = min(1.0, 5 * cohort / clients)

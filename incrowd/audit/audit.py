@@ -117,8 +117,7 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
 
     Guarantee: private examples are not trained on; no ledger is opened.
     """
-    wanted = work.config.privacy
-    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
+    budget = work.config.privacy.budget
     found = audit_plan(work.plan, budget, effort=effort)
     notes = list(found.notes)
     checks = list(found.checks)

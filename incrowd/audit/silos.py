@@ -13,7 +13,7 @@ from incrowd.audit.silo_plays import SiloGame, SiloPlay, SumsGame, released_step
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.records import RecordRun
-from incrowd.runs.config import SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.silo_work import assemble_records, assemble_silos
 
 _CELLS = 4_000
@@ -153,7 +153,7 @@ def audit_silo(game: SiloGame, *, trials: int, seed: int) -> tuple[list[Finding]
         return [], [Check(name=f"rounds of {game.name}", measured=refused, stated="work", holds=False)]
 
 
-def audit_silos(config: SiloConfig, *, trials: int, seed: int) -> tuple[list[Finding], list[Check], list[SiloGame]]:
+def audit_silos(config: Config, *, trials: int, seed: int) -> tuple[list[Finding], list[Check], list[SiloGame]]:
     """Attack each silo of some settings that is not like one before it; which these are.
 
     Edge cases: of silos with equal plans one stands for all.

@@ -13,7 +13,7 @@ from incrowd.audit.record_membership import RecordTargets
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification, read_specification
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.folder import settings_in
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import reopened
@@ -54,8 +54,8 @@ def audit(
     return _of_config(config, effort)
 
 
-def _of_config(config: Config | SiloConfig, effort: Effort) -> Audited:
-    if isinstance(config, SiloConfig):
+def _of_config(config: Config, effort: Effort) -> Audited:
+    if config.of_records:
         return _records(config, effort=effort)
     return audit_work(assemble(config), effort=effort)
 
@@ -75,14 +75,14 @@ def _is_specification(path: Path) -> bool:
 def _of_run(folder: Path, effort: Effort) -> Audited:
     settings = settings_in(folder)
     config = read_back(settings["config"])
-    if isinstance(config, SiloConfig):
+    if config.of_records:
         return _of_config(config, effort)
     work = reopened(settings, config, folder)
     assert isinstance(work, ClientWork)  # noqa: S101 - whole clients have no other
     return audit_work(work, effort=effort)
 
 
-def _records(config: SiloConfig, *, effort: Effort) -> Audited:
+def _records(config: Config, *, effort: Effort) -> Audited:
     """Attack each silo of some settings on canary records; with `membership` also their released model.
 
     Guarantee: records are trained on only if they are public and `membership` is set; no ledger is opened.

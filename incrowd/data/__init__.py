@@ -9,7 +9,7 @@
 """
 
 from incrowd.data.arrays import from_arrays, from_dataset
-from incrowd.data.clients import Clients, PublicFacts, TestClients, load_table
+from incrowd.data.clients import Clients, PublicFacts, TestClients
 from incrowd.data.columns import Columns, column_of, columns_of
 from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
@@ -45,7 +45,6 @@ __all__ = [
     "iid",
     "load_digits",
     "load_mnist",
-    "load_table",
     "lognormal_sizes",
     "read_features",
     "read_rows",

@@ -358,9 +358,6 @@ class Clients:
         return {"data": self.name, "clients": self.clients, "test_set": test}
 
 
-load_table = Clients.from_table
-
-
 def _hold_out(data: Clients, share: float) -> Clients:
     """Move a random share of a public table's clients to the test set; the others keep their order.
 

@@ -13,12 +13,12 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.work import RoundTask
 from incrowd.learning import Model
-from incrowd.runs.config import CommonSections, LocalRecords
+from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.sources import enrolled
 from incrowd.runs.work import ClientWork
-from incrowd.settings import Local, explained
+from incrowd.settings import explained
 
 _OF_THIS_MACHINE = {
     "data": {"enrolled", "folder", "test_file"},
@@ -32,14 +32,20 @@ class OfferedSections(CommonSections):
     """The sections of the settings that a party needs to build what is trained."""
 
     data: Parties
-    local: Local = Local()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse keys of single records."""
+        self.check_unit("client")
 
 
 class OfferedRecords(CommonSections):
     """The same of a silo, which learns from single records."""
 
     data: Parties
-    local: LocalRecords = LocalRecords()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse keys of whole clients."""
+        self.check_unit("record")
 
 
 AnySections = TypeVar("AnySections", bound=CommonSections)

@@ -25,7 +25,7 @@ from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.superlink import PORT, Serving, SuperLink
 from incrowd.learning.engine import EngineTrainer
 from incrowd.privacy.release import Trainer
-from incrowd.runs.config import CommonSections, SiloConfig
+from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary, database_in
 from incrowd.runs.run import Run, UnitWork
@@ -114,7 +114,7 @@ class PartyServer:
         """The same over a way to the parties that is there."""
         config, given = federation.settings, federation.given
         data = _of_parties(config)
-        if isinstance(config, SiloConfig):
+        if config.of_records:
             offer: Offer | SiloOffer = silo_offer(assemble_silos(config, given=given))
         else:
             offer = offer_of(assemble(config, given=given, schedule=federation.schedule))

@@ -67,6 +67,7 @@ class CohortEngine:
         algorithm: LocalAlgorithm | None = None,
         backends: Sequence[MakeBackend] = BACKENDS,
     ) -> None:
+        local.check_whole()
         self.model = model
         self.local = local
         self.loss = as_loss(local.loss or CROSS_ENTROPY) if loss is None else loss

@@ -14,7 +14,6 @@ from incrowd.data import Examples
 from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
-from incrowd.runs.config import SiloConfig
 from incrowd.runs.database import Record
 from incrowd.runs.folder import Summary
 from incrowd.runs.silo_work import SiloWork
@@ -78,7 +77,7 @@ def _of_promise(work: LedgerWork | SiloWork) -> Iterator[str]:
 
 
 def _of_clients(work: LedgerWork | SiloWork) -> Iterator[str]:
-    if work.data.clients == 1 and isinstance(work.config, SiloConfig):
+    if work.data.clients == 1 and work.config.of_records:
         yield "data.clients = 1: one silo learns alone, and a server adds nothing to that. Find more silos."
     elif work.data.clients == 1:
         yield "data.clients = 1: nobody hides among others, and one client's noise is all there is. Find more clients."

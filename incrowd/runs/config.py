@@ -6,12 +6,13 @@ sections `data` and `features`, `incrowd.settings` those that learning reads. Pa
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
@@ -21,16 +22,14 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.privacy.plan.plan import NoiseBy
+from incrowd.privacy.plan.plan import NoiseBy, Unit
 from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.runs.data_config import DataSection, DigitsData, FeaturesSection, NoFeatures, Parties
 from incrowd.settings import (
     Compile,
     Counts,
-    Descent,
     Every,
     Local,
-    LossName,
     Numbers,
     Range,
     Section,
@@ -39,7 +38,6 @@ from incrowd.settings import (
 )
 
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow", "wandb"]
-UNITS = ("client", "record")
 
 
 class Weights(Section):
@@ -204,117 +202,115 @@ def clip_of(wanted: Any, parts: tuple[int, ...], cohort: float) -> Clip | Median
 class Private(Section):
     """The budget, and how it is spent. The budget has no default: state it, as the one who answers for the data.
 
-    `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
-    there (Geyer, Klein and Nabi 2017). With `noise_by` "party" each client adds noise of its own, and the server none.
-    With "parties" the clients share the central noise, under masks: the server learns their sum alone, and so many
-    `colluders` among them (1 unless it is given) may help it.
+    `unit` is the protected unit: a whole "client", or each "record" of a client, who is then a silo.
 
-    With `noise` "correlated" (DP-FTRL) the plan samples no clients: they take turns in so many `groups`, by their names
-    (enrolled parties by their places on the roster), and each round's noise takes back a part of the earlier rounds'.
-    The noise remembers groups - 1 rounds.
+    With `noise_by` "server", the default for clients, the server adds the noise. With "party", the default for records,
+    each client or silo adds noise of its own, and the server none. With "parties" they share the central noise, under
+    masks: the server learns their sum alone, and so many `colluders` among them (1 unless it is given) may help it.
 
-    `ledger` and its `witness` are files: the place of the data's ledger, which the run begins if there is none yet.
-    Without them it is in the user's state folder, or, of public data, in the run's. A ledger that this run begins has
-    so much `room` beside the run's own epsilon: for evaluations, or for later runs. `released_before` states that the
-    data were declared public once, or released otherwise; every statement repeats that.
+    `ledger` and its `witness` are files: the place of the data's ledger, which the run begins if there is none yet; of
+    silos that noise their own steps, folders. Without them it is in the user's state folder, or, of public data, in the
+    run's. A ledger that this run begins has so much `room` beside the run's own epsilon: for evaluations, or for later
+    runs. `released_before` states that the data were declared public once, or released otherwise; every statement
+    repeats that.
 
-    With `unit` "record" the section is `PrivateRecords`.
+    Of clients: `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it
+    grows from there (Geyer, Klein and Nabi 2017). With `noise` "correlated" (DP-FTRL) the plan samples no clients: they
+    take turns in so many `groups`, by their names (enrolled parties by their places on the roster), and each round's
+    noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds.
+
+    Of records: `records` is how many a silo has, a public number that is declared and never counted, one for all silos,
+    or one for each. For public data it may be left out: then it is what each has (see
+    `incrowd.privacy.plan.sampling`). With "party" each silo takes DP-SGD steps on a budget of its own, so `epsilon` may
+    be one for each, and `noise_multiplier` states the noise: there are as many rounds as the budget allows. Otherwise a
+    round is one step along the clipped sum of all silos' batches, `local.batch_size` is the expected batch of all silos
+    together, and one plan protects the records of all. `report_std` releases one noised table at the end, of how many
+    records of each class the model calls which. `hardlimit` may be left out: a round that would break the budget is
+    always refused before it begins.
     """
 
-    unit: Literal["client"] = "client"
-    epsilon: float
-    delta: float
-    rounds: int = 20
-    cohort: float | None = None
-    grow_from: float | None = None
-    sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
+    unit: Unit = "client"
     noise_by: NoiseBy = "server"
     colluders: int | None = None
-    clip: AnyClip = NormalisedSection()
-    noise: Literal["independent", "correlated"] = "independent"
-    groups: int | None = None
-    accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
+    epsilon: float | Numbers
+    delta: float
+    rounds: int = 20
     room: float = 0.0
     ledger: str | None = None
     witness: str | None = None
     released_before: bool = False
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Refuse keys of the other kind of noise."""
-        correlated = self.noise == "correlated"
-        if correlated and self.groups is None:
-            raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
-        names = ("cohort", "grow_from", "sampling", "noise_by", "accountant") if correlated else ("groups",)
-        other = "independent" if correlated else "correlated"
-        self.refuse("privacy", names, f'it goes with noise = "{other}": leave it out')
-        _check_colluders(self)
-
-
-def _check_colluders(section: "Private | PrivateRecords") -> None:
-    if section.noise_by != "parties":
-        section.refuse("privacy", ("colluders",), 'it goes with privacy.noise_by = "parties": leave it out')
-
-
-class PrivateRecords(Section):
-    """The budget of each silo, and how it is used up over the rounds.
-
-    With `noise_by` "party" each silo takes DP-SGD steps and noises them, on a budget of its own. With "server" a round
-    is one step: each silo sends the clipped sum of a batch, in whole steps of a public grid, and the trusted server
-    noises the total. Then one plan protects the records of all silos, and `local.batch_size` is the expected batch of
-    all silos together. With "parties" the silos share the noise of that total, under masks: the server learns the
-    noised total alone, and so many `colluders` among the silos (1 unless it is given) may help it.
-
-    `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
-    one for each. For public data it may be left out: then it is what each has (see `incrowd.privacy.plan.sampling`).
-
-    `epsilon` is one number for all silos, or one for each: the price of the rounds of this run together. They have the
-    least noise that it allows; with `noise_multiplier` there are as many rounds as it allows. A ledger that this run
-    begins has so much `room` beside that, for later runs. `hardlimit` may be left out: a round that would break the
-    budget is always refused before it begins. `report_std` releases one noised table at the end, of how many records of
-    each class the model calls which. `ledger` and `witness` are folders for the ledgers of the silos and for
-    their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
-    `released_before` is as in `Private`.
-    """
-
-    unit: Literal["record"] = "record"
-    noise_by: NoiseBy = "party"
-    colluders: int | None = None
-    epsilon: float | Numbers
-    delta: float
-    rounds: int = 10
+    cohort: float | None = None
+    grow_from: float | None = None
+    sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
+    clip: AnyClip = NormalisedSection()
+    noise: Literal["independent", "correlated"] = "independent"
+    groups: int | None = None
+    accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
     records: Every | Counts | None = None
     noise_multiplier: float | None = None
     clip_norm: float = 1.0
     report_std: float | None = None
     hardlimit: bool = True
-    room: float = 0.0
     weigh: Literal["equally", "by records"] = "equally"
-    ledger: str | None = None
-    witness: str | None = None
-    released_before: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, values: Any) -> Any:
+        of_records = isinstance(values, Mapping) and values.get("unit") == "record"
+        return {"noise_by": "party", "rounds": 10, **values} if of_records else values
 
     def model_post_init(self, context: Any, /) -> None:
-        """Refuse keys without a meaning."""
+        """Refuse keys of the other unit and of other noise."""
+        _check_unit(self.unit, privacy=self)
         _validate.non_negative(**self.named("privacy", "room"))
+        if self.noise_by != "parties":
+            self.refuse("privacy", ("colluders",), 'it goes with privacy.noise_by = "parties": leave it out')
+        correlated = self.noise == "correlated"
+        if correlated and self.groups is None:
+            raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
+        independent = "cohort", "grow_from", "sampling", "noise_by", "accountant"
+        other = "independent" if correlated else "correlated"
+        remedy = f'it goes with noise = "{other}": leave it out'
+        self.refuse("privacy", independent if correlated else ("groups",), remedy)
         remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
         self.refuse("privacy", ("hardlimit",), remedy)
-        _check_colluders(self)
         if self.noise_by != "party":
             names = ("noise_multiplier", "report_std", "weigh")
             self.refuse("privacy", names, 'it goes with privacy.noise_by = "party": leave it out')
+        if isinstance(self.epsilon, tuple) and not self.by_silo:
+            remedy = "one plan protects all clients, or the records of all silos: give one number"
+            raise ConfigError(field="privacy.epsilon", value=self.epsilon, remedy=remedy)
+
+    @property
+    def by_silo(self) -> bool:
+        """Whether each silo has a plan and a ledger of its own."""
+        return self.unit == "record" and self.noise_by == "party"
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the one plan; where each silo has its own, the smallest."""
+        epsilon = min(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
+        return Budget(epsilon=epsilon, delta=self.delta)
 
 
-class LocalRecords(Descent):
-    """Training of a silo in a round: DP-SGD over its records.
+_OF_OTHERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "client": {
+        "privacy": ("records", "noise_multiplier", "clip_norm", "report_std", "hardlimit", "weigh"),
+        "local": ("physical_batch",),
+    },
+    "record": {
+        "privacy": ("cohort", "grow_from", "sampling", "clip", "noise", "groups", "accountant"),
+        "local": ("optimizer", "algorithm", "batches", "proximal", "shuffle", "label_shares", "label_distribution"),
+        "run": ("chunk", "unavailable", "diagnose"),
+    },
+}
+"""The keys that do not go with a unit, section by section."""
 
-    `batch_size` is the expected one (as many as are declared unless it is given); `physical_batch` is how many records
-    are worked on at once, which changes nothing but memory and speed.
-    """
 
-    epochs: float = 1.0
-    batch_size: float | None = None
-    physical_batch: Every = 256
-    loss: LossName | None = None
+def _check_unit(unit: Unit, **sections: Section) -> None:
+    other = next(each for each in get_args(Unit) if each != unit)
+    for name, section in sections.items():
+        section.refuse(name, _OF_OTHERS[unit].get(name, ()), f'it goes with privacy.unit = "{other}": leave it out')
 
 
 class RunOptions(Section):
@@ -383,38 +379,50 @@ class Stop(Section):
 
 
 class CommonSections(Section):
-    """The sections of every run: data, what the model sees of them, the model, how it is executed, when it may stop."""
+    """The sections of every run but its promise: data, what the model sees of them, the model, how it is trained and
+    executed, when it may stop.
+    """
 
     data: DataSection = DigitsData()
     features: FeaturesSection = NoFeatures()
     model: ModelSection = LinearSection()
+    local: Local = Local()
     server: ServerOptimizer = ServerOptimizer()
     run: RunOptions = RunOptions()
     stop: Stop = Stop()
 
+    def check_unit(self, unit: Unit) -> None:
+        """Refuse keys of the other unit."""
+        _check_unit(unit, local=self.local, run=self.run)
+        if unit == "client":
+            self.local.check_whole()
+
 
 class Config(CommonSections):
-    """A whole run in which the unit is a client."""
+    """A whole run."""
 
-    local: Local = Local()
     privacy: Private
 
-
-class SiloConfig(CommonSections):
-    """A whole run whose `privacy.unit` is "record"; each client is a silo."""
-
-    local: LocalRecords = LocalRecords()
-    privacy: PrivateRecords
-
     def model_post_init(self, context: Any, /) -> None:
-        """Refuse settings of steps that no silo takes."""
-        self.run.refuse("run", ("chunk", "unavailable", "diagnose"), "it is for whole clients: leave it out")
-        if self.privacy.noise_by != "party":
+        """Refuse keys of the other unit, and settings of steps that no silo takes."""
+        self.check_unit(self.privacy.unit)
+        if self.of_records and not self.privacy.by_silo:
             if isinstance(self.data, Parties):
                 remedy = 'parties over a network noise their own steps: use "party"'
                 raise ConfigError(field="privacy.noise_by", value=self.privacy.noise_by, remedy=remedy)
             remedy = 'without privacy.noise_by = "party" the server takes the steps: set server.learning_rate'
             self.local.refuse("local", ("learning_rate", "momentum", "weight_decay", "epochs"), remedy)
 
+    @property
+    def of_records(self) -> bool:
+        """Whether single records are protected; each client is then a silo."""
+        return self.privacy.unit == "record"
 
-AnyConfig = Config | SiloConfig
+    @model_serializer(mode="wrap")
+    def _of_its_unit(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only keys that go with the unit are written."""
+        others = _OF_OTHERS[self.privacy.unit]
+        return {
+            name: {key: value for key, value in section.items() if key not in others.get(name, ())}
+            for name, section in written(self).items()
+        }

@@ -21,7 +21,7 @@ from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
-from incrowd.runs.config import AnyConfig
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.identity import identities_of_silos
 from incrowd.runs.run import Run, UnitWork, work_of
@@ -41,7 +41,7 @@ ALL_SPENT = 0.01
 _ROUNDING = 1e-9
 
 
-def dry_run(config: AnyConfig, *, given: Given = NOTHING) -> dict[str, Any]:
+def dry_run(config: Config, *, given: Given = NOTHING) -> dict[str, Any]:
     """Train on made-up rows of the same schema; time, memory, and the epsilon that would be spent and left.
 
     Guarantee: no ledger is written. The private rows are read to find their ledger, and nothing is learned from them.

@@ -14,14 +14,14 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.content import Content, digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.tally import PUBLIC_KEY, DataIdentity, Declared
-from incrowd.runs.config import AnyConfig, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table
 from incrowd.runs.sources import enrolled, federated_data, mnist_folder, section, whole_split
 
 _NOT_PUBLIC = "leave data.public out"
 
 
-def identity_of(config: AnyConfig, held: Clients | None = None) -> DataIdentity:
+def identity_of(config: Config, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
@@ -36,7 +36,7 @@ def identity_of(config: AnyConfig, held: Clients | None = None) -> DataIdentity:
         return _identity(_source(config, held), config)[0]
 
 
-def identities_of_silos(config: AnyConfig, held: Clients | None = None) -> list[DataIdentity]:
+def identities_of_silos(config: Config, held: Clients | None = None) -> list[DataIdentity]:
     """The data of each silo, whose records are protected: see `identity_of`. The fingerprint is over its own rows;
     `whole` is that of all silos' together, and `division` says how they were divided.
     """
@@ -57,7 +57,7 @@ def identities_of_silos(config: AnyConfig, held: Clients | None = None) -> list[
         ]
 
 
-def identity_of_records(config: SiloConfig, held: Clients | None = None) -> DataIdentity:
+def identity_of_records(config: Config, held: Clients | None = None) -> DataIdentity:
     """The records of all silos together, which one plan protects: see `identity_of`."""
     with section("data"):
         source = _source(config, held)
@@ -161,7 +161,7 @@ class _PartitionedExamples:
     """Examples before they are divided."""
 
     data: DigitsData | MnistData
-    config: AnyConfig
+    config: Config
 
     @property
     def name(self) -> str:
@@ -239,7 +239,7 @@ class _Own:
 _Source = _IdentifiedTable | _PartiesElsewhere | _PartitionedExamples | _Own
 
 
-def _source(config: AnyConfig, held: Clients | None) -> _Source:
+def _source(config: Config, held: Clients | None) -> _Source:
     data = config.data
     if isinstance(data, Table):
         return _IdentifiedTable(data)
@@ -256,7 +256,7 @@ def _named(names: list[str], key: bytes) -> RowDigests:
     return RowDigests(exact=rows, cells=rows, features=rows, owners=np.arange(len(rows)))
 
 
-def _identity(source: _Source, config: AnyConfig) -> tuple[DataIdentity, RowDigests]:
+def _identity(source: _Source, config: Config) -> tuple[DataIdentity, RowDigests]:
     """The data of a source as clients', and its rows."""
     key = _key(source)
     rows = source.rows(key)

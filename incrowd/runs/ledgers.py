@@ -16,10 +16,10 @@ from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.ledger.tally import DataIdentity, same
 from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic, Poisson
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.folder import LEDGER, SILOS
 from incrowd.runs.identity import identities_of_silos, identity_of, identity_of_records
-from incrowd.runs.settings import settings_of
+from incrowd.runs.settings import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +186,8 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 
 
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
-    config = settings_of({name: section for name, section in tables.items() if name != "recipe"})
-    if isinstance(config, SiloConfig):
+    config = parse({name: section for name, section in tables.items() if name != "recipe"})
+    if config.of_records:
         together = config.privacy.noise_by != "party"
         identities = [identity_of_records(config)] if together else identities_of_silos(config)
         relation = Poisson.relation

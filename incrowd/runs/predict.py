@@ -28,7 +28,7 @@ from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
-from incrowd.runs.config import AnyConfig, CommonSections, GivenModel
+from incrowd.runs.config import CommonSections, Config, GivenModel
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, MODEL, RESULT_KEYS, SUMMARY, Summary, database_in, part, settings_in, summary_in
@@ -253,7 +253,7 @@ def as_onnx(folder: Path) -> bytes:
     return onnx_of(_module(config, examples, folder)[0], examples.shape, np.dtype(np.float32))
 
 
-def _stated_in(folder: Path, *, instead: str) -> tuple[AnyConfig, Columns]:
+def _stated_in(folder: Path, *, instead: str) -> tuple[Config, Columns]:
     """The settings of a run that is over, and the meaning of its table's columns; the features are named."""
     settings = settings_in(folder)
     config = read_back(settings["config"])
@@ -279,7 +279,7 @@ def _examples(config: CommonSections, columns: Columns, features: NDArray[np.flo
     return featured_examples(config, examples, columns=columns)
 
 
-def _module(config: AnyConfig, examples: Examples, folder: Path) -> tuple[nn.Module, str]:
+def _module(config: Config, examples: Examples, folder: Path) -> tuple[nn.Module, str]:
     """The released module, for such examples, and the name of its loss."""
     loss = loss_of(config.local.loss, examples)
     with section("model"):

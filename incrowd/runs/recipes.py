@@ -26,8 +26,8 @@ from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
 from incrowd.runs.build import loss_of, model_of
-from incrowd.runs.config import AnyConfig, LinearSection, SiloConfig
-from incrowd.runs.settings import settings_of
+from incrowd.runs.config import Config, LinearSection
+from incrowd.runs.settings import parse
 from incrowd.runs.sources import NOTHING, Given, federated_data, section
 
 Tables = dict[str, dict[str, Any]]
@@ -270,11 +270,11 @@ def _who(facts: Outline) -> dict[str, Any]:
     return {"sampling": "poisson", "cohort": float(math.ceil(facts.clients / 10))}
 
 
-def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> AnyConfig:
+def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> Config:
     """The config that tables of TOML spell, completed by the recipe that they name, if any."""
     stated = dict(settings)
     name = stated.pop("recipe", None)
-    return settings_of(stated if name is None else with_recipe(stated, str(name), given=given))
+    return parse(stated if name is None else with_recipe(stated, str(name), given=given))
 
 
 def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHING) -> Tables:
@@ -283,14 +283,13 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     Edge cases: an unknown recipe, settings that cannot be used, and labels that are numbers, whose scale no recipe
     knows, without a server.learning_rate: `ConfigError`.
     """
-    recipe, config = named(name), settings_of(settings)
-    epsilon = config.privacy.epsilon
+    recipe, config = named(name), parse(settings)
     with section("privacy"):
-        budget = Budget(epsilon=min(epsilon) if isinstance(epsilon, tuple) else epsilon, delta=config.privacy.delta)
+        budget = config.privacy.budget
     data = federated_data(config, given)
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
-    if isinstance(config, SiloConfig):
+    if config.of_records:
         if config.privacy.noise_by != "party":
             remedy = 'recipes know silos that noise their own steps: leave it out, or use "party"'
             raise ConfigError(field="recipe", value=name, remedy=remedy)
@@ -309,7 +308,7 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     return completed(settings, recipe, facts)
 
 
-def _fewest_records(config: SiloConfig, data: Clients) -> int:
+def _fewest_records(config: Config, data: Clients) -> int:
     """The smallest declared number of a silo's records, or of public data the smallest number."""
     declared = config.privacy.records
     if declared is None:

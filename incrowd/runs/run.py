@@ -23,7 +23,7 @@ from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs.config import AnyConfig, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
@@ -84,7 +84,7 @@ class Run:
     @read_once()
     def create(
         cls,
-        config: AnyConfig,
+        config: Config,
         folder: Path | str,
         *,
         given: Given = NOTHING,
@@ -172,7 +172,7 @@ class Run:
         return Run(self.folder, replace(self.work, together=together))
 
     @property
-    def config(self) -> AnyConfig:
+    def config(self) -> Config:
         """The settings of the run."""
         return self.work.config
 
@@ -324,7 +324,7 @@ def free_folder(parent: Path) -> Path:
 
 
 def work_of(
-    config: AnyConfig,
+    config: Config,
     given: Given = NOTHING,
     *,
     schedule: Schedule | None = None,
@@ -332,7 +332,7 @@ def work_of(
     data: Clients | None = None,
 ) -> UnitWork:
     """The data, the model, and the plan of these settings."""
-    if not isinstance(config, SiloConfig):
+    if not config.of_records:
         return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)
     if config.privacy.noise_by != "party":
         return assemble_records(config, given=given, schedule=schedule)
@@ -340,7 +340,7 @@ def work_of(
 
 
 def reopened(
-    settings: Summary, config: AnyConfig, folder: Path, *, given: Given = NOTHING, data: Clients | None = None
+    settings: Summary, config: Config, folder: Path, *, given: Given = NOTHING, data: Clients | None = None
 ) -> UnitWork:
     """The work of a run that goes on: with its schedule, its chunk, and the first state of a module of your own."""
     path, steps = folder / START, settings.get("schedule")
@@ -350,7 +350,7 @@ def reopened(
     return work_of(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data)
 
 
-def _settings_of_version(settings: Summary) -> AnyConfig:
+def _settings_of_version(settings: Summary) -> Config:
     """The settings that another version may have written, which knows other keys."""
     try:
         return read_back(settings["config"])

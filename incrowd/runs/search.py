@@ -25,7 +25,7 @@ from incrowd.runs.config import Config
 from incrowd.runs.data_config import PartitionedData
 from incrowd.runs.folder import Summary
 from incrowd.runs.recipes import config_of
-from incrowd.runs.settings import parse, tables
+from incrowd.runs.settings import tables
 
 __all__ = ["Axis", "Search", "axis"]
 
@@ -263,7 +263,10 @@ class Search:
         """The settings with these overrides, completed by a recipe that they name."""
         stated = tables(self.source, overrides=overrides, data=self.data)
         config = config_of(stated)
-        return config if isinstance(config, Config) else parse(stated)  # which refuses silos, by name
+        if config.of_records:
+            remedy = "a search compares runs of whole clients: train silos one by one"
+            raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+        return config
 
     def _prepared(self, config: Config) -> Iterator[str]:
         """The defaults of every run of a search: one thread, no pictures, a validation set."""

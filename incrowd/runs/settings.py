@@ -5,18 +5,16 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from pydantic import ValidationError
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import UNITS, AnyConfig, CommonSections, Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.settings import explained
 
 DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
 """The run that needs no file: the embedded digits."""
-
-C = TypeVar("C", bound=CommonSections)
 
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./: -]*")
 
@@ -24,7 +22,7 @@ _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./: -]*")
 def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None) -> Config:
     """The config in a file, with `key=value` overrides and another data folder; without a file, the demonstration.
 
-    Edge cases: as `tables` and `parse`; a run of silos (`privacy.unit` is "record") is refused.
+    Edge cases: as `tables` and `parse`.
     """
     return parse(tables(path, overrides=overrides, data=data))
 
@@ -62,51 +60,24 @@ def tables(
     return settings
 
 
-@overload
-def parse(settings: Mapping[str, object] | str) -> Config: ...
-
-
-@overload
-def parse(settings: Mapping[str, object] | str, kind: type[C]) -> C: ...
-
-
-def parse(settings: Mapping[str, object] | str, kind: type[CommonSections] = Config) -> CommonSections:
-    """The config of a kind that TOML tables spell, or the JSON that `model_dump_json` wrote.
+def parse(settings: Mapping[str, object] | str) -> Config:
+    """The config that TOML tables spell, or the JSON that `model_dump_json` wrote.
 
     Edge cases: an unknown key, a value of the wrong type, a key that is missing: `ConfigError`.
     """
     try:
-        return kind.model_validate_json(settings) if isinstance(settings, str) else kind.model_validate(settings)
+        return Config.model_validate_json(settings) if isinstance(settings, str) else Config.model_validate(settings)
     except ValidationError as error:
-        raise explained(error, kind) from error
+        raise explained(error, Config) from error
 
 
-def settings_of(settings: Mapping[str, Any]) -> AnyConfig:
-    """The config of the unit that `privacy.unit` names, "client" unless it is given.
-
-    Edge cases: as `parse`; no known unit: `ConfigError`.
-    """
-    return parse(settings, SiloConfig) if of_records(settings) else parse(settings)
-
-
-def read_back(dump: Mapping[str, Any]) -> AnyConfig:
-    """The settings that `model_dump(mode="json")` gave."""
-    if not of_records(dump):
-        return parse(json.dumps(dump))
+def read_back(dump: Mapping[str, Any]) -> Config:
+    """The settings that `model_dump(mode="json")` gave, in this or an earlier version."""
     privacy = dict(dump["privacy"])
-    if privacy.pop("clients", None) is not None:
+    if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
         remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
         raise ConfigError(field="privacy.clients", value=dump["privacy"]["clients"], remedy=remedy)
-    return parse(json.dumps({**dump, "privacy": privacy}), SiloConfig)
-
-
-def of_records(settings: Mapping[str, Any]) -> bool:
-    """Whether single records are protected. Edge cases: no known unit: `ConfigError`."""
-    privacy = settings.get("privacy")
-    unit = privacy.get("unit", "client") if isinstance(privacy, Mapping) else "client"
-    if unit not in UNITS:
-        raise ConfigError(field="privacy.unit", value=unit, remedy=f"choose from {' or '.join(UNITS)}")
-    return bool(unit == "record")
+    return parse(json.dumps({**dump, "privacy": privacy}))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -129,7 +100,7 @@ _PATHS = (
     ("privacy", "witness"),
 )
 _FILES = ("file", "test_file")
-_OWN_CODE = ("data", "function"), ("model", "module"), ("features", "module")  # which lies beside the file
+_OWN_CODE = ("data", "function"), ("model", "module"), ("features", "module")  # the user's code, beside the file
 
 
 def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> None:
@@ -140,11 +111,7 @@ def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> No
     if files and isinstance(data, dict) and not isinstance(data.get("folder"), str):
         for key in _FILES:
             _seen_from(folder, data, key)
-    for name, key in (
-        ("data", "function"),
-        ("model", "module"),
-        ("features", "module"),
-    ):  # the user's code lies beside the file
+    for name, key in _OWN_CODE:
         section = settings.get(name)
         if isinstance(section, dict) and key in section:
             section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))

@@ -29,7 +29,7 @@ from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims
 from incrowd.runs.build import init_scale_of
-from incrowd.runs.config import LocalRecords, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
 from incrowd.runs.folder import SILOS, Summary
@@ -39,7 +39,7 @@ from incrowd.runs.outbox import Checkpoints, DurableSilo
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.sources import NOTHING, Given, section
 from incrowd.runs.work import LedgerWork, Work
-from incrowd.settings import Descent
+from incrowd.settings import Descent, Local
 
 Figure = TypeVar("Figure", int, float)
 
@@ -48,14 +48,14 @@ Figure = TypeVar("Figure", int, float)
 class Silos(Work):
     """Silos with public numbers of records. Silos that are real parties have no `records` here."""
 
-    config: SiloConfig
+    config: Config
     held: Clients
     names: tuple[str, ...]
     records: tuple[Records, ...]
     declared: tuple[int, ...]
 
     @classmethod
-    def parts(cls, config: SiloConfig, given: Given, data: Clients | None = None) -> dict[str, Any]:  # type: ignore[override]  # its config is a silo's
+    def parts(cls, config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
         """See `Work.parts`."""
         parts = super().parts(config, given, data)
         data = parts["data"]
@@ -299,7 +299,7 @@ class SiloSession:
         )
 
 
-def assemble_records(config: SiloConfig, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
+def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
     """Load the data, build the model and the engines, calibrate the one plan, all unspent; a given schedule is kept.
 
     Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
@@ -313,7 +313,7 @@ def assemble_records(config: SiloConfig, *, given: Given = NOTHING, schedule: Sc
     return RecordWork(**parts, plan=plan, engines=engines)
 
 
-def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloWork:
+def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
     """Load the data, build the models and engines, state the plans, all unspent.
 
     Edge cases: as `assemble_records`.
@@ -334,7 +334,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloWork:
 
 
 def _engines(
-    config: SiloConfig, parts: Mapping[str, Any], descent: Descent, contributions: float
+    config: Config, parts: Mapping[str, Any], descent: Descent, contributions: float
 ) -> tuple[BatchedRecords, ...]:
     """An engine for each silo that is here, of a run in which so many records are expected in all steps together."""
     with section("run"):
@@ -351,11 +351,11 @@ def _named_as_in_the_file() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        name = "local" if error.field in LocalRecords.model_fields else "privacy"
+        name = "local" if error.field in Local.model_fields else "privacy"
         raise ConfigError(field=f"{name}.{error.field}", value=error.value, remedy=error.remedy) from error
 
 
-def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
+def _declared(config: Config, data: Clients) -> tuple[int, ...]:
     """The public number of records of each silo: the declared one, or for public data the counted one."""
     wanted = config.privacy.records
     if wanted is None and data.public:
@@ -377,14 +377,10 @@ def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tup
     return each
 
 
-def _common_plan(config: SiloConfig, declared: Sequence[int], schedule: Schedule | None) -> Plan:
+def _common_plan(config: Config, declared: Sequence[int], schedule: Schedule | None) -> Plan:
     """The one plan of all silos' records."""
     records, silos = sum(declared), len(declared)
     wanted, batch = config.privacy, config.local.batch_size
-    if isinstance(wanted.epsilon, tuple):
-        remedy = "one plan protects the records of all silos: give one number"
-        raise ConfigError(field="epsilon", value=wanted.epsilon, remedy=remedy)
-    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     cohort = float(records if batch is None else batch)
     _validate.at_most(records, "the declared number of all records", batch_size=cohort)
     plan = PlanConfig(
@@ -396,10 +392,10 @@ def _common_plan(config: SiloConfig, declared: Sequence[int], schedule: Schedule
         colluders=wanted.colluders,
         clip=FixedClip(clip_norm=wanted.clip_norm),
     )
-    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
+    return plan.calibrate(wanted.budget) if schedule is None else plan.plan(wanted.budget)
 
 
-def _plans(config: SiloConfig, records: Sequence[int]) -> tuple[Plan, ...]:
+def _plans(config: Config, records: Sequence[int]) -> tuple[Plan, ...]:
     """A plan for each silo; equal ones are priced once."""
     wanted, local = config.privacy, config.local
     epsilons = _each(wanted.epsilon, len(records), field="epsilon")

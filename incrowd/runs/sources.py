@@ -22,7 +22,6 @@ from incrowd.data import (
     iid,
     load_digits,
     load_mnist,
-    load_table,
     lognormal_sizes,
     read_table,
     sorted_shards,
@@ -189,7 +188,7 @@ def _partitioned(data: PartitionedData, labels: Labels) -> Partition:
 
 def _table(data: Table) -> Clients:
     folder = Path(data.folder or ".")
-    return load_table(
+    return Clients.from_table(
         folder / data.file,
         columns=data.meaning(),
         test=None if data.test_file is None else folder / data.test_file,

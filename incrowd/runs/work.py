@@ -26,7 +26,7 @@ from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, co
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
-from incrowd.runs.config import AnyConfig, Config, LinearSection, Stop, clip_of
+from incrowd.runs.config import Config, LinearSection, Stop, clip_of
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
@@ -39,7 +39,7 @@ from incrowd.runs.sources import NOTHING, Given, federated_data, processors, sec
 class Work:
     """The parts of every run. `held` are the clients before the feature map replaced their examples."""
 
-    config: AnyConfig
+    config: Config
     data: Clients
     held: Clients | None
     model: Model
@@ -47,7 +47,7 @@ class Work:
     randomness: Randomness
 
     @classmethod
-    def parts(cls, config: AnyConfig, given: Given, data: Clients | None = None) -> dict[str, Any]:
+    def parts(cls, config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
         """Load the data and build the model; given `data` are those of this config with its features."""
         held = federated_data(config, given) if data is None else None
         data = featured(config, held) if held is not None else data
@@ -325,13 +325,12 @@ def assemble(
     Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
     """
     with section("privacy"):
-        _validate.non_negative(room=config.privacy.room)
-        Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)  # before data are loaded, which takes long
+        budget = config.privacy.budget  # before data are loaded, which takes long
     parts = Work.parts(config, given, data)
     data, model, loss = parts["data"], parts["model"], parts["loss"]
     assert data is not None  # noqa: S101 - it is loaded
     with section("privacy"):
-        plan = _plan(config, data.clients, model, schedule)
+        plan = _plan(config, budget, data.clients, model, schedule)
         if config.privacy.noise_by != "server" and data.present != data.clients:
             # The noise of their mean would tell how many are there.
             remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
@@ -366,9 +365,8 @@ def _usual_size(sampler: Sampler) -> float:
     return expected + 2 * math.sqrt(expected * (1 - expected / sampler.clients)) * isinstance(sampler, Poisson)
 
 
-def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Plan:
+def _plan(config: Config, budget: Budget, clients: int, model: Model, schedule: Schedule | None) -> Plan:
     wanted = config.privacy
-    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     parts = sent_parts(model.parts, algorithm_of(config.local))
     cohort = _cohort(config, clients)
     plan = PlanConfig(

@@ -20,11 +20,11 @@ from incrowd import (
     Schedule,
     SeededRandomness,
     ServerOptimizer,
-    Step,
     constant,
 )
 from incrowd.data import Partition, dirichlet, iid
 from incrowd.learning import small_cnn
+from incrowd.privacy.plan import Step
 from papers.accuracy.measure import Bench, seeded
 
 USERS = 1000

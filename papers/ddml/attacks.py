@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from harness.arrays import Floats
-from incrowd import Stream
 from incrowd.drawdiscard import Pool
+from incrowd.types import Stream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,8 +17,8 @@ from scipy.special import expit
 
 from harness import checks
 from harness.arrays import Floats, Integers
-from incrowd import Stream
 from incrowd.drawdiscard import Specification
+from incrowd.types import Stream
 
 FORMULA = "O ~ (B + E1 + E2 + D + I) ** 2"
 FIELDS: Mapping[str, object] = MappingProxyType(

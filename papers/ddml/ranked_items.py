@@ -13,8 +13,9 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats, Integers
-from incrowd import ConfigError, SeededRandomness, Specification, Stream
+from incrowd import ConfigError, SeededRandomness, Specification
 from incrowd.drawdiscard import SparseRows
+from incrowd.types import Stream
 
 TAGS_OF_ITEM = 3
 WORDS_OF_TEXT = 4

@@ -17,7 +17,7 @@ import numpy as np
 from harness import checks
 from harness.arrays import Floats, Integers, Matrix
 from harness.seeds import Entry, Say, means, repeated, silent, summary
-from incrowd import ConfigError, DataError, Randomness, SeededRandomness
+from incrowd import ConfigError, DataError, SeededRandomness
 from incrowd.data import Examples, Split
 from incrowd.drawdiscard import (
     MULTINOMIAL,
@@ -37,6 +37,7 @@ from incrowd.drawdiscard import (
     with_intercept,
 )
 from incrowd.privacy.mechanism import Mechanism
+from incrowd.types import Randomness
 
 PER_DEVICE = 10
 LEARNING_RATE = 0.001

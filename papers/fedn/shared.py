@@ -32,7 +32,6 @@ from incrowd import (
     Ledger,
     PlanConfig,
     PrivateRun,
-    Randomness,
     SeededRandomness,
     ServerOptimizer,
     constant,
@@ -41,6 +40,7 @@ from incrowd.algorithms import FedAvg, RecordCohort, RecordRun, Silo, SiloCohort
 from incrowd.data import Clients, Examples, Split, iid
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear
 from incrowd.learning.features import OrientedEnergies, UnitNorm, WithConstant, compose, transform
+from incrowd.types import Randomness
 from papers.fedn.schedule import DELTA
 
 Numbers = NDArray[np.float64]

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from harness import checks
 from harness.seeds import Entry, Say, silent
-from incrowd import Budget, Plan, Schedule, Step, growing
+from incrowd import Budget, Plan, Schedule
 from incrowd.data import Split
+from incrowd.privacy.plan import Step, growing
 from papers.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, followed, shaped
 from papers.geyer.moments import moments_epsilon
 from papers.geyer.paper import CONSTANTS, as_poisson, executed, within

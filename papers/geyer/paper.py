@@ -16,23 +16,12 @@ from pathlib import Path
 import numpy as np
 from dp_accounting import DpEvent
 
-from incrowd import (
-    Budget,
-    BudgetExceeded,
-    FixedSize,
-    Local,
-    MedianClip,
-    Plan,
-    PlanConfig,
-    Poisson,
-    Relation,
-    Schedule,
-    ServerOptimizer,
-    Step,
-)
+from incrowd import Budget, BudgetExceeded, Local, Plan, PlanConfig, Poisson, Relation, Schedule, ServerOptimizer
 from incrowd.data import Split
 from incrowd.learning import Model, mlp
 from incrowd.privacy.account import compose, price
+from incrowd.privacy.mechanism import MedianClip
+from incrowd.privacy.plan import FixedSize, Step
 from papers.geyer.moments import LAMBDAS, log_moments, moments_delta
 
 HIDDEN = (600, 100)

@@ -11,7 +11,6 @@ from incrowd import (
     ConfigError,
     Everyone,
     Local,
-    MedianClip,
     NormalisedClip,
     Plan,
     PlanConfig,
@@ -22,7 +21,7 @@ from incrowd import (
 from incrowd.data import Examples, Split
 from incrowd.learning import Model, linear
 from incrowd.learning.features import FeatureMap, UnitNorm, transform
-from incrowd.privacy.mechanism import Clip
+from incrowd.privacy.mechanism import Clip, MedianClip
 
 STEEPEST = Local(learning_rate=100.0, shuffle=False)
 """One step along the gradient of all examples. Its length is normalised away; a long one keeps more digits."""

@@ -10,7 +10,7 @@ from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search, Select, axis
 from incrowd.runs.settings import load, parse, tables
@@ -54,8 +54,8 @@ SILOS = ("privacy.unit=record", "privacy.rounds=1", "privacy.epsilon=2", "data.f
 BY_USER = ("data.clients=12", "privacy.records=3")
 
 
-def of_silos(table: Path, *overrides: str) -> SiloConfig:
-    return parse(tables(settings(table), overrides=(*SILOS, *overrides)), SiloConfig)
+def of_silos(table: Path, *overrides: str) -> Config:
+    return parse(tables(settings(table), overrides=(*SILOS, *overrides)))
 
 
 def trained(table: Path, out: Path, *overrides: str) -> Run:

@@ -25,7 +25,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, check_declared, constant, fewest
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import DigitsData
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
@@ -54,9 +54,9 @@ def _examples(generator: np.random.Generator, count: int) -> list[tuple[float, i
     return [(float(label + generator.normal()), int(label)) for label in labels]
 
 
-def of_silos(data: Tables, **privacy: Any) -> SiloConfig:
+def of_silos(data: Tables, **privacy: Any) -> Config:
     terms = {"unit": "record", "epsilon": 4.0, "delta": 1e-3, "rounds": 2} | privacy
-    return parse({"data": data | {"clients": 2}, "privacy": terms, "run": RUN}, SiloConfig)
+    return parse({"data": data | {"clients": 2}, "privacy": terms, "run": RUN})
 
 
 def of_clients(data: Tables, **privacy: Any) -> Config:

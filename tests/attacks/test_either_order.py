@@ -100,9 +100,9 @@ def test_who_was_measured_in_public_does_not_train_in_private_later(shop: Path, 
 def test_a_frame_and_a_file_are_the_same_people(shop: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     Run.create(config(shop, PUBLIC), tmp_path / "rehearsal").train()
-    columns = incrowd.Columns(client="user", label="bought", classes=2)
+    columns = incrowd.data.Columns(client="user", label="bought", classes=2)
     frame = pandas.read_csv(shop).assign(user=lambda table: "x" + table.user)
-    data = incrowd.load_table(frame, columns=columns, name="visits", clients=13)
+    data = incrowd.Clients.from_table(frame, columns=columns, name="visits", clients=13)
     with pytest.raises(LedgerMismatch, match="without privacy"):
         fit(tmp_path / "earnest", data)
 

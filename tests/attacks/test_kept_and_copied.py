@@ -154,7 +154,7 @@ def test_statements_keep_the_names_of_all_third_party_code(tmp_path: Path) -> No
         return nn.functional.cross_entropy(outputs, labels)
 
     for noise_by in ("server", "party"):
-        privacy = incrowd.PrivateRecords(noise_by=noise_by, epsilon=8, delta=1e-3, rounds=1)
+        privacy = incrowd.Private(unit="record", noise_by=noise_by, epsilon=8, delta=1e-3, rounds=1)
         federation = incrowd.Federation(nn.Linear(3, 2), data, privacy=privacy, loss=odd)
         assert "loss odd" in str(federation.train(tmp_path / noise_by, progress=False).statement)
         plain = incrowd.Federation(nn.Linear(3, 2), data, privacy=privacy)

@@ -17,7 +17,7 @@ from incrowd.flower.offered import offer_of
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_work import silo_offer
 from incrowd.flower.wire import Place, Request
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.work import assemble
 from tests.flower.members import ALLOW, ROWS, Hospitals, settings_text
@@ -43,7 +43,7 @@ def of_clients(hospitals: Hospitals, privacy: str = "epsilon = 50.0\ndelta = 1e-
 def of_records(hospitals: Hospitals, more: str = "") -> SiloOffer:
     (hospitals.folder / "there.toml").write_text(settings_text(here=False, privacy=RECORDS + more))
     federation = Federation.from_settings(hospitals.folder / "there.toml")
-    assert isinstance(federation.settings, SiloConfig)
+    assert federation.settings.of_records
     return silo_offer(assemble_silos(federation.settings, given=federation.given))
 
 

@@ -9,11 +9,11 @@ import pytest
 from torch import nn
 
 import incrowd
-from incrowd.data import Columns, load_table
+from incrowd.data import Clients, Columns
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.estimators import PrivateClassifier
 from incrowd.privacy.ledger.home import Home
-from incrowd.runs.config import SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from tests.attacks.shop import BY_USER, HEADER, Row, config, of_silos, rows, write
 from tests.command import Command
@@ -25,7 +25,7 @@ OTHERS = [[f"other {row[0]}", str(int(row[1]) + 1), *row[2:]] for row in rows()]
 """People of another shop."""
 
 
-def by_user(table: Path, *overrides: str) -> SiloConfig:
+def by_user(table: Path, *overrides: str) -> Config:
     return of_silos(table, *BY_USER, "data.features=['age', 'spent', 'visits']", *overrides)
 
 
@@ -60,8 +60,8 @@ def test_a_data_frame_is_no_way_round() -> None:
     columns = Columns(client="user", label="bought", classes=2)
     stated: dict[str, Any] = {"name": "shop", "test": frame[:3], "test_clients": "shared"}
     with pytest.raises(ConfigError, match="test_clients"):
-        load_table(frame, columns=columns, clients=13, **stated)
-    assert load_table(frame, columns=columns, public=True, **stated).test is not None  # the control
+        Clients.from_table(frame, columns=columns, clients=13, **stated)
+    assert Clients.from_table(frame, columns=columns, public=True, **stated).test is not None  # the control
 
 
 HIDDEN: dict[str, Callable[[], tuple[Row, list[Row]]]] = {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from incrowd import Clients, Federation, Local, Private, PrivateRecords
+from incrowd import Clients, Federation, Local, Private
 from incrowd.errors import ConfigError
 from incrowd.estimators import PrivateClassifier
 from incrowd.learning import CohortEngine, Execution, Model, as_loss
@@ -141,7 +141,7 @@ def people() -> Clients:
 def test_no_loss_that_remembers_is_trained_with(name: str, tmp_path: Path) -> None:
     for privacy, local in (
         (Private(epsilon=2.0, delta=1e-3, rounds=1), Local(learning_rate=0.1)),
-        (PrivateRecords(epsilon=2.0, delta=1e-3, rounds=1, records=3), None),
+        (Private(unit="record", epsilon=2.0, delta=1e-3, rounds=1, records=3), None),
     ):
         folder = tmp_path / type(privacy).__name__
         loss = {**REMEMBERING, **HONEST}[name]()

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incrowd.data import clients as tables_of
-from incrowd.data import load_mnist, reading
+from incrowd.data import Clients, load_mnist, reading
 from incrowd.data.reading import read_once, read_rows
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs import sources
@@ -45,14 +44,14 @@ def test_what_is_learned_from_is_what_is_recognised(
 ) -> None:
     private, decoy, link = tables
     shop.trained(private, tmp_path / "first")
-    load = tables_of.load_table
+    load = Clients.from_table
 
     def load_and_turn(*args: object, **kwargs: object) -> object:
-        found = load(*args, **kwargs)  # type: ignore[arg-type]  # passed on
+        found = load(*args, **kwargs)
         turned(link, decoy)
         return found
 
-    monkeypatch.setattr(sources, "load_table", load_and_turn)
+    monkeypatch.setattr(Clients, "from_table", load_and_turn)
     with pytest.raises(BudgetExceeded):
         Run.create(shop.config(link, "data.identity=another"), tmp_path / "second")
 
@@ -129,7 +128,7 @@ def test_pictures_that_are_learned_from_are_recognised(
     left = [] if change is None else [change]
 
     def load_and_change(*args: object, **kwargs: object) -> object:
-        found = load_mnist(*args, **kwargs)  # type: ignore[arg-type]  # passed on
+        found = load_mnist(*args, **kwargs)
         if left:
             left.pop()(folder)
         return found

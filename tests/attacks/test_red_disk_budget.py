@@ -9,7 +9,7 @@ import pytest
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.ledger.home import Home
 from incrowd.runs.build import featured
-from incrowd.runs.config import SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
 from incrowd.runs.sources import federated_data
@@ -50,10 +50,10 @@ def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: 
 
 
 def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Path) -> None:
-    def partitioned(*overrides: str) -> SiloConfig:
+    def partitioned(*overrides: str) -> Config:
         private = ("data={name='digits',clients=2,public=false}", "privacy={unit='record',epsilon=1,delta=1e-5}")
         more = ("privacy.rounds=1", "privacy.records=750", "run.plot=false", *overrides)
-        return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)), SiloConfig)
+        return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)))
 
     Run.create(partitioned(), tmp_path / "first")
     with pytest.raises(LedgerMismatch, match="seed 0"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from incrowd.data import Columns, columns_of, load_table, read_table
+from incrowd.data import Clients, Columns, columns_of, read_table
 from incrowd.data.reading import Reading
 from incrowd.data.template import read_header, template
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerMismatch
@@ -71,7 +71,7 @@ def test_a_template_tells_nothing_but_the_header(tmp_path: Path) -> None:
 def refused(rows: list[str], folder: Path, **how: Any) -> str:
     test = write(folder, ["p3,30,f,1", "q1,40,m,0"], "test.csv")
     try:
-        load_table(write(folder, rows), columns=WARD, test=test, **how)
+        Clients.from_table(write(folder, rows), columns=WARD, test=test, **how)
     except IncrowdError as error:
         return str(error)
     return "taken"
@@ -91,7 +91,7 @@ def test_names_that_do_not_fit_tell_no_others(tmp_path: Path) -> None:
     said = set()
     for names in (("p0",), (*(f"p{place}" for place in range(9)), "p9")):
         with pytest.raises(ConfigError, match="these are not the clients in the table") as error:
-            load_table(path, columns=WARD, clients=9, names=names)
+            Clients.from_table(path, columns=WARD, clients=9, names=names)
         said.add(error.value.remedy)
     assert len(said) == 1
     assert "p1" not in said.pop()
@@ -153,6 +153,6 @@ def test_names_are_not_shown() -> None:
     """Neither a representation nor a description of the data has a name in it."""
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"patient": ["Ada", "Bea"], "age": 30, "sex": "f", "died": 1})
-    data = load_table(frame, columns=WARD, clients=2)
+    data = Clients.from_table(frame, columns=WARD, clients=2)
     assert data.owners == ("Ada", "Bea")
     assert "Ada" not in repr(data) + json.dumps(data.describe())

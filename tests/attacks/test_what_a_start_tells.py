@@ -87,7 +87,7 @@ def test_a_token_of_a_test_example_is_looked_at_before_too(tmp_path: Path) -> No
 def test_a_record_is_looked_at_too(tmp_path: Path) -> None:
     tokens, folder = TOKENS.copy(), tmp_path / "run"
     tokens[77, 3] = 10
-    silos = incrowd.PrivateRecords(epsilon=4, delta=1e-3, rounds=2)
+    silos = incrowd.Private(unit="record", epsilon=4, delta=1e-3, rounds=2)
     held = incrowd.Clients.from_arrays(tokens, labels(last=False), owner=np.arange(120) % 2, classes=2, public=True)
     with pytest.raises(incrowd.DataError, match="the whole numbers that some records have"):
         incrowd.Federation(embedding(), held, privacy=silos).train(folder, progress=False)

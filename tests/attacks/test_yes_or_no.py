@@ -10,7 +10,7 @@ from incrowd.errors import DataError
 from incrowd.federation import Federation
 from incrowd.flower.given import given
 from incrowd.runs import work
-from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.settings import parse, tables
 from tests.flower.members import ALLOW, Hospitals, MemberLine, settings_text
 
 OFFERED = {
@@ -78,7 +78,7 @@ def test_a_loss_that_only_some_labels_fit_is_refused_whatever_the_labels_are(los
         federation = Federation.from_tables(tables(tmp_path / "there.toml"))
         told.add(hospitals.server().try_over(line, federation)["amber"])
         line.close()
-    assert settings_of(tables(tmp_path / "there.toml")).local.loss == loss
+    assert parse(tables(tmp_path / "there.toml")).local.loss == loss
     assert len(told) == 1
     assert "is not among those that this party allows for numbers" in told.pop()
 

@@ -6,14 +6,14 @@ import pytest
 from incrowd.audit.membership import ClientPopulation, Shadows, _likelihood_ratio, membership
 from incrowd.errors import ConfigError
 from incrowd.runs.config import Config
-from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.settings import parse, tables
 from incrowd.runs.work import ClientWork, assemble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def federation(*overrides: str) -> ClientWork:
-    config = settings_of(tables(None, overrides=["data.clients=30", "privacy.rounds=8", *overrides], data=None))
+    config = parse(tables(None, overrides=["data.clients=30", "privacy.rounds=8", *overrides], data=None))
     assert isinstance(config, Config)
     return assemble(config)
 

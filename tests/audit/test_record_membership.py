@@ -11,8 +11,7 @@ from incrowd.audit.membership import membership
 from incrowd.audit.record_membership import RecordTargets
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.sampling import fewest
-from incrowd.runs.config import SiloConfig
-from incrowd.runs.settings import settings_of
+from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import SiloWork, assemble_silos
 from incrowd.runs.sources import Given
 from tests.audit.broken import noise_is
@@ -29,7 +28,7 @@ def silos(*, records: int = RECORDS, **privacy: object) -> SiloWork:
     labels = generator.integers(0, 2, size=len(features))
     owner = np.repeat(np.arange(SILOS), records)
     data = Clients.from_arrays(features, labels, owner=owner, classes=2, public=True)
-    config = settings_of(
+    config = parse(
         {
             "data": {"name": "given"},
             "local": {"batch_size": min(20.0, records), "epochs": 4.0, "learning_rate": 0.5},
@@ -37,7 +36,7 @@ def silos(*, records: int = RECORDS, **privacy: object) -> SiloWork:
             "run": {"randomness": "seeded", "seed": 1},
         }
     )
-    assert isinstance(config, SiloConfig)
+    assert config.of_records
     return assemble_silos(config, given=Given(data=data))
 
 

@@ -22,7 +22,6 @@ from incrowd.data import (
     Columns,
     Reading,
     columns_of,
-    load_table,
     read_features,
     read_table,
 )
@@ -63,8 +62,8 @@ def check_ward(data: Clients) -> None:
 
 
 def test_a_table_is_read_by_what_is_stated(tmp_path: Path) -> None:
-    check_ward(load_table(write(tmp_path, ROWS), columns=WARD))
-    check_ward(load_table(write(tmp_path, gzip.compress(ROWS.encode()), "ward.csv.gz"), columns=WARD))
+    check_ward(Clients.from_table(write(tmp_path, ROWS), columns=WARD))
+    check_ward(Clients.from_table(write(tmp_path, gzip.compress(ROWS.encode()), "ward.csv.gz"), columns=WARD))
 
 
 def german(text: str) -> str:
@@ -85,7 +84,7 @@ def german(text: str) -> str:
 )  # fmt: skip
 def test_a_table_is_read_as_it_is_written(tmp_path: Path, reading: Reading, change: Callable[[str], str]) -> None:
     path = write(tmp_path, change(ROWS).encode(reading.encoding))
-    check_ward(load_table(path, columns=replace(WARD, reading=reading)))
+    check_ward(Clients.from_table(path, columns=replace(WARD, reading=reading)))
 
 
 def test_the_same_table_is_recognised_whatever_its_marks(tmp_path: Path) -> None:
@@ -137,13 +136,13 @@ def test_cells_are_compared_as_what_they_say() -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     assert change[0] in ROWS
     with pytest.raises(DataError, match=f"ward.csv.*{message}"):
-        load_table(write(tmp_path, ROWS.replace(*change, 1)), columns=WARD)
+        Clients.from_table(write(tmp_path, ROWS.replace(*change, 1)), columns=WARD)
 
 
 def test_a_test_table_is_matched_by_name(tmp_path: Path) -> None:
     lines = [line.split(",") for line in OTHERS.replace("x, y", "x").splitlines()]
     turned = "\n".join(",".join(["extra", *reversed(line)]) for line in lines)
-    data = load_table(write(tmp_path, ROWS), columns=WARD, test=write(tmp_path, turned, "test.csv"))
+    data = Clients.from_table(write(tmp_path, ROWS), columns=WARD, test=write(tmp_path, turned, "test.csv"))
     assert data.test is not None
     assert data.test.features.tolist() == data.examples.features.tolist()
     assert data.test.labels.tolist() == data.examples.labels.tolist()
@@ -154,7 +153,7 @@ def test_control_by_position_a_reordered_test_table_would_be_another(tmp_path: P
     columns = Columns(client="patient", label="y", classes=2)
     held, _ = read_table(write(tmp_path, text), columns)
     assert held.features.tolist() == [[2, 3]]  # in the order of its own header
-    data = load_table(
+    data = Clients.from_table(
         write(tmp_path, "patient,a,b,y\n9,3,2,0\n", "train.csv"), columns=columns, test=tmp_path / "ward.csv"
     )
     assert data.test is not None
@@ -164,13 +163,13 @@ def test_control_by_position_a_reordered_test_table_would_be_another(tmp_path: P
 def test_test_clients_who_also_train_are_refused_and_not_named(tmp_path: Path) -> None:
     table, test = write(tmp_path, ROWS), write(tmp_path, OTHERS.replace("\n3,", "\n007,", 1), "test.csv")
     with pytest.raises(DataError, match=r"test.csv: its column 'patient' has clients who also train, so it") as refused:
-        load_table(table, columns=WARD, test=test, clients=2)
+        Clients.from_table(table, columns=WARD, test=test, clients=2)
     assert "007" not in str(refused.value)
     with pytest.raises(DataError, match=r"has clients who also train \(007\)"):
-        load_table(table, columns=WARD, test=test, public=True)
-    shared = load_table(table, columns=WARD, test=test, public=True, test_clients="shared")
+        Clients.from_table(table, columns=WARD, test=test, public=True)
+    shared = Clients.from_table(table, columns=WARD, test=test, public=True, test_clients="shared")
     assert shared.describe()["test_set"] == "clients who may also train, so it is not unseen"
-    assert load_table(table, columns=WARD, test=write(tmp_path, OTHERS, "t.csv")).describe()["test_set"] == (
+    assert Clients.from_table(table, columns=WARD, test=write(tmp_path, OTHERS, "t.csv")).describe()["test_set"] == (
         "3 examples, public: held by the server, not by any client"
     )
 
@@ -182,13 +181,13 @@ def many(folder: Path, clients: int = 20) -> Path:
 
 def test_whole_clients_are_held_out(tmp_path: Path) -> None:
     columns = Columns(client="patient", label="y", classes=2)
-    data = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
+    data = Clients.from_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
     assert data.test is not None
     assert (data.clients, len(data.test)) == (16, 12)
     train = {float(x) for k in range(16) for x in data.examples.features[data.client(k), 0]}
     assert not train & set(data.test.features[:, 0].tolist())
     assert [f"p{int(data.examples.features[data.client(k)[0], 0]):02}" for k in range(16)] == list(data.owners or ())
-    again = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
+    again = Clients.from_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
     assert again.owners == data.owners
 
 
@@ -206,13 +205,13 @@ def test_what_cannot_be_held_out_is_refused(tmp_path: Path, fields: dict[str, An
     path = many(tmp_path)
     test = path if "test_clients" in fields else None
     with pytest.raises(ConfigError, match=message):
-        load_table(path, columns=columns, test=test, **{"holdout_clients": 0.2, **fields})
+        Clients.from_table(path, columns=columns, test=test, **{"holdout_clients": 0.2, **fields})
 
 
 def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
     columns = Columns(client="patient", label="y", classes=2)
     path = many(tmp_path, 2)
-    assert load_table(path, columns=columns, names=("p00", "p01")).owners == ("p00", "p01")
+    assert Clients.from_table(path, columns=columns, names=("p00", "p01")).owners == ("p00", "p01")
     for names, message in (
         (("p01", "p00"), "give them in order: p00, p01"),
         (("p00", "p02"), "these are not the clients in the table, which are for their owner to see"),
@@ -228,9 +227,9 @@ def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
         (("", "p01"), "it is to be a folder's"),
     ):
         with pytest.raises(ConfigError, match=message):
-            load_table(path, columns=columns, names=names)
+            Clients.from_table(path, columns=columns, names=names)
     with pytest.raises(ConfigError, match="these are not the clients in the table: they are p00, p01"):
-        load_table(path, columns=columns, names=("x",), public=True)
+        Clients.from_table(path, columns=columns, names=("x",), public=True)
 
 
 def test_features_are_read_without_clients_and_labels(tmp_path: Path) -> None:
@@ -263,15 +262,15 @@ def test_an_error_names_the_row_of_a_frame() -> None:
         replace(WARD, schema=columns_of({"sex": {"levels": ["f", "m"]}}), features=("sex",)),
     )
     with pytest.raises(DataError, match=r"data frame, row 2: sex = 'q' is none of"):
-        load_table(frame.assign(sex=["f", "q", "m"]), columns=stated)
+        Clients.from_table(frame.assign(sex=["f", "q", "m"]), columns=stated)
     with pytest.raises(DataError, match=r"row 2: patient = nan says that it is missing"):
-        load_table(frame.assign(patient=["a", math.nan, "b"]), columns=WARD)
+        Clients.from_table(frame.assign(patient=["a", math.nan, "b"]), columns=WARD)
     with pytest.raises(DataError, match=r"row 1: patient = 1.5 is a number with a fraction"):
-        load_table(frame.assign(patient=[1.5, 2, 3]), columns=WARD)
+        Clients.from_table(frame.assign(patient=[1.5, 2, 3]), columns=WARD)
     with pytest.raises(DataError, match="has a column 7: give each a text as its name"):
-        load_table(pandas.DataFrame({7: [1]}), columns=WARD)
+        Clients.from_table(pandas.DataFrame({7: [1]}), columns=WARD)
     with pytest.raises(DataError, match="list is no table: give a path, a data frame or rows as dicts"):
-        load_table([1], columns=WARD)
+        Clients.from_table([1], columns=WARD)
 
 
 SHOP = Columns(client="user", label="bought", classes=2)
@@ -284,7 +283,7 @@ bob,20,0,0
 
 
 def load(folder: Path, text: str | bytes, columns: Columns = SHOP, name: str = "shop.csv") -> Clients:
-    return load_table(write(folder, text, name), columns=columns)
+    return Clients.from_table(write(folder, text, name), columns=columns)
 
 
 def check_shop(data: Clients) -> None:
@@ -364,9 +363,9 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     columns = {"user": ["bob", "ann", "bob"], "age": [31, 44, 20], "bought": [1, 0, 0], "spent": [2.5, -1e3, 0.0]}
     parquet.write_table(arrow.table(columns), tmp_path / "shop.parquet")
-    check_shop(load_table(tmp_path / "shop.parquet", columns=SHOP))
+    check_shop(Clients.from_table(tmp_path / "shop.parquet", columns=SHOP))
     parquet.write_table(arrow.table({**columns, "age": [31, None, 20]}), tmp_path / "hole.parquet")
     with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is missing"):
-        load_table(tmp_path / "hole.parquet", columns=SHOP)
+        Clients.from_table(tmp_path / "hole.parquet", columns=SHOP)
     with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
         load(tmp_path, b"not parquet", name="bad.parquet")

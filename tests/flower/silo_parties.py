@@ -22,7 +22,7 @@ from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.wire import Place, Request
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import SiloWork, assemble_silos
@@ -42,7 +42,7 @@ def federation_of(*overrides: str, seeded: bool = True) -> SiloWork:
     return assemble_silos(silos(*THREE, *(SEEDED if seeded else ()), *overrides))
 
 
-def config_of(federation: SiloWork, enrolled: Path, names: tuple[str, ...]) -> SiloConfig:
+def config_of(federation: SiloWork, enrolled: Path, names: tuple[str, ...]) -> Config:
     """The settings of a server whose silos are parties of these names."""
     enrolled.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -57,7 +57,7 @@ def config_of(federation: SiloWork, enrolled: Path, names: tuple[str, ...]) -> S
         "scale": 0.0625,
         "classes": 10,
     }
-    return parse(settings, SiloConfig)
+    return parse(settings)
 
 
 def own_of(federation: SiloWork, place: int) -> OwnRecords:
@@ -136,7 +136,7 @@ class Hospitals:
         return served(run, line=line or self.line(), nodes=self.nodes, key=SERVER, patience=patience)
 
     @property
-    def config(self) -> SiloConfig:
+    def config(self) -> Config:
         """The settings of a server, which holds no data."""
         return config_of(self.federation, self.folder / "enrolled", NAMES)
 

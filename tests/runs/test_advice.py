@@ -11,9 +11,9 @@ from torch import nn
 import incrowd
 from incrowd.algorithms.metrics import metrics
 from incrowd.runs.advice import advice, judged, verdict
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.database import Record
-from incrowd.runs.settings import parse, settings_of
+from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import SiloWork, assemble_silos
 from incrowd.runs.work import ClientWork, assemble
 
@@ -30,7 +30,7 @@ def of_table(folder: Path, *, features: str = "none", **data: object) -> ClientW
     (folder / "t.csv").write_text(f"owner,age,y\n{ROWS}")
     told = {"name": "table", "folder": str(folder), "file": "t.csv", "client": "owner", "label": "y", "clients": 10}
     promise = {"epsilon": 8.0, "delta": 1e-3}
-    config = settings_of({"data": told | {"classes": 2} | data, "features": {"name": features}, "privacy": promise})
+    config = parse({"data": told | {"classes": 2} | data, "features": {"name": features}, "privacy": promise})
     assert isinstance(config, Config)
     return assemble(config)
 
@@ -47,7 +47,7 @@ def test_an_epsilon_that_promises_little_is_said_with_the_attacker_s_odds() -> N
 
 def test_silos_are_seen_by_the_largest_of_their_budgets() -> None:
     tables = {"data": {"clients": 2}, "privacy": {"unit": "record", "epsilon": [1.0, 80.0], "delta": 1e-5}}
-    found = assemble_silos(parse(tables, SiloConfig))
+    found = assemble_silos(parse(tables))
     assert [said.partition(" promises")[0] for said in advice(found)] == ["privacy.epsilon = 80"]
 
 
@@ -165,7 +165,7 @@ def test_a_program_and_the_command_line_show_it_before_the_first_round(
 def of_silos(**sections: dict[str, Any]) -> SiloWork:
     """Two silos of digits, with whatever is said otherwise."""
     privacy = {"unit": "record", "epsilon": 8.0, "delta": 1e-5, "rounds": 5} | sections.pop("privacy", {})
-    return assemble_silos(parse({"data": {"clients": 2}, "privacy": privacy, **sections}, SiloConfig))
+    return assemble_silos(parse({"data": {"clients": 2}, "privacy": privacy, **sections}))
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.folder import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of, listed
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search, axis
@@ -51,7 +51,7 @@ def test_the_pages_show_the_list(page: str, contents: tuple[Content, ...]) -> No
 
 def test_every_setting_is_either_shown_or_kept_back() -> None:
     """A new setting cannot be forgotten."""
-    known = {*known_keys(Config), *known_keys(SiloConfig)}
+    known = {*known_keys(Config), *known_keys(Config)}
     known = {".".join(key.split(".")[:2]) for key in known if "." in key}
     shown = {f"{section}.{name}" for section, names in SHOWN.items() for name in names}
     assert shown | set(KEPT_BACK) == known

@@ -107,7 +107,7 @@ def test_only_updates_of_the_cohort_enter_and_each_once(tmp_path: Path) -> None:
 
 def test_the_round_of_a_label_query_is_not_the_loops(tmp_path: Path) -> None:
     settings = {"data": {"clients": 20}, "recipe": "general", "privacy": {"epsilon": 8.0, "delta": 1e-3, "rounds": 3}}
-    assert config_of(settings).local.label_distribution is not None  # type: ignore[union-attr]  # whole clients
+    assert config_of(settings).local.label_distribution is not None
     one = incrowd.Federation.from_tables({**settings, "run": {"plot": False}})
     numbers = []
     with one.session(tmp_path / "run") as session:
@@ -118,7 +118,7 @@ def test_the_round_of_a_label_query_is_not_the_loops(tmp_path: Path) -> None:
 
 
 def test_silos_and_algorithms_with_numbers_of_their_own_are_refused(tmp_path: Path) -> None:
-    records = incrowd.PrivateRecords(epsilon=8, delta=1e-5, rounds=2)
+    records = incrowd.Private(unit="record", epsilon=8, delta=1e-5, rounds=2)
     with pytest.raises(ConfigError, match=r"privacy\.unit"):
         incrowd.Federation(linear(), DATA, privacy=records).session(tmp_path / "silos")
     scaffold = incrowd.Local(algorithm="scaffold", learning_rate=0.1)

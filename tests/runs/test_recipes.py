@@ -17,7 +17,7 @@ from incrowd.runs.recipes import (
     named,
     with_recipe,
 )
-from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.settings import parse, tables
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6)
 PROMISE: dict[str, Any] = {"data": {"name": "digits"}, "privacy": {"epsilon": 8.0, "delta": 1e-3}}
@@ -41,7 +41,7 @@ def test_every_recipe_makes_settings_for_whatever_facts(
 ) -> None:
     known = facts(name, clients=clients, budget=Budget(epsilon=epsilon, delta=1e-6), own_model=own_model)
     made = completed(PROMISE, named(name), known)
-    config = settings_of(made)
+    config = parse(made)
     assert made["privacy"]["epsilon"] == 8.0
     assert config.privacy.rounds >= 10
 
@@ -57,7 +57,7 @@ def test_what_settings_state_stays(name: str) -> None:
     made = completed(stated, named(name), facts(name))
     for section, values in stated.items():
         assert made[section].items() >= values.items()
-    assert settings_of(made).privacy.rounds == 3
+    assert parse(made).privacy.rounds == 3
 
 
 def test_facts_are_shapes_and_types_not_numbers() -> None:
@@ -100,7 +100,7 @@ def test_wherever_clients_have_label_shares_the_label_distribution_is_asked(name
     assert (made["local"].get("label_distribution") is not None) == asked
     assert made["privacy"]["rounds"] == stated.get("privacy", {}).get("rounds", 30 + asked)
     if name == "nothing":
-        settings_of(made)
+        parse(made)
         unbiased = completed(PROMISE, named(recipe), replace(facts(shape=(28, 28)), biased=False))
         assert "label_distribution" not in unbiased["local"]
 
@@ -133,7 +133,7 @@ def test_labels_in_a_stated_range_are_learned_in_their_own_units(tmp_path: Path)
         Federation.from_tables({"recipe": "tables", **numbers(tmp_path)})
     for wrong in ([1100, 900], [900, 900]):
         with pytest.raises(ConfigError, match=r"data\.label_range"):
-            settings_of(numbers(tmp_path, label_range=wrong))
+            parse(numbers(tmp_path, label_range=wrong))
     with pytest.raises(DataError, match="outside of the stated range of labels, 990 to 1010"):
         Federation.from_tables({"recipe": "tables", **numbers(tmp_path, label_range=[990, 1010])})
 
@@ -179,7 +179,7 @@ def test_records_are_learnt_in_as_many_steps_as_their_signal(tmp_path: Path) -> 
     assert metrics["accuracy"] > 0.6
     own = with_recipe({**records(), "model": {"kind": "mlp"}}, "general")
     assert "features" not in own
-    settings_of(own)
+    parse(own)
 
 
 def test_private_records_are_declared(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from incrowd.flower.simulation import Simulation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.statement import SUMS_TRUST
 from incrowd.runs.advice import advice
-from incrowd.runs.config import SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.dry_run import cost_of, dry_run
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
@@ -40,8 +40,8 @@ SMALL = (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def small(*overrides: str) -> SiloConfig:
-    return parse(tables(overrides=(*SMALL, *overrides)), SiloConfig)
+def small(*overrides: str) -> Config:
+    return parse(tables(overrides=(*SMALL, *overrides)))
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -125,8 +125,14 @@ def test_the_front_door_takes_declared_records_and_keeps_one_budget(tmp_path: Pa
     data = incrowd.Clients.from_partitions(parts, classes=2, name="wards", clients=2)
 
     def federation(*records: int) -> incrowd.Federation:
-        privacy = incrowd.PrivateRecords(
-            noise_by="server", epsilon=2.0, delta=1e-5, rounds=4, records=records, ledger=str(tmp_path / "ledger")
+        privacy = incrowd.Private(
+            unit="record",
+            noise_by="server",
+            epsilon=2.0,
+            delta=1e-5,
+            rounds=4,
+            records=records,
+            ledger=str(tmp_path / "ledger"),
         )
         return incrowd.Federation(nn.Linear(5, 2), data, privacy=privacy)
 
@@ -211,7 +217,7 @@ def test_the_same_records_have_no_second_budget_with_noise_by_another(
         data = incrowd.Clients.from_arrays(
             rows[silos], labels[silos], owner=owner, classes=2, name=name, clients=len(records)
         )
-        privacy = incrowd.PrivateRecords(noise_by=noise_by, epsilon=1, delta=1e-5, rounds=1, records=records)
+        privacy = incrowd.Private(unit="record", noise_by=noise_by, epsilon=1, delta=1e-5, rounds=1, records=records)
         incrowd.Federation(nn.Linear(5, 2), data, privacy=privacy).train(
             tmp_path / f"{noise_by}-{name}", progress=False
         )

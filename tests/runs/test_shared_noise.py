@@ -17,7 +17,7 @@ from incrowd.audit.wanted import audit
 from incrowd.errors import ConfigError
 from incrowd.flower.simulation import Simulation
 from incrowd.privacy.statement import SHARED_TRUST
-from incrowd.runs.config import AnyConfig
+from incrowd.runs.config import Config
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run
 from incrowd.runs.settings import tables
@@ -34,7 +34,7 @@ SHARED = "privacy.noise_by='parties'"
 UNITS = pytest.mark.parametrize("settings", [(*CLIENTS, *SEEDED), RECORDS], ids=["client", "record"])
 
 
-def made(*overrides: str) -> AnyConfig:
+def made(*overrides: str) -> Config:
     return config_of(tables(overrides=overrides))
 
 

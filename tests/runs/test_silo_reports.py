@@ -28,7 +28,9 @@ def train(folder: Path, *, run: incrowd.RunOptions | None = SEEDED, **privacy: A
     federation = incrowd.Federation(
         nn.Linear(3, 2),
         incrowd.Clients.from_partitions(parts, classes=2, public=True).named(),
-        privacy=incrowd.PrivateRecords(**{"epsilon": 8.0, "delta": 1e-5, "rounds": 2, "report_std": 3.0} | privacy),
+        privacy=incrowd.Private(
+            unit="record", **{"epsilon": 8.0, "delta": 1e-5, "rounds": 2, "report_std": 3.0} | privacy
+        ),
         run=run,
     )
     return dict(federation.train(folder, progress=False).summary)

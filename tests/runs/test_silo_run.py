@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.config import SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.database import Database
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
@@ -40,8 +40,8 @@ SEEDED = ("run.randomness=seeded", "run.seed=7")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def small(*overrides: str) -> SiloConfig:
-    return parse(tables(overrides=(*SMALL, *overrides)), SiloConfig)
+def small(*overrides: str) -> Config:
+    return parse(tables(overrides=(*SMALL, *overrides)))
 
 
 def ledgers(folder: Path) -> list[Path]:
@@ -235,9 +235,9 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: 
         ("privacy.room=-1", "privacy.room = -1"),
         ("privacy.epsilon=[8]", "privacy.epsilon = .*one for each of the 2 silos"),
         ("privacy.epsilon=0", "privacy.epsilon = 0"),
-        ("privacy.cohort=5", "privacy.cohort = 5: there is no such key"),
-        ("local.proximal=1.0", "local.proximal = 1.0: there is no such key"),
-        ("run.chunk=5", "run.chunk = 5: it is for whole clients"),
+        ("privacy.cohort=5", "privacy.cohort = 5.0: it goes with privacy.unit"),
+        ("local.proximal=1.0", "local.proximal = 1.0: it goes with"),
+        ("run.chunk=5", "run.chunk = 5: it goes with"),
         ("local.batch_size=100000", "local.batch_size = 100000"),
         ("local.epochs=0", "local.epochs = 0"),
         ("local.physical_batch=0", "local.physical_batch = 0"),

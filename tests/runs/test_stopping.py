@@ -141,7 +141,7 @@ def silos(folder: Path, **given: Any) -> incrowd.Result:
     federation = incrowd.Federation(
         nn.Linear(3, 2),
         incrowd.Clients.from_partitions(parts, classes=2, public=True, test=given.pop("test", None)),
-        privacy=incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, rounds=4),
+        privacy=incrowd.Private(unit="record", epsilon=8.0, delta=1e-5, rounds=4),
         **given,
     )
     return federation.train(folder, progress=False)

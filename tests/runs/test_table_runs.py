@@ -8,7 +8,7 @@ import pytest
 
 from incrowd.data import Category, Reading
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.runs.config import Config, SiloConfig
+from incrowd.runs.config import Config
 from incrowd.runs.data_config import Table
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
@@ -186,12 +186,12 @@ def test_whole_clients_of_public_data_are_held_out(tmp_path: Path) -> None:
     assert summary_of(config, tmp_path / "run")["metrics"] is not None
 
 
-def of_silos(folder: Path, data: str) -> SiloConfig:
+def of_silos(folder: Path, data: str) -> Config:
     privacy = 'unit = "record"\nepsilon = 8.0\ndelta = 1e-3\nrounds = 1\nrecords = 31'
     path = write(folder, data, privacy=privacy)
     names = rows(clients=2).replace("\n000;", "\nNorth;").replace("\n001;", "\nst-south;")
     (folder / "tables" / "ward.csv").write_text(names)
-    return parse(tables(path), SiloConfig)
+    return parse(tables(path))
 
 
 def test_silos_keep_their_names_where_these_are_stated(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
-from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.settings import parse, tables
 
 ROWS = "".join(f"p{n // 4},{n % 5}.5,{n % 3},{n % 2}\n" for n in range(40))
 
@@ -83,7 +83,7 @@ def prepare(place: Path) -> None:
 
 
 def _runs(place: Path) -> None:
-    settings = settings_of(tables(place / "small.toml"))
+    settings = parse(tables(place / "small.toml"))
     for name in ("run", "unfinished", "newer", "payerless", "cut"):
         run = Run.create(settings, place / name)
         if name == "run":
