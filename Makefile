@@ -2,7 +2,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 
-EXTRAS := dev,docs,drawdiscard,flower,onnx,plots,redis,serve,train
+EXTRAS := dev,docs,drawdiscard,flower,onnx,plots,redis,secure-sum,serve,train
 RUN := .venv/bin/python -m
 STAMP := .venv/installed
 

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from incrowd.errors import ConfigError
 
-Kind = Literal["accountants", "clips", "data_sources", "samplers", "server_optimizers"]
+Kind = Literal[
+    "accountants",
+    "clips",
+    "data_sources",
+    "feature_maps",
+    "local_algorithms",
+    "samplers",
+    "server_optimizers",
+    "trackers",
+]
 
 _REGISTERED: dict[tuple[str, str], Any] = {}
 

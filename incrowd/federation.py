@@ -27,9 +27,10 @@ from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.run import Run
 from incrowd.runs.settings import tables
 from incrowd.runs.sources import NOTHING, Given
-from incrowd.runs.trackers import Tracker, say
 from incrowd.runs.trackers import progress as shown
+from incrowd.runs.trackers import say
 from incrowd.settings import GIVEN, Local, Section, ServerOptimizer
+from incrowd.types import Tracker
 
 if TYPE_CHECKING:
     from incrowd.runs.own_loop import OwnLoop

@@ -28,6 +28,7 @@ GIVEN = "given"
 """The name in settings of an object that a program hands over."""
 
 LOSS_NAMES = ("cross entropy", "logistic", "squared", "poisson", "absolute", "huber")
+LOCAL_ALGORITHMS = ("fedavg", "scaffold")
 BUILT_IN = ("sgd", "momentum", "adam", "yogi")
 
 _REMEDIES = {
@@ -107,7 +108,8 @@ class Local(Descent):
     g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
     w = w - learning_rate * velocity; `proximal` is FedProx. With `optimizer` "adam" a step is that of torch.optim.Adam
     along g, whose moments begin anew in each round. With `algorithm` "scaffold" each step of SGD adds all clients' mean
-    gradient and subtracts the client's own (see `incrowd.learning.local_algorithms.Scaffold`). `loss` is a name
+    gradient and subtracts the client's own (see `incrowd.learning.local_algorithms.Scaffold`). Any other `algorithm` is
+    the name under which an installed package has one (entry points `incrowd.local_algorithms`). `loss` is a name
     (`incrowd.learning.LOSSES`); it follows from the labels unless it is given. With `label_shares` a client adds
     log(share of the class among its own labels + label_shares) to its logits, which is the right likelihood where
     clients' labels differ; the published model goes without.
@@ -126,7 +128,7 @@ class Local(Descent):
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    algorithm: Literal["fedavg", "scaffold"] = "fedavg"
+    algorithm: str = "fedavg"
     epochs: Whole = 1
     batch_size: Whole | None = None
     batches: int | None = None
@@ -145,6 +147,8 @@ class Local(Descent):
         _validate.non_negative(**self.named("local", "proximal"))
         if self.optimizer == "adam" and self.momentum:
             raise ConfigError(field="local.momentum", value=self.momentum, remedy="Adam has its own: leave it out")
+        if self.algorithm not in LOCAL_ALGORITHMS:
+            _extensions.found("local_algorithms", self.algorithm, field="local.algorithm", known=LOCAL_ALGORITHMS)
         if self.algorithm == "scaffold" and self.optimizer != "sgd":
             raise ConfigError(field="local.optimizer", value=self.optimizer, remedy="scaffold takes steps of sgd")
         if self.label_shares is not None:

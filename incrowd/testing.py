@@ -6,27 +6,53 @@
 They draw from fixed seeds. A statistical check fails for a right implementation once in a million runs at most.
 """
 
+import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent, SelfComposedDpEvent
+from numpy.typing import ArrayLike
 from scipy.stats import binomtest
 
 from incrowd._random import Floats, KeyedStream, SeededRandomness
+from incrowd.errors import IncrowdError
 from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.privacy.account.events import mechanisms
+from incrowd.settings import Local
 from incrowd.settings import ServerOptimizer as Settings
-from incrowd.types import Accountant, ClipFunction, DataSource, Sampler, ServerOptimizer
+from incrowd.types import (
+    Accountant,
+    ClipFunction,
+    DataSource,
+    FeatureMap,
+    LocalAlgorithm,
+    Sampler,
+    ServerOptimizer,
+    Tracker,
+)
 
-__all__ = ["check_accountant", "check_clip", "check_data_source", "check_sampler", "check_server_optimizer"]
+__all__ = [
+    "check_accountant",
+    "check_clip",
+    "check_data_source",
+    "check_feature_map",
+    "check_local_algorithm",
+    "check_sampler",
+    "check_server_optimizer",
+    "check_tracker",
+]
 
 RARE = 1e-6
 """The probability with which a statistical check fails for a right implementation."""
 
+_RAISED = (ArithmeticError, AttributeError, IncrowdError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 _NOISES, _ROUNDS, _DELTA = (1.0, 4.0), (1, 30), 1e-5
 
 
@@ -170,8 +196,90 @@ def check_data_source(source: DataSource, **arguments: Any) -> None:
     _require(len(forms) == 1, f"clients have examples of several forms, {forms}")
 
 
+def check_feature_map(feature_map: FeatureMap, examples: ArrayLike) -> None:
+    """Features are finite, a row for each of a few made-up `examples`, and follow from that example alone, in any call.
+    Nothing changes the arguments, and the name stays.
+    """
+    from incrowd.data import Examples
+    from incrowd.learning.features import from_callable, transform
+
+    values = np.ascontiguousarray(examples, np.float32)
+    given, name = values.copy(), feature_map.name
+    _require(str(name).strip(), "it has no name")
+    rows = Examples(features=values, labels=np.zeros(len(values), np.float32), classes=None)
+    with _no_error():
+        found = [transform(from_callable(feature_map, name=name), rows).features for _ in range(2)]
+    _require(np.array_equal(*found), "the same examples have other features in another call")
+    feature_map(values)
+    _require(np.array_equal(values, given), "it changes the examples in place")
+    _require(feature_map.name == name, "its name changes")
+
+
+def check_local_algorithm(make: Callable[[Local], LocalAlgorithm], *, local: Local | None = None) -> None:
+    """It trains clients with these settings: finite updates, each of them a function of that client alone, and as many
+    further values as it says. It leaves the server's weights and what the server shares as they are.
+    """
+    import torch
+
+    from incrowd.learning import ClientTensors, CohortEngine, Model
+
+    local = local or Local(learning_rate=0.1, batch_size=3, epochs=2)
+    features, labels = torch.from_numpy(_normals(20, 3)).float(), torch.arange(20) % 2
+    data = ClientTensors(
+        features=features, labels=labels, offsets=np.array([0, 4, 11, 20]), indices=np.arange(20, dtype=np.int64)
+    )
+    module = torch.nn.Linear(3, 2)
+    module.register_parameter("idle", torch.nn.Parameter(torch.ones(1)))  # whose gradient is None
+    model = Model(module)
+
+    def updates(*clients: int) -> dict[int, Floats]:
+        engine = CohortEngine(model, data, local, algorithm=make(local))
+        shared = torch.from_numpy(0.01 * _normals(1, engine.size - model.size)[0]).float()
+        start, found = torch.cat([model.weights, shared]), dict[int, Floats]()
+        for chunk in engine.train(start, clients, randomness=SeededRandomness(seed=0), round=0):
+            found |= dict(zip(chunk.clients, chunk.rows(), strict=True))
+        return found
+
+    with _no_error():
+        together, alone = updates(0, 1, 2), updates(2) | updates(1) | updates(0)
+    _require(all(np.isfinite(row).all() for row in together.values()), "an update is not finite")
+    _require(_same(together, alone), "a client's update depends on the clients before it, or changes in another call")
+    _require(any(row.any() for row in together.values()), "no client moves the weights")
+
+
+def check_tracker(make: Callable[[Path], Tracker]) -> None:
+    """It hears whole runs, stopped ones and resumed ones, rounds that nobody measured and rounds that were lost. It
+    leaves what it hears as it is.
+    """
+    from incrowd.runs.database import Record
+
+    settings = {"rounds": 3, "clients": 9, "noise_multiplier": 1.5, "config": {"run": {"report_every": 1}}}
+    records = [
+        Record(round=0, epsilon=0.1, clip_norm=1.0, noise_std=0.1),
+        Record(round=1, epsilon=0.2, accuracy=0.5, loss=0.7, seconds=0.1, clients_per_second=90.0),
+        Record(round=2, epsilon=0.3, lost=True),
+    ]
+    for past, summary in ((0, {"accuracy": 0.5, "loss": None}), (1, None), (2, {}), (3, {})):
+        told = copy.deepcopy((settings, records[:past], summary))
+        with TemporaryDirectory() as folder, _no_error():
+            tracker = make(Path(folder))
+            tracker.start(*told[:2])
+            for record in records[past:]:
+                tracker.round(record)
+            tracker.end(told[2])
+        _require(told == (settings, records[:past], summary), "it changes what it hears in place")
+
+
 def _normals(rows: int, size: int) -> Floats:
     return SeededRandomness(seed=0).stream("contract").normals(rows * size).reshape(rows, size)
+
+
+@contextmanager
+def _no_error() -> Iterator[None]:
+    try:
+        yield
+    except _RAISED as error:
+        raise AssertionError(f"{type(error).__name__}: {error}") from error
 
 
 def _require(holds: object, problem: str) -> None:
@@ -183,7 +291,7 @@ def _shapes(arrays: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(array) for name, array in arrays.items()}
 
 
-def _same(some: Mapping[str, Floats], others: Mapping[str, Floats]) -> bool:
+def _same(some: Mapping[Any, Floats], others: Mapping[Any, Floats]) -> bool:
     return some.keys() == others.keys() and all(np.array_equal(some[name], others[name]) for name in some)
 
 

@@ -3,26 +3,40 @@
 `incrowd.testing` has a contract suite for each, and `examples/extensions` an example.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from dp_accounting import DpEvent
+from numpy.typing import NDArray
 
 from incrowd._extensions import register
 from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from incrowd.runs.database import Record
+
+Batch = tuple[Any, "Tensor"]
+Facts = Mapping[str, Any]
+
 __all__ = [
     "Accountant",
+    "ClientAtWork",
     "ClipFunction",
     "DataSource",
+    "FeatureMap",
+    "LocalAlgorithm",
     "Randomness",
     "Sampler",
     "ServerOptimizer",
     "Stream",
     "ThirdPartyClip",
     "ThirdPartySampling",
+    "Tracker",
     "register",
 ]
 
@@ -88,4 +102,86 @@ class Sampler(Protocol):
 
     def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Integers:
         """The numbers of a round's clients, in rising order, drawn from the stream alone."""
+        ...
+
+
+class ClientAtWork(Protocol):
+    """A client's model, its batches, and gradients on them."""
+
+    @property
+    def parameters(self) -> Sequence["Tensor"]:
+        """The parameters, which begin at the server's weights and which the algorithm moves in place."""
+        ...
+
+    @property
+    def starts(self) -> Sequence["Tensor"]:
+        """The server's weights, parameter by parameter."""
+        ...
+
+    def batches(self, *, epochs: int | None = None) -> Iterator[Batch]:
+        """The client's batches in this round, or those of so many epochs. The next one may overwrite the last."""
+        ...
+
+    def gradients(self, batch: Batch) -> Sequence["Tensor | None"]:
+        """The gradient of the mean loss at the parameters; None for one that the loss does not depend on."""
+        ...
+
+
+class LocalAlgorithm(Protocol):
+    """A local algorithm, by which a client moves the weights of a round. Its state ends with the round; between rounds
+    the server alone keeps state. Register a function that makes it from the settings `incrowd.Local`.
+
+    Guarantee: a client's update and the rest that it `sends` are one vector: one clip bounds it, one noise covers it.
+    """
+
+    def sends(self, size: int) -> int:
+        """The number of values that a client sends with its update of `size` weights: 0, or one for each weight.
+
+        They are zeros before the first round; after each the server adds the released mean.
+        """
+        ...
+
+    def train(self, client: ClientAtWork, shared: Sequence["Tensor"]) -> Sequence["Tensor"]:
+        """Move the client's parameters; give the change of the shared numbers, parameter by parameter."""
+        ...
+
+
+class FeatureMap(Protocol):
+    """A fixed function from examples [n, ...] to their features [n, d], or to [n, ...] for a map that comes after.
+
+    Each client applies it to its own examples. It is fixed before training, and learns nothing from them, so it costs
+    no privacy.
+
+    Guarantee: an example's features depend on that example alone (up to the rounding of float32). A map that breaks
+    this, say by subtracting the mean of a batch, would let one example change others;
+    `incrowd.learning.features.transform` looks for it. Register a function that makes the map from the `arguments` of
+    the settings.
+    """
+
+    @property
+    def name(self) -> str:
+        """Names everything that the features depend on: two maps of the same name compute the same."""
+        ...
+
+    def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Features of a few examples, given as they are meant. Called from several threads at once."""
+        ...
+
+
+class Tracker(Protocol):
+    """A tracker: a listener to the rounds of a run. Register a function that makes it for the folder of a run.
+
+    A registered tracker hears public values alone, and those of a run that is no simulation when it is over.
+    """
+
+    def start(self, settings: Facts, past: Sequence["Record"]) -> None:
+        """The run begins, or goes on after these rounds."""
+        ...
+
+    def round(self, record: "Record") -> None:
+        """A round has ended."""
+        ...
+
+    def end(self, summary: Facts | None) -> None:
+        """The run is over, or, without a summary, was stopped before its end."""
         ...

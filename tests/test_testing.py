@@ -1,15 +1,20 @@
 """The contract suites accept every implementation of incrowd's, and catch deliberately wrong ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from numpy.typing import NDArray
 
-from incrowd import ServerOptimizer
+from incrowd import Local, ServerOptimizer
 from incrowd._random import Floats, Integers, KeyedStream, Stream
 from incrowd.algorithms.server import optimizer_of
+from incrowd.learning.features import SecondOrderEnergies, UnitNorm, WithConstant
+from incrowd.learning.local_algorithms import Adam, Scaffold, Sgd
 from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.privacy.mechanism.clipping import (
     ElementwiseClip,
@@ -19,14 +24,19 @@ from incrowd.privacy.mechanism.clipping import (
     clip_rows,
 )
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.runs import trackers
 from incrowd.settings import BUILT_IN
 from incrowd.testing import (
     check_accountant,
     check_clip,
     check_data_source,
+    check_feature_map,
+    check_local_algorithm,
     check_sampler,
     check_server_optimizer,
+    check_tracker,
 )
+from incrowd.types import ClientAtWork, FeatureMap
 
 
 class WrongStep:
@@ -234,3 +244,136 @@ def test_a_data_source_keeps_the_contract() -> None:
 def test_wrong_data_sources_are_caught(fault: str) -> None:
     with pytest.raises(AssertionError):
         check_data_source(Wards(fault), rows=3)
+
+
+class Faulty(Scaffold):
+    """A local algorithm with one fault."""
+
+    calls = 0
+
+    def __init__(self, local: Local, fault: str) -> None:
+        super().__init__(local)
+        self.fault = fault
+
+    def sends(self, size: int) -> int:
+        return size - 1 if self.fault == "sends some" else size
+
+    def train(self, client: ClientAtWork, shared: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        changes = super().train(client, shared)
+        match self.fault:
+            case "remembers":
+                Faulty.calls += 1
+            case "moves the start":
+                client.starts[0].add_(1)
+            case "moves what is shared":
+                shared[0].mul_(0.5)
+            case "returns less":
+                return changes[1:]
+            case "not finite":
+                return [torch.full_like(one, torch.nan) for one in changes]
+            case "stays":
+                with torch.no_grad():
+                    torch._foreach_copy_(list(client.parameters), list(client.starts))
+                return [torch.zeros_like(one) for one in changes]
+            case "every parameter has a gradient":
+                client.parameters[-1].data -= client.gradients(next(client.batches()))[-1]  # type: ignore[arg-type]  # it is None
+        return changes
+
+
+@pytest.mark.parametrize("make", [Sgd, Adam, Scaffold, lambda local: Faulty(local, "none")])
+def test_every_local_algorithm_keeps_the_contract(make: Callable[[Local], Any]) -> None:
+    check_local_algorithm(make)
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("remembers", "it remembers"),
+        ("moves the start", "leave starts and shared as they are"),
+        ("moves what is shared", "leave starts and shared as they are"),
+        ("returns less", "return 9 further values"),
+        ("sends some", "send 0 or 9 values"),
+        ("not finite", "not finite"),
+        ("stays", "no client moves"),
+        ("every parameter has a gradient", "TypeError"),
+    ],
+)
+def test_wrong_local_algorithms_are_caught(fault: str, problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        check_local_algorithm(lambda local: Faulty(local, fault))
+
+
+class Shifted:
+    """A feature map with one fault."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.calls = fault, 0
+
+    @property
+    def name(self) -> str:
+        return "" if self.fault == "no name" else f"shifted {self.calls if self.fault == 'another name' else ''}"
+
+    def __call__(self, values: NDArray[np.float32]) -> Any:
+        if self.fault in ("counts", "another name"):
+            self.calls += 1
+        match self.fault:
+            case "looks around":
+                return values - values.mean(axis=0)
+            case "in place":
+                values += 1
+            case "not finite":
+                return values * np.nan
+            case "less":
+                return values[1:]
+            case "draws":
+                return values + GENERATOR.random()
+        return values + 1
+
+
+PICTURES = np.random.default_rng(0).random((40, 12, 12), np.float32)
+
+
+@pytest.mark.parametrize("feature_map", [UnitNorm(centred=True), WithConstant(), SecondOrderEnergies()])
+def test_every_feature_map_keeps_the_contract(feature_map: FeatureMap) -> None:
+    check_feature_map(feature_map, PICTURES)
+    check_feature_map(Shifted("none"), PICTURES[0])
+
+
+@pytest.mark.parametrize(
+    "fault", ["no name", "another name", "counts", "looks around", "in place", "not finite", "less", "draws"]
+)
+def test_wrong_feature_maps_are_caught(fault: str) -> None:
+    with pytest.raises(AssertionError):
+        check_feature_map(Shifted(fault), PICTURES[0])
+
+
+class Listener:
+    """A tracker with one fault."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def start(self, settings: Any, past: Any) -> None:
+        if self.fault == "past":
+            past.clear()
+        if self.fault == "settings":
+            settings["config"]["run"].clear()
+
+    def round(self, record: Any) -> None:
+        if self.fault == "unmeasured":
+            f"{record.loss:.2f}"
+
+    def end(self, summary: Any) -> None:
+        if self.fault == "stopped":
+            summary["accuracy"]
+
+
+@pytest.mark.parametrize("make", [trackers.BUILT_IN["csv"], trackers.BUILT_IN["jsonl"], lambda _: Listener("none")])
+def test_every_tracker_keeps_the_contract(make: Callable[[Path], Any]) -> None:
+    check_tracker(make)
+
+
+@pytest.mark.parametrize("fault", ["past", "settings", "unmeasured", "stopped"])
+def test_wrong_trackers_are_caught(fault: str) -> None:
+    with pytest.raises(AssertionError):
+        check_tracker(lambda _: Listener(fault))

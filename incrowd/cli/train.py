@@ -23,7 +23,7 @@ from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
     from incrowd.runs.run import Run, UnitWork
-    from incrowd.runs.trackers import Tracker
+    from incrowd.types import Tracker
 
 app = typer.Typer()
 

@@ -29,7 +29,7 @@ from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.sampling import check_declared
 from incrowd.runs.build import feature_map_for, loss_of, model_of
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
-from incrowd.runs.data_config import ModuleFeatures, Parties
+from incrowd.runs.data_config import MapFeatures, ModuleFeatures, Parties
 from incrowd.runs.sources import call, section
 
 
@@ -120,7 +120,7 @@ class OwnExamples:
             raise SpecificationRefused(f"{model.module} is not among the modules that this party allows")
         if isinstance(model, GivenModel) and len(allow.modules) != 1:
             raise SpecificationRefused("this party has not said which of its modules the given model is")
-        if isinstance(sections.features, ModuleFeatures):
+        if isinstance(sections.features, MapFeatures | ModuleFeatures):
             raise SpecificationRefused("features of a module: no server may name code that a party runs")
         numbers = _data(sections).classes is None
         if numbers and loss is not None and loss not in allow.losses:

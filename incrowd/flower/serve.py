@@ -30,8 +30,8 @@ from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary, database_in
 from incrowd.runs.run import Run, UnitWork
 from incrowd.runs.silo_work import SiloWork, assemble_silos
-from incrowd.runs.trackers import Tracker
 from incrowd.runs.work import ClientWork, assemble
+from incrowd.types import Tracker
 
 PAUSED = "paused"
 """A file in a run's folder: no round begins as long as it is there."""

@@ -26,8 +26,8 @@ from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.sources import processors
-from incrowd.runs.trackers import Tracker
 from incrowd.runs.work import ClientWork
+from incrowd.types import Tracker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,14 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import FastNoise, Records, StepNoise, poisson_batches
 from incrowd.learning.engine import CohortEngine, EngineCohort
 from incrowd.learning.execution import Execution
-from incrowd.learning.local_algorithms import ClientAtWork, LocalAlgorithm, descend, mean_gradient
+from incrowd.learning.local_algorithms import descend, mean_gradient
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.store import ClientTensors, draw_batches
 from incrowd.settings import Descent
+from incrowd.types import ClientAtWork, LocalAlgorithm
 
 __all__ = [
     "ABSOLUTE",

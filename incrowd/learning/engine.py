@@ -18,7 +18,7 @@ from incrowd.learning.contributions import Contributions, ShortenedSum, Shorteni
 from incrowd.learning.execution import Execution
 from incrowd.learning.isolation import OwnCode, ours
 from incrowd.learning.label_shares import check_label_shares, label_query
-from incrowd.learning.local_algorithms import LocalAlgorithm, algorithm_of, sent_parts
+from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.mean_query import VectorCohort
 from incrowd.learning.models import Model
@@ -28,6 +28,7 @@ from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.settings import Local
+from incrowd.types import LocalAlgorithm
 
 _MADE_UP = 3  # examples
 

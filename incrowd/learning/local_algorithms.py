@@ -8,59 +8,18 @@
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from incrowd.data.inputs import Inputs
+from incrowd import _extensions
+from incrowd.errors import ConfigError
 from incrowd.settings import Local
+from incrowd.types import ClientAtWork, LocalAlgorithm
 
 BETAS, TINY = (0.9, 0.999), 1e-8
 """Adam's, as torch.optim.Adam has them."""
-
-Batch = tuple[Inputs, Tensor]
-
-
-class ClientAtWork(Protocol):
-    """A client's model, its batches, and gradients on them."""
-
-    @property
-    def parameters(self) -> Sequence[Tensor]:
-        """The parameters, which begin at the server's weights and which the algorithm moves in place."""
-        ...
-
-    @property
-    def starts(self) -> Sequence[Tensor]:
-        """The server's weights, parameter by parameter."""
-        ...
-
-    def batches(self, *, epochs: int | None = None) -> Iterator[Batch]:
-        """The client's batches in this round, or those of so many epochs. The next one may overwrite the last."""
-        ...
-
-    def gradients(self, batch: Batch) -> Sequence[Tensor | None]:
-        """The gradient of the mean loss at the parameters; None for one that the loss does not depend on."""
-        ...
-
-
-class LocalAlgorithm(Protocol):
-    """A local algorithm. Its state ends with the round; between rounds the server alone keeps state.
-
-    Guarantee: a client's update and the rest that it `sends` are one vector: one clip bounds it, one noise covers it.
-    """
-
-    def sends(self, size: int) -> int:
-        """The number of values that a client sends with its update of `size` weights: 0, or one for each weight.
-
-        They are zeros before the first round; after each the server adds the released mean.
-        """
-        ...
-
-    def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Move the client's parameters; give the change of the shared numbers, parameter by parameter."""
-        ...
 
 
 class Sgd:
@@ -133,15 +92,24 @@ class Adam:
 
 
 def algorithm_of(local: Local) -> LocalAlgorithm:
-    """The algorithm that settings name."""
+    """The algorithm that settings name: one of ours, or a registered one of another package."""
     if local.algorithm == "scaffold":
         return Scaffold(local)
+    if local.algorithm != "fedavg":
+        made: LocalAlgorithm = _extensions.found("local_algorithms", local.algorithm)(local)
+        return made
     return Adam(local) if local.optimizer == "adam" else Sgd(local)
 
 
 def sent_parts(parts: tuple[int, ...], algorithm: LocalAlgorithm) -> tuple[int, ...]:
-    """The sizes of the parts of a client's vector, for clipping part by part: the model's layers, then the rest."""
+    """The sizes of the parts of a client's vector, for clipping part by part: the model's layers, then the rest.
+
+    Edge cases: a third-party algorithm that sends another number of values than it may is refused.
+    """
     rest = algorithm.sends(sum(parts))
+    if rest not in (0, sum(parts)):
+        remedy = f"let it send 0 or {sum(parts)} values beside the update, not {rest}"
+        raise ConfigError(field="local.algorithm", value=type(algorithm).__name__, remedy=remedy)
     return (*parts, rest) if rest else parts
 
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from incrowd import _extensions
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import Clients, Columns, Examples
 from incrowd.errors import ConfigError
@@ -24,6 +25,7 @@ from incrowd.learning.features import (
     UnitNorm,
     WithConstant,
     compose,
+    from_callable,
     from_module,
     is_picture,
     picture_map,
@@ -47,6 +49,7 @@ from incrowd.runs.config import (
 from incrowd.runs.data_config import (
     AnyFeatures,
     EnergyFeatures,
+    MapFeatures,
     ModuleFeatures,
     NoFeatures,
     PartitionedData,
@@ -120,6 +123,9 @@ def feature_map_of(
         alone = UnitNorm(centred=wanted.centred)
     elif isinstance(wanted, ModuleFeatures):
         alone = _encoder(wanted)
+    elif isinstance(wanted, MapFeatures):
+        made = _extensions.found("feature_maps", wanted.map, field="map")(**wanted.arguments)
+        alone = from_callable(made, name=f"{wanted.map} {made.name}")
     elif isinstance(wanted, TableFeatures):
         alone = TableRows(columns=_stated_columns("table", columns), bins=wanted.bins, raw=wanted.raw)
     else:

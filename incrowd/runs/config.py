@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from incrowd import _validate
+from incrowd import _extensions, _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import (
@@ -34,10 +34,11 @@ from incrowd.settings import (
     Range,
     Section,
     ServerOptimizer,
+    Words,
     tagged,
 )
 
-TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow", "wandb"]
+TRACKERS = ("csv", "jsonl", "tensorboard", "mlflow", "wandb")
 
 
 class Weights(Section):
@@ -332,7 +333,7 @@ class RunOptions(Section):
     device: str = "cpu"
     compile: Compile = "auto"
     plot: bool = True
-    trackers: Annotated[tuple[TrackerName, ...], Field(strict=False)] = ()
+    trackers: Words = ()
     threads: int | None = None
     chunk: int | None = None
     unavailable: float = 0.0
@@ -340,6 +341,9 @@ class RunOptions(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """A seed and seeded randomness come together, or not at all; raw contributions need a simulation."""
+        for place, name in enumerate(self.trackers):
+            if name not in TRACKERS:
+                _extensions.found("trackers", name, field=f"run.trackers[{place}]", known=TRACKERS)
         if self.randomness == "seeded" and self.seed is None:
             raise ConfigError(field="run.seed", value=None, remedy='randomness = "seeded" needs one')
         if self.randomness == "system":

@@ -286,6 +286,16 @@ class ModuleFeatures(_Features):
     folder: str | None = None
 
 
+class MapFeatures(_Features):
+    """The feature map that an installed package has under the name `map` (entry points `incrowd.feature_maps`), made
+    from these `arguments`.
+    """
+
+    name: Literal["map"] = "map"
+    map: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
 class TableFeatures(_Features):
     """A row of a table with stated columns: numbers as `bins` ramps over their stated ranges, levels centred
     (`incrowd.learning.features.TableRows`). Encoded numbers have at most a share of `raw` of the square of a row's
@@ -329,6 +339,7 @@ AnyFeatures = (
     | TextFeatures
     | TokenFeatures
     | ModuleFeatures
+    | MapFeatures
 )
 if TYPE_CHECKING:
     FeaturesSection = AnyFeatures

@@ -129,6 +129,7 @@ class Evaluation:
                 size=scoring.size,
                 label=label,
             )
+            private.name_third_party(work.third_party)
             yield cls(
                 folder=folder,
                 work=work,

@@ -19,8 +19,8 @@ from incrowd.learning.modules import trainable
 from incrowd.privacy.release import PrivateRound
 from incrowd.runs.database import Record
 from incrowd.runs.run import Rounds, Run
-from incrowd.runs.trackers import Tracker
 from incrowd.runs.work import ClientWork, LedgerSession
+from incrowd.types import Tracker
 
 _THIRD_PARTY = "training loop (not tried)"
 

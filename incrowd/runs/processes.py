@@ -18,7 +18,7 @@ from incrowd import _validate
 from incrowd.errors import IncrowdError
 from incrowd.learning.workers import CAN_FORK
 from incrowd.runs.database import Record
-from incrowd.runs.trackers import Facts
+from incrowd.types import Facts
 
 Job = TypeVar("Job")
 

@@ -12,7 +12,8 @@ from incrowd.runs.config import RunOptions, Stop
 from incrowd.runs.database import Database, Record
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.outbox import Checkpoints
-from incrowd.runs.trackers import Facts, Tracker, trackers
+from incrowd.runs.trackers import trackers
+from incrowd.types import Facts, Tracker
 
 Walk = Generator[State, tuple[State, Record], Summary]
 """The rounds from one state: each is yielded, and the state after it and its record are sent back."""

@@ -47,8 +47,9 @@ from incrowd.runs.round_loop import RoundLoop, decision
 from incrowd.runs.settings import read_back
 from incrowd.runs.silo_work import SiloSession, SiloWork, assemble_records, assemble_silos
 from incrowd.runs.sources import NOTHING, Given, enrolled
-from incrowd.runs.trackers import Tracker, trackers
+from incrowd.runs.trackers import trackers
 from incrowd.runs.work import ClientWork, LedgerSession, LedgerWork, assemble
+from incrowd.types import Tracker
 
 if TYPE_CHECKING:
     from incrowd.runs.evaluation import EvaluationConfig

@@ -98,6 +98,7 @@ class RecordWork(Silos, LedgerWork):
         """See `LedgerWork.algorithm`."""
         size = self.model.size
         private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        private.name_third_party(self.third_party)
         cohort = RecordCohort(engines=self.engines, records=self.declared, private=private, threads=self.threads)
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
@@ -144,9 +145,11 @@ class SiloWork(Silos):
         """One silo, on its ledger."""
         plan = self.plans[place]
         counts = plan.config.report_std is not None
+        run = RecordRun(plan, ledger=ledger, randomness=self.randomness, label=label, place=place)
+        run.name_third_party(self.third_party)
         return Silo(
             self.names[place],
-            RecordRun(plan, ledger=ledger, randomness=self.randomness, label=label, place=place),
+            run,
             engine=self.engines[place],
             counter=Counter(model=self.model, records=self.records[place]) if counts else None,
             threads=self.threads,

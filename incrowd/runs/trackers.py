@@ -4,41 +4,25 @@ import csv
 import importlib
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from incrowd import _files
+from incrowd import _extensions, _files
 from incrowd.errors import ConfigError
 from incrowd.runs.database import Record
-
-Facts = Mapping[str, Any]
+from incrowd.runs.folder import RESULT_KEYS, part, shown_settings
+from incrowd.types import Facts, Tracker
 
 _COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]
 _ABSENT = ("round lost", "daily limit", "no answer", "refused")
 _RECENT = 10
-
-
-class Tracker(Protocol):
-    """A listener to the rounds of a run."""
-
-    def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """The run begins, or goes on after these rounds."""
-        ...
-
-    def round(self, record: Record) -> None:
-        """A round has ended."""
-        ...
-
-    def end(self, summary: Facts | None) -> None:
-        """The run is over, or, without a summary, was stopped before its end."""
-        ...
 
 
 class _Quiet:
@@ -150,33 +134,40 @@ class _WandB:
 
 
 @dataclass
-class _AtTheEnd:
-    """Another tracker, which hears all of a run at once when the run is over.
+class _Public:
+    """Another tracker, which hears what may be handed on: of a simulation round by round, else when the run is over.
 
     It is for trackers that note the time of what they hear, or send it on: the duration of a round is public in
     simulations only. A run that was stopped tells them nothing until it is over.
     """
 
     tracker: Tracker
+    live: bool
     _settings: Facts = field(default_factory=dict, init=False)
     _records: list[Record] = field(default_factory=list, init=False)
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        self._settings, self._records = settings, list(past)
+        self._settings = {**settings, "config": shown_settings(settings["config"])}
+        self._records = [replace(record, simulation=None, silos=None) for record in past]
+        if self.live:
+            self.tracker.start(self._settings, tuple(self._records))
 
     def round(self, record: Record) -> None:
-        self._records.append(record)
+        self._records.append(replace(record, simulation=None, silos=None))
+        if self.live:
+            self.tracker.round(self._records[-1])
 
     def end(self, summary: Facts | None) -> None:
-        if summary is None:
-            return
-        self.tracker.start(self._settings, [])
-        for record in self._records:
-            self.tracker.round(record)
-        self.tracker.end(summary)
+        if not self.live:
+            if summary is None:
+                return
+            self.tracker.start(self._settings, [])
+            for record in self._records:
+                self.tracker.round(record)
+        self.tracker.end(None if summary is None else part(summary, RESULT_KEYS))
 
 
-TRACKERS: dict[str, Callable[[Path], Tracker]] = {
+BUILT_IN: dict[str, Callable[[Path], Tracker]] = {
     "csv": lambda folder: _Csv(folder / "rounds.csv"),
     "jsonl": lambda folder: _JsonLines(folder / "rounds.jsonl"),
     "tensorboard": lambda folder: _TensorBoard(folder / "tensorboard"),
@@ -185,24 +176,28 @@ TRACKERS: dict[str, Callable[[Path], Tracker]] = {
 }
 """The trackers by the names that configuration files use, for a run in a folder."""
 
-_WITH_A_CLOCK = ("tensorboard", "mlflow", "wandb")
+_TIMELESS = ("csv", "jsonl")
 
 
 def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tracker]:
-    """The named trackers. A tracker with a clock hears of a run that is no simulation when it is over.
+    """The named trackers, of ours or registered ones of other packages.
 
     Edge cases: one whose package is not installed is a `ConfigError`.
     """
-    made = {name: TRACKERS[name](folder) for name in names}
-    return [
-        _AtTheEnd(tracker) if name in _WITH_A_CLOCK and not simulated else tracker for name, tracker in made.items()
-    ]
+    return [_tracker(name, folder, simulated=simulated) for name in dict.fromkeys(names)]
+
+
+def _tracker(name: str, folder: Path, *, simulated: bool) -> Tracker:
+    make = BUILT_IN[name] if name in BUILT_IN else _extensions.found("trackers", name, field="run.trackers")
+    made: Tracker = make(folder)
+    return made if name in _TIMELESS else _Public(made, live=simulated)
 
 
 def _imported(module: str, package: str) -> Any:
     with suppress(ImportError):
         return importlib.import_module(module)
-    raise ConfigError(field="run.trackers", value=package, remedy=f"pip install {package}, or choose csv or jsonl")
+    remedy = f"pip install 'incrowd[{package}]', or choose csv or jsonl"
+    raise ConfigError(field="run.trackers", value=package, remedy=remedy)
 
 
 def _numbers(record: Record) -> dict[str, float]:

@@ -27,6 +27,7 @@ from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
 from incrowd.runs.config import Config, LinearSection, Stop, clip_of
+from incrowd.runs.data_config import MapFeatures
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
@@ -60,6 +61,12 @@ class Work:
         check_model(model, data, loss)
         work = Work(config=config, data=data, held=held, model=model, loss=loss, randomness=randomness(config))
         return dict(vars(work))
+
+    @property
+    def third_party(self) -> str:
+        """The feature map of another package, in words; engine and plan name their own parts."""
+        features = self.config.features
+        return f"feature map {features.map}" if isinstance(features, MapFeatures) else ""
 
 
 def check_watched(stop: Stop, data: Clients) -> None:
@@ -217,6 +224,7 @@ class ClientWork(LedgerWork):
             label=label,
             places=self.data.places,
         )
+        private.name_third_party(self.third_party)
         with section("model"):
             _validate.non_negative(init_scale=init_scale_of(self.config))
         with section("run"):

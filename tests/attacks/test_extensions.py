@@ -1,21 +1,24 @@
-"""Attack: a third-party clip, sampler, accountant or server optimizer weakens the promise, and nobody is told."""
+"""Attack: a third-party part of a federation weakens the promise, or hears more than is public, and nobody is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import LaplaceDpEvent, SampledWithoutReplacementDpEvent
-from torch import nn
+from torch import Tensor, nn
 
-from incrowd import Clients, Federation, Private, _extensions
+from incrowd import Clients, Federation, Local, Private, _extensions
 from incrowd._random import Floats, Integers, KeyedStream, SeededRandomness, Stream, SystemRandomness
 from incrowd.audit.contributions import contribution_checks
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.flower.offer import Offer
+from incrowd.learning import ClientTensors, CohortEngine, Model
+from incrowd.learning.local_algorithms import Sgd
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price, smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import clipping
@@ -25,7 +28,8 @@ from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
-from incrowd.types import register
+from incrowd.runs.run import Run
+from incrowd.types import ClientAtWork, register
 
 pytestmark = pytest.mark.watched
 
@@ -376,3 +380,120 @@ def test_classes_of_others_are_no_parts_of_a_plan() -> None:
         with pytest.raises(ConfigError, match=r"(plan|sampling) = "):
             run_of(planned(**parts))
     run_of(plan)
+
+
+class Drifting(Sgd):
+    """A local algorithm; the `fault` decides what it does to the clients after this one."""
+
+    def __init__(self, local: Local, fault: str) -> None:
+        super().__init__(local)
+        self.fault = fault
+
+    def sends(self, size: int) -> int:
+        return size * self.fault.startswith("sends")
+
+    def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:
+        super().train(client, shared)
+        if self.fault == "moves the start":
+            client.starts[0].copy_(client.parameters[0].detach())
+        return () if self.fault == "sends nothing" else shared
+
+
+def drifted(fault: str) -> dict[int, Floats]:
+    """The updates of two clients, one after the other."""
+    data = Clients.from_arrays(np.eye(4, 2, dtype=np.float32), [0, 1, 1, 0], owner=[0, 0, 1, 1], classes=2, public=True)
+    local, model = Local(learning_rate=0.5), Model(nn.Linear(2, 2))
+    engine = CohortEngine(model, ClientTensors.of(data), local, algorithm=Drifting(local, fault))
+    start = torch.cat([model.weights, torch.zeros(engine.size - model.size)])
+    chunks = engine.train(start, [0, 1], randomness=SeededRandomness(seed=1), round=0)
+    return {client: row for chunk in chunks for client, row in zip(chunk.clients, chunk.rows(), strict=True)}
+
+
+def test_a_local_algorithm_that_moves_what_others_start_from_is_refused() -> None:
+    assert len(drifted("none")) == 2  # the control
+    with pytest.raises(ConfigError, match="leave starts and shared as they are"):
+        drifted("moves the start")
+
+
+def test_a_local_algorithm_that_sends_less_than_it_says_is_refused() -> None:
+    assert not np.concatenate(list(drifted("sends zeros").values())).reshape(2, 2, -1)[:, 1].any()  # the control
+    with pytest.raises(ConfigError, match="return 6 further values"):
+        drifted("sends nothing")
+
+
+class Numbered:
+    """A feature map whose last feature says how many calls came before, if it counts them."""
+
+    name = "numbered"
+
+    def __init__(self, *, counts: bool) -> None:
+        self.counts, self.calls = counts, 0
+
+    def __call__(self, values: Floats) -> Floats:
+        self.calls += self.counts
+        return np.concatenate([values.reshape(len(values), -1), np.full((len(values), 1), 1e-9 * self.calls)], axis=1)
+
+
+def mapped(folder: Path, **settings: Any) -> Any:
+    privacy = {"epsilon": 8.0, "delta": 1e-3, "rounds": 2}
+    tables = {"data": {"name": "digits", "clients": 10}, "privacy": privacy, **settings}
+    return Federation.from_tables(tables).train(folder, progress=False)
+
+
+def test_a_feature_map_that_remembers_examples_is_refused(tmp_path: Path) -> None:
+    register("feature_maps", "numbered", Numbered)
+    features: dict[str, Any] = {"name": "map", "map": "numbered", "arguments": {"counts": False}}
+    assert "feature map numbered" in str(mapped(tmp_path / "honest", features=features).statement)  # the control
+    features["arguments"] = {"counts": True}
+    with pytest.raises(ConfigError, match="it remembers what it was called with"):
+        mapped(tmp_path / "counting", features=features)
+
+
+def test_a_tracker_hears_public_values_alone(tmp_path: Path) -> None:
+    heard = list[Any]()
+
+    class Spy:
+        def start(self, settings: Any, past: Any) -> None:
+            heard.append((settings["config"], list(past)))
+
+        def round(self, record: Any) -> None:
+            heard.append(record)
+
+        def end(self, summary: Any) -> None:
+            heard.append(summary)
+
+    register("trackers", "spy", lambda _: Spy())
+    privacy: dict[str, Any] = {"unit": "record", "epsilon": 8.0, "delta": 1e-3, "rounds": 2, "room": 50.0}
+    privacy["ledger"] = str(tmp_path / "CANARY")
+    silos = {"data": {"name": "digits", "clients": 2}, "privacy": privacy}
+
+    def begun(name: str, **how: Any) -> Run:
+        heard.clear()
+        return Federation.from_tables(silos | {"run": {"trackers": ["spy"], **how}}).start(tmp_path / name)
+
+    watched = WatchedTimes()
+    for name, how in (("earnest", {}), ("seeded", {"randomness": "seeded", "seed": 7})):
+        begun(name, **how).train([watched])
+        assert "CANARY" not in str(heard)
+        assert "seed" not in heard[0][0]["run"]
+        assert [record.silos for record in heard[1:-1]] == [None, None]
+        assert watched.records[-1].silos is not None  # the control: the run itself knows
+    with pytest.raises(KeyboardInterrupt):
+        begun("stopped").train([WatchedTimes(stops=True)])
+    assert not heard  # the time of a round is not public, so a stopped run tells nothing yet
+
+
+class WatchedTimes:
+    """A watcher of the program's own, which hears all."""
+
+    def __init__(self, *, stops: bool = False) -> None:
+        self.stops, self.records = stops, list[Any]()
+
+    def start(self, settings: Any, past: Any) -> None: ...
+
+    def round(self, record: Any) -> None:
+        self.records.append(record)
+        if self.stops:
+            raise KeyboardInterrupt
+
+    def end(self, summary: Any) -> None: ...

@@ -143,7 +143,7 @@ def test_a_tracker_that_would_be_told_of_all_attempts_is_refused(folder: Path, n
 
 def test_control_a_tracker_would_be_told_of_all_attempts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setitem(trackers.TRACKERS, "csv", lambda place: _Telling(told, place.name))
+    monkeypatch.setitem(trackers.BUILT_IN, "csv", lambda place: _Telling(told, place.name))
     rates = [axis("server.learning_rate=8,9,10")]
     Sweep(search=Search(overrides=(*OPTIONS, 'run.trackers=["csv"]'), axes=rates), out=folder / "search").run(jobs=1)
     assert sorted(set(told)) == ["0000", "0001", "0002"]

@@ -11,9 +11,12 @@ NAMED = "third-party code, tried on made-up input and not verified: "
 SHOWN = {
     "accountant": f"{NAMED}accountant cautious",
     "clip": f"{NAMED}clip smooth",
+    "feature_map": f"{NAMED}feature map thermometer",
+    "local_algorithm": f"{NAMED}algorithm FedProx",
     "data_source": "'clients': 3",
     "sampler": f"{NAMED}sampler blocks",
     "server_optimizer": f"{NAMED}server optimizer lion",
+    "tracker": "6 rows in",
 }
 
 

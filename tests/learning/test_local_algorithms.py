@@ -14,8 +14,9 @@ from incrowd.learning import SQUARED, ClientTensors, CohortEngine, Execution, Mo
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Task
 from incrowd.learning.backends.loop import Loop
-from incrowd.learning.local_algorithms import ClientAtWork, LocalAlgorithm, Sgd, descend
+from incrowd.learning.local_algorithms import Sgd, descend
 from incrowd.learning.store import draw_batches
+from incrowd.types import ClientAtWork, LocalAlgorithm
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
 LOCAL = Local(learning_rate=0.1, batch_size=5, epochs=2, algorithm="scaffold")
@@ -96,7 +97,7 @@ def two_that_differ() -> ClientTensors:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_scaffold_comes_to_the_optimum_of_all_where_clients_drift(algorithm: str) -> None:
-    local = Local(learning_rate=0.01, epochs=10, algorithm=algorithm)  # type: ignore[arg-type]  # one of the two
+    local = Local(learning_rate=0.01, epochs=10, algorithm=algorithm)
     model = linear(1, 1, bias=False)
     engine = CohortEngine(model, two_that_differ(), local, loss=SQUARED)
     state = torch.zeros(engine.size, dtype=torch.float64)

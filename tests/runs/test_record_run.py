@@ -25,7 +25,7 @@ from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
 from incrowd.runs.settings import parse, tables
-from incrowd.runs.trackers import Tracker
+from incrowd.types import Tracker
 
 SMALL = (
     "features={name='none'}",

@@ -13,7 +13,7 @@ from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run
-from incrowd.runs.trackers import Facts
+from incrowd.types import Facts
 from tests.privacy.ledgers import start, status_of
 from tests.runs.small import clients_of, planned, seeded, small
 

@@ -57,7 +57,7 @@ def test_an_override_has_the_type_that_toml_gives_it() -> None:
         ("run.trackers=3", "run.trackers = 3: give a list"),
         (
             "run.trackers=['csv', 'x']",
-            "run.trackers[1] = 'x': choose from 'csv', 'jsonl', 'tensorboard', 'mlflow' or 'wandb'",
+            "run.trackers[1] = 'x': give one of csv, jsonl, tensorboard, mlflow, wandb, or install",
         ),
         ("run.report_every=0", "run.report_every = 0: give a whole number of at least 1"),
         ("run.chunk=fast", "run.chunk = 'fast': "),

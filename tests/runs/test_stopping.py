@@ -19,8 +19,8 @@ from incrowd.runs.database import Record
 from incrowd.runs.folder import database_in
 from incrowd.runs.round_loop import decision
 from incrowd.runs.run import Run
-from incrowd.runs.trackers import Facts
 from incrowd.runs.work import check_watched
+from incrowd.types import Facts
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 from tests.runs.small import seeded, small

@@ -86,7 +86,7 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not there
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    with pytest.raises(ConfigError, match=f"run.trackers = '{name}': pip install {name}"):
+    with pytest.raises(ConfigError, match=f"run.trackers = '{name}': pip install .incrowd.{name}."):
         Run.create(seeded(f'run.trackers=["{name}"]'), folder / "run")
     assert not (folder / "run").exists()
 

@@ -14,11 +14,12 @@ from incrowd.errors import ConfigError
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import Execution
 from incrowd.learning.label_shares import logit_offset
-from incrowd.learning.local_algorithms import LocalAlgorithm, Sgd
+from incrowd.learning.local_algorithms import Sgd
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.store import Batches, ClientTensors
 from incrowd.settings import Local
+from incrowd.types import LocalAlgorithm
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from incrowd.data.inputs import Inputs
+from incrowd.errors import ConfigError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.inputs import calling, chosen, meant
-from incrowd.learning.local_algorithms import Batch
 from incrowd.learning.modules import has_dropout, known, remembering_nothing, trainable, with_own_dropout, working_copy
 from incrowd.learning.store import Feed, Store, side_by_side
+from incrowd.types import Batch
 
 _ROWS = 1000  # examples that are gathered at a time
 _NUMBERS = 2**17  # numbers of examples that are made floats at a time, so that they leave the caches to the weights
@@ -91,13 +92,18 @@ class _Client:
         with remembering_nothing(self._module, task.device, whose="client"):
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, self.starts)
+            version = weights._version
             changes = task.algorithm.train(self, shared)
         row = torch.empty(len(weights), device=weights.device)
         places = row[:size].split_with_sizes([start.numel() for start in self.starts])
         for now, start, place in zip(self.parameters, self.starts, places, strict=True):
             torch.sub(now.detach(), start, out=place.view(start.shape))
-        if len(changes):
-            row[size:] = torch.cat([change.reshape(-1) for change in changes])
+        sent = [change.reshape(-1) for change in changes]
+        if weights._version != version or sum(map(len, sent)) != len(row) - size:  # others' rows begin and end with it
+            remedy = f"leave starts and shared as they are, and let train return {len(row) - size} further values"
+            raise ConfigError(field="local.algorithm", value=type(task.algorithm).__name__, remedy=remedy)
+        if sent:
+            row[size:] = torch.cat(sent)
         return FlatDelta(row[None])
 
     def batches(self, *, epochs: int | None = None) -> Iterator[Batch]:

@@ -9,7 +9,6 @@
 
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import (
-    FeatureMap,
     UnitNorm,
     WithConstant,
     compose,
@@ -29,6 +28,7 @@ from incrowd.learning.features.pictures import (
 from incrowd.learning.features.pieces import Spread, TextBuckets, TextPieces, TokenGrams
 from incrowd.learning.features.table_rows import TableRows
 from incrowd.learning.features.transform import transform, transform_federated
+from incrowd.types import FeatureMap
 
 __all__ = [
     "ColourPictures",

@@ -15,8 +15,9 @@ from incrowd import _files
 from incrowd.data import Examples
 from incrowd.data.examples import Features
 from incrowd.errors import DataError
-from incrowd.learning.features.feature_map import FeatureMap, Values
+from incrowd.learning.features.feature_map import Values
 from incrowd.privacy.ledger.registry import Registry
+from incrowd.types import FeatureMap
 
 _REVISION = 10  # a built-in map that computes something else under the same name needs the next
 _SEAL = 32  # bytes

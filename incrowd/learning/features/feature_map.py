@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,32 +14,13 @@ from torch import Tensor, nn
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
+from incrowd.types import FeatureMap
 
 Values = NDArray[np.float32]
 Shape = tuple[int, int]
 
 _TINY = 1e-6
 _ROUNDED = 1e-5  # relative to a row: more than float32 loses of a mean, less than any signal
-
-
-class FeatureMap(Protocol):
-    """A fixed function from examples [n, ...] to their features [n, d], or to [n, ...] for a map that comes after.
-
-    Each client applies it to its own examples. It is fixed before training, and learns nothing from them, so it costs
-    no privacy.
-
-    Guarantee: an example's features depend on that example alone (up to the rounding of float32). A map that breaks
-    this, say by subtracting the mean of a batch, would let one example change others; `transform` looks for it.
-    """
-
-    @property
-    def name(self) -> str:
-        """Names everything that the features depend on: two maps of the same name compute the same."""
-        ...
-
-    def __call__(self, values: Values) -> Values:
-        """Features of a few examples, given as they are meant. Called from several threads at once."""
-        ...
 
 
 @dataclass(frozen=True)

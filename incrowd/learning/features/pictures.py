@@ -16,10 +16,11 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import DataError
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.energies import SecondOrderEnergies
-from incrowd.learning.features.feature_map import FeatureMap, Values, as_tensor, less_mean, unit
+from incrowd.learning.features.feature_map import Values, as_tensor, less_mean, unit
 from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.transform import evaluate
+from incrowd.types import FeatureMap
 
 _log = logging.getLogger(__name__)
 

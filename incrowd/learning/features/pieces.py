@@ -15,7 +15,8 @@ from incrowd import _validate
 from incrowd.data import Columns, Text
 from incrowd.data.grams import BUCKETS
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.features.feature_map import Composed, FeatureMap, ModuleMap, Values
+from incrowd.learning.features.feature_map import Composed, ModuleMap, Values
+from incrowd.types import FeatureMap
 
 Reads = Literal["end", "all"]
 

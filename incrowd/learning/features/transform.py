@@ -13,9 +13,10 @@ from incrowd.data import Clients, Examples
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import cache as disk
-from incrowd.learning.features.feature_map import CallableMap, FeatureMap, ModuleMap, Values
+from incrowd.learning.features.feature_map import CallableMap, ModuleMap, Values
 from incrowd.learning.features.pieces import takes_tokens
 from incrowd.learning.isolation import refused, remembered
+from incrowd.types import FeatureMap
 
 _CHUNK = 32  # examples at a time: measured, what a chunk of images needs stays in a core's cache
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
