@@ -111,14 +111,6 @@ def test_what_cannot_be_used_is_refused_and_costs_nothing(given: Any, error: typ
     assert classifier(**CLASSIFIER).fit(x, y, groups=patient).result_.epsilon > 49
 
 
-def test_groups_are_the_clients() -> None:
-    x, y, patient = visits()
-    assert classifier(public=True).fit(x, y).result_.summary["clients"] == 300
-    assert classifier(public=True).fit(x, y, groups=patient).result_.summary["clients"] == 60
-    with pytest.raises(DataError, match="owner has 10 entries for 300 examples"):
-        classifier(public=True).fit(x, y, groups=patient[:10])
-
-
 def test_a_module_of_one_s_own_starts_as_it_is() -> None:
     torch.manual_seed(0)
     first = nn.Linear(3, 4)

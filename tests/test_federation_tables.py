@@ -79,28 +79,6 @@ def test_a_table_in_a_file_is_learned_from_in_the_same_way(tmp_path: Path) -> No
         train(table(tmp_path / "ward.csv", holdout_clients=0.2, label="smoker", columns={}), tmp_path / "run")
 
 
-def test_columns_in_words_are_those_of_the_settings() -> None:
-    data = incrowd.Clients.from_table(frame(), columns=WARD, public=True)
-    assert data.columns == ("age", "smoker")
-    assert data.examples.features.min() == -1
-    with pytest.raises(ConfigError, match=r"columns\.age\.missing = 'x': give a number"):
-        incrowd.data.Columns(client="patient", label="ill", schema={"age": {"range": [0, 1], "missing": "x"}})
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"clients": 20}, "name the data"),
-        ({"name": "ward"}, "state a public number"),
-        ({"nmae": "ward"}, "there is no such argument"),
-    ],
-)
-def test_of_private_frames_name_and_number_are_stated(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        train(incrowd.Clients.from_table(frame(), columns=WARD, **wrong), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_schema_of_objects_is_for_frames(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.columns\.age = 'Number': write it as settings do"):
         table(tmp_path / "ward.csv", columns={"age": WARD.meaning("age")})
