@@ -124,7 +124,7 @@ def a_training_loop_with_an_optimizer(folder: Path) -> Any:
         optimizer = torch.optim.RMSprop(module.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(module(features), labels).backward()  # type: ignore[no-untyped-call]
+            nn.functional.cross_entropy(module(features), labels).backward()  # type: ignore[no-untyped-call]  # torch says no types
             optimizer.step()
         return module
 
