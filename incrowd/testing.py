@@ -229,7 +229,7 @@ def check_local_algorithm(make: Callable[[Local], LocalAlgorithm], *, local: Loc
         features=features, labels=labels, offsets=np.array([0, 4, 11, 20]), indices=np.arange(20, dtype=np.int64)
     )
     module = torch.nn.Linear(3, 2)
-    module.register_parameter("idle", torch.nn.Parameter(torch.ones(1)))  # whose gradient is None
+    module.register_parameter("idle", torch.nn.Parameter(torch.ones(1)))  # its gradient is None
     model = Model(module)
 
     def updates(*clients: int) -> dict[int, Floats]:
@@ -248,8 +248,8 @@ def check_local_algorithm(make: Callable[[Local], LocalAlgorithm], *, local: Loc
 
 
 def check_tracker(make: Callable[[Path], Tracker]) -> None:
-    """It hears whole runs, stopped ones and resumed ones, rounds that nobody measured and rounds that were lost. It
-    leaves what it hears as it is.
+    """It hears complete, stopped and resumed runs, with rounds that were not measured and rounds that were lost. It
+    changes no argument in place.
     """
     from incrowd.runs.database import Record
 

@@ -13,7 +13,14 @@ from scripts import cli_help
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TRAINING = ("features.md", "getting-started.md", "hugging-face.md", "own-models.md", "silos.md")  # they train, slowly
+TRAINING = (
+    "features.md",
+    "getting-started.md",
+    "hugging-face.md",
+    "own-loop.md",
+    "own-models.md",
+    "silos.md",
+)  # they train, slowly
 NEEDS = {"hugging-face.md": "peft"}  # a package that not every installation has
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#:]+)(#[^)]*)?\)")

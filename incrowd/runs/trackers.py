@@ -135,7 +135,7 @@ class _WandB:
 
 @dataclass
 class _Public:
-    """Another tracker, which hears what may be handed on: of a simulation round by round, else when the run is over.
+    """A wrapper of another tracker, which then hears public values alone: in a simulation each round, else at the end.
 
     It is for trackers that note the time of what they hear, or send it on: the duration of a round is public in
     simulations only. A run that was stopped tells them nothing until it is over.
