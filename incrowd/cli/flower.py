@@ -145,9 +145,12 @@ def proxy(
     print_json(facts) if as_json else print_facts(facts)
 
 
-@app.command()
+@app.command(context_settings={"auto_envvar_prefix": "INCROWD_SERVE"})
 def serve(
-    config: SettingsFile,
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG.toml]", envvar="INCROWD_SERVE_CONFIG", help="Settings of parties."),
+    ],
     keys: Annotated[Path, typer.Option(metavar="DIR", help="The server's keys: `incrowd flower keys`.")],
     override: Overrides = None,
     out: Annotated[
@@ -224,9 +227,11 @@ def pause(
         print_json({"run": str(folder), "paused": not off})
 
 
-@app.command()
+@app.command(context_settings={"auto_envvar_prefix": "INCROWD_JOIN"})
 def join(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder: `incrowd party new`.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", envvar="INCROWD_JOIN_FOLDER", help="A party's folder: `incrowd party new`.")
+    ],
     idle_poll: Annotated[float, typer.Option(help="Seconds between looks while nothing comes.")] = 1.0,
     log_json: LogJson = False,
     as_json: Json = False,
