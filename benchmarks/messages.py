@@ -31,7 +31,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from harness import processes
 from harness.results import markdown
 from incrowd import IncrowdError
-from incrowd.flower.keys import (
+from incrowd.flower.node import Connection, attend
+from incrowd.flower.superlink import Serving, SuperLink
+from incrowd.parties.asking import Patience, ask
+from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, decoded, longest_answer, read_answer
+from incrowd.parties.keys import (
     AUTHORITY,
     Enrolment,
     answer_key,
@@ -39,10 +43,6 @@ from incrowd.flower.keys import (
     new_party,
     new_server_certificate,
 )
-from incrowd.flower.node import Connection, attend
-from incrowd.flower.rounds import Patience, ask
-from incrowd.flower.superlink import Serving, SuperLink
-from incrowd.flower.wire import Expected, PartyAnswer, Place, Request, decoded, longest_answer, read_answer
 
 PROCESSES, IDLE, MOST = 4, 5.0, 10**8
 PARTS = ("superlink", "server", "party")

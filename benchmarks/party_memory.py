@@ -18,11 +18,10 @@ import numpy as np
 from harness import processes
 from harness.results import markdown
 from incrowd.federation import Federation
-from incrowd.flower.invitation import new_invitation
-from incrowd.flower.join import new_member
-from incrowd.flower.keys import new_authority, new_server_certificate
-from incrowd.flower.party_file import PARTY_FILE
 from incrowd.flower.serve import PartyServer
+from incrowd.parties.folder import new_folder
+from incrowd.parties.keys import new_authority, new_invitation, new_server_certificate
+from incrowd.parties.policy import PARTY_FILE
 
 NAMES = ("amber", "birch")
 COLUMNS = "".join(f"x{number} = {{range = [0, 1]}}\n" for number in range(10))
@@ -78,7 +77,7 @@ def _party(folder: Path, name: str, rows: int) -> "subprocess.Popen[bytes]":
     (folder / f"{name}.csv").write_text(
         "\n".join([",".join([*(f"x{number}" for number in range(10)), "y"]), *table]) + "\n"
     )
-    enrolment = new_member(folder / name, name, folder / "keys" / "invitation.json")
+    enrolment = new_folder(folder / name, name, folder / "keys" / "invitation.json")
     (folder / "enrolled" / f"{name}.pub").write_text(enrolment.text())
     allow = "[allow]\nepsilon = 100.0\ndelta = 1e-5\n"
     (folder / name / PARTY_FILE).write_text(f'name = "{name}"\n[data]\nfile = "../{name}.csv"\n{MEANING}{allow}')

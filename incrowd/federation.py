@@ -43,7 +43,7 @@ class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
     `data` are `Clients`, or a `Table` in a file, which is read when a run begins; or `Parties` elsewhere, who are asked
-    over a network (`incrowd.flower.serve`). `module` is any module of torch whose gradient is per example; it starts
+    over a network (`incrowd.parties.server`). `module` is any module of torch whose gradient is per example; it starts
     with its own weights, and its frozen part stays as it is. `Private` protects whole clients, or, with
     `unit="record"`, each record of every client, who is then a silo. `local` is the training of a client, `server` the
     server's step along a mean, `run` the way to execute and report, and `stop` an early end. `loss` is a name, a

@@ -4,7 +4,7 @@ A silo sends released numbers, so averaging them costs nothing.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from incrowd.learning import Model
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
+from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.sampling import check_declared
 from incrowd.privacy.records import RecordRound, RecordRun
 from incrowd.privacy.release import PrivateRun
@@ -51,6 +52,9 @@ Ask = Callable[[int, Floats], Answer]
 
 AskAll = Callable[[int, Floats], Sequence[Answer]]
 """Asks all silos for a round; the answers are in the silos' order."""
+
+AskSums = Callable[[int, Floats], Mapping[int, Whole]]
+"""Asks all silos for the clipped sums of a round; those that came are by the silos' places."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -106,7 +110,8 @@ class RecordCohort:
     """Silos whose records one plan protects together: federated SGD over records, whose server adds the noise.
 
     A round is one step. Each silo draws a batch, clips the gradients and sends their sum; the server moves against the
-    noised mean. There is an engine for each silo, and its declared number of records.
+    noised mean. There is an engine for each silo, and its declared number of records; or `sums` asks silos elsewhere,
+    and a silo that does not answer counts as zero.
 
     Edge cases: a silo with fewer or more records than its declared number allows, and declared numbers that do not add
     up to the plan's, are refused.
@@ -115,26 +120,27 @@ class RecordCohort:
     engines: Sequence[BatchedRecords]
     records: Sequence[int]
     private: PrivateRun
+    model: Model
     threads: int = 1
-    model: Model = field(init=False)
+    sums: AskSums | None = None
     rounds: int = field(init=False)
     randomness: Randomness = field(init=False, repr=False)
     size: int = field(init=False)
     queries: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        _validate.count(threads=self.threads, silos=len(self.engines))
+        _validate.count(threads=self.threads, silos=len(self.records))
         plan = self.private.plan
         if sum(self.records) != plan.config.members:
             remedy = f"all silos together declare {sum(self.records)} records: plan for as many"
             raise ConfigError(field="members", value=plan.config.members, remedy=remedy)
-        if plan.noise_by == "parties" and plan.config.parties != len(self.engines):
-            remedy = f"{len(self.engines)} silos share the noise: plan for as many"
+        if plan.noise_by == "parties" and plan.config.parties != len(self.records):
+            remedy = f"{len(self.records)} silos share the noise: plan for as many"
             raise ConfigError(field="parties", value=plan.config.parties, remedy=remedy)
-        for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True), start=1):
+        for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=self.sums is None), start=1):
             check_declared(declared, held=engine.held, field="records", what=f"the records of silo {place}")
             self.private.name_third_party(engine.third_party)
-        self.model, self.size = self.engines[0].model, self.engines[0].size
+        self.size = self.model.size
         self.rounds, self.randomness = plan.rounds, self.private.randomness
 
     def answers(self, state: State) -> Answers:
@@ -143,10 +149,13 @@ class RecordCohort:
         opened, training = self.private.round(state.round, carry=state.carry), self.private.plan.training()
         if self.private.plan.noise_by == "parties":
             opened.listing(len(self.engines))
+        if self.sums is not None:
+            for place, part in self.sums(state.round, state.weights).items():
+                opened.add_records(part, silo=place, records=self.records[place])
         with with_threads(self.threads):
-            for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=True)):
+            for place, engine in enumerate(self.engines):
                 gradients = engine.clipped_sum(start, training, batches=opened.batches(place))
-                opened.add_records(training.whole(-gradients.numpy()), silo=place, records=declared)
+                opened.add_records(training.whole(-gradients.numpy()), silo=place, records=self.records[place])
         seconds = time.perf_counter() - begin
         release = opened.release()
         return Answers(mean=release.mean, carry=opened.after, release=release, seconds=seconds)

@@ -49,10 +49,9 @@ def evaluate(
         from incrowd.flower._needed import need_flower
 
         need_flower()
-        from incrowd.flower.evaluation import evaluate_served
         from incrowd.flower.serve import PartyServer
 
-        found = evaluate_served(PartyServer(keys=keys, port=port, least=least), run, wanted)
+        found = PartyServer(keys=keys, port=port, least=least).evaluate(run, wanted)
     say(found["doubtful"], sys.stderr)
     if as_json:
         print_json(found)

@@ -38,7 +38,7 @@ def new(
 ) -> None:
     """Write an app of Flower's that trains under a plan and a ledger, for `flwr run` and stock nodes.
 
-    Stock nodes run whatever the server sends them: whose parties want a brake of their own, use serve and join.
+    Stock nodes run whatever the server sends them: parties that want a guard of their own use serve and join.
 
     Example: incrowd flower new heart
     """
@@ -102,8 +102,14 @@ def keys(
     Example: incrowd flower keys server --host fl.example.org
     """
     need_flower()
-    from incrowd.flower.invitation import INVITATION, new_invitation
-    from incrowd.flower.keys import SERVER, days_left, new_authority, new_server_certificate
+    from incrowd.parties.keys import (
+        INVITATION,
+        SERVER,
+        days_left,
+        new_authority,
+        new_invitation,
+        new_server_certificate,
+    )
 
     if not renew:
         new_authority(folder)
@@ -175,8 +181,9 @@ def serve(
     need_training()
     need_flower()
     from incrowd.federation import Federation
-    from incrowd.flower.rounds import Patience
-    from incrowd.flower.serve import PartyServer, as_event, to_stderr
+    from incrowd.flower.serve import PartyServer
+    from incrowd.parties.asking import Patience
+    from incrowd.parties.server import as_event, to_stderr
     from incrowd.runs.run import free_folder
 
     log_to_stderr(as_json=log_json)
@@ -214,7 +221,7 @@ def pause(
     need_training()
     need_flower()
     from incrowd import _files
-    from incrowd.flower.serve import PAUSED
+    from incrowd.parties.server import PAUSED
     from incrowd.runs.folder import DATABASE
 
     if not (folder / DATABASE).exists():
@@ -245,14 +252,15 @@ def join(
     """
     need_training()
     need_flower()
-    from incrowd.flower.given import given
-    from incrowd.flower.join import Member
+    from incrowd.flower.node import join as attend
+    from incrowd.parties.folder import PartyFolder
+    from incrowd.parties.guard import given
 
     log_to_stderr(as_json=log_json)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    Member.in_folder(folder).join(stop, idle_poll=idle_poll)
+    attend(PartyFolder.read(folder), stop, idle_poll=idle_poll)
     if as_json:
         print_json(given(folder, begun=False))
 

@@ -34,7 +34,7 @@ def show(
     Example: incrowd party show hospital/ledger.sqlite
     """
     _need_keys()
-    from incrowd.flower.given import given
+    from incrowd.parties.guard import given
 
     found = given(file)
     if as_json:
@@ -68,12 +68,12 @@ def new(
     """
     need_training()
     _need_keys()
-    from incrowd.flower.invitation import Invitation
-    from incrowd.flower.join import new_member
-    from incrowd.flower.party_file import PARTY_FILE
+    from incrowd.parties.folder import new_folder
+    from incrowd.parties.keys import Invitation
+    from incrowd.parties.policy import PARTY_FILE
 
     invited = Invitation.read(invitation)
-    enrolment = new_member(folder, name or folder.resolve().name, invitation, table=table)
+    enrolment = new_folder(folder, name or folder.resolve().name, invitation, table=table)
     facts = {
         "send": str(folder / f"{enrolment.name}.pub"),
         "fingerprint": enrolment.fingerprint,
@@ -93,9 +93,9 @@ def check(
     """
     need_training()
     _need_keys()
-    from incrowd.flower.join import Member
+    from incrowd.parties.folder import PartyFolder
 
-    member = Member.in_folder(folder)
+    member = PartyFolder.read(folder)
     rows, policy = member.check(), member.file.policy()
     facts = {
         "party": member.file.name,
@@ -120,9 +120,9 @@ def leave(
     """
     need_training()
     _need_keys()
-    from incrowd.flower.join import Member
+    from incrowd.parties.folder import PartyFolder
 
-    Member.in_folder(folder).leave()
+    PartyFolder.read(folder).leave()
     if as_json:
         print_json({"party": str(folder), "left": True})
     else:

@@ -73,7 +73,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import DecodeError
 
 from incrowd.errors import DataError, IncrowdError
-from incrowd.flower.keys import NODE, NODE_KEY, node_key
+from incrowd.parties.keys import NODE, NODE_KEY, node_key
 
 BEAT = 10.0
 """Seconds between two signs of life: a third of what Flower expects."""

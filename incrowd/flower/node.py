@@ -5,13 +5,12 @@ Flower's own SuperNode runs the code that comes with a run, so nothing that a pa
 
 import hashlib
 import logging
-import os
 import sqlite3
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,9 @@ from incrowd._private import make_ours, read_ours
 from incrowd._validate import count, positive
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
+from incrowd.parties.folder import PartyFolder, attending
+from incrowd.parties.keys import AUTHORITY
+from incrowd.parties.participant import Refusal
 
 _POLL = 0.1
 _LONGEST_WAIT = 5.0
@@ -43,14 +45,6 @@ _FAILURES = (
 )
 """What a handler may fail with on one question, and answer another nevertheless."""
 _log = logging.getLogger(__name__)
-
-
-class Refusal(Exception):
-    """What a handler raises that answers now, and may answer otherwise later: the content is sent, and not kept."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__("refused")
-        self.content = content
 
 
 @dataclass(frozen=True)
@@ -116,6 +110,18 @@ class Answers:
         return self._folder / f"{hashlib.sha256(question).hexdigest()}.answer"
 
 
+def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) -> None:
+    """Answer the questions of a party's server until told to stop; where nothing comes, look every `idle_poll` seconds.
+
+    Guarantee: as of `PartyFolder.attending` and `attend`.
+    """
+    with member.attending() as party:
+        _files.write(member.folder / AUTHORITY, member.invitation.authority)
+        authority = member.folder / AUTHORITY
+        connection = Connection(member.invitation.address, authority, member.folder, idle_poll=idle_poll)
+        _attend(connection, party.reply, stop)
+
+
 def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
     """Answer a server's questions with what `handler` says, until `stop` is set.
 
@@ -128,20 +134,6 @@ def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thre
     """
     with attending(connection.folder):
         _attend(connection, handler, stop)
-
-
-@contextmanager
-def attending(folder: Path) -> Iterator[None]:
-    """Be the only process for a party. Edge cases: another one is there: `ConfigError`."""
-    make_ours(folder)
-    lock = _files.take(folder / "lock", wait=False)
-    if lock is None:
-        remedy = "another process attends for this party: stop it first"
-        raise ConfigError(field="folder", value=str(folder), remedy=remedy)
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:

@@ -21,8 +21,8 @@ from incrowd import _files
 from incrowd._private import make_ours
 from incrowd._validate import count
 from incrowd.errors import ConfigError
-from incrowd.flower.keys import AUTHORITY, SERVER, SERVER_KEY, Enrolment, check_certificate, read_enrolment
 from incrowd.flower.superlink import PORT
+from incrowd.parties.keys import AUTHORITY, SERVER, SERVER_KEY, Enrolment, check_certificate, read_enrolment
 
 CONFIGURATION = "nginx.conf"
 _MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")  # where Debian has it; elsewhere it is built in

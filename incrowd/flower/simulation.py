@@ -3,31 +3,353 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd.errors import ConfigError
+from incrowd._random import Randomness
+from incrowd.data.inputs import shared_tensor
+from incrowd.errors import ConfigError, DataError
 from incrowd.flower._needed import need_flower
-from incrowd.flower.actors import ActorLine
-from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
-from incrowd.flower.network import Network, Node, in_blocks
-from incrowd.flower.offered import offer_of
-from incrowd.flower.rounds import Patience
-from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.engine import EngineTrainer
-from incrowd.learning.store import ClientTensors
+from incrowd.parties.asking import Patience
+from incrowd.parties.contribution import RoundTask, part
+from incrowd.parties.frames import Place, Request, sealed_answer
+from incrowd.parties.network import Network, Node, SiloServer, by_party, in_blocks
+from incrowd.parties.offer import Offer, offer_of
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import Receipt
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
+from incrowd.runs.outbox import DurableSilo
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.sources import processors
 from incrowd.runs.work import ClientWork
+from incrowd.settings import Local
 from incrowd.types import Tracker
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message, RecordDict
+    from ray import ObjectRef
+
+
+MESSAGE_TYPE = "train.incrowd"
+_RECORD, _VALUE = "incrowd", "frame"
+
+BLOCK = "block"
+"""The name in which blocks answer."""
+
+
+def record_of(frame: bytes) -> "RecordDict":
+    """A frame as Flower carries it: bytes that nothing of Flower's decodes."""
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict({_RECORD: ConfigRecord({_VALUE: frame})})
+
+
+def frame_in(content: "RecordDict") -> bytes | None:
+    """The frame in what Flower carried; None where there is none."""
+    record = content.config_records.get(_RECORD) if list(content) == [_RECORD] else None
+    value = None if record is None else record.get(_VALUE)
+    return value if isinstance(value, bytes) else None
+
+
+class Answering(Protocol):
+    """What a worker makes of its stock, and keeps from round to round."""
+
+    def answer(self, frame: bytes | None) -> bytes:
+        """What it says to a request."""
+        ...
+
+
+class Stocked(Protocol):
+    """What workers need to answer."""
+
+    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> Answering:
+        """What answers requests of this server, and signs with this key."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stock:
+    """What a worker trains with: plain arrays, which Ray shares among the workers of a machine without a copy."""
+
+    tensors: Mapping[str, Any] = field(repr=False)
+    model: Model
+    local: Local
+    loss: Loss
+    execution: Execution
+    offer: Offer
+    randomness: Randomness
+
+    @classmethod
+    def of(cls, engine: CohortEngine, tensors: ClientTensors, offer: Offer, randomness: Randomness) -> "Stock":
+        """What an engine trains with."""
+        found = {one.name: _shared(getattr(tensors, one.name)) for one in fields(tensors)}
+        return cls(
+            tensors=found,
+            model=engine.model,
+            local=engine.local,
+            loss=engine.loss,
+            execution=replace(engine.execution, threads=1, chunk=engine.chunk),
+            offer=offer,
+            randomness=randomness,
+        )
+
+    def engine(self) -> CohortEngine:
+        """The same engine elsewhere, with one thread."""
+        tensors = ClientTensors(**{name: _tensors(value) for name, value in self.tensors.items()})
+        return CohortEngine(self.model, tensors, self.local, self.execution, loss=self.loss)
+
+    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
+        """What answers."""
+        return Block(self, server=server, key=key)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloStock:
+    """What a worker needs to answer for the silos of a run on its machine: the work, and the folder they lie in."""
+
+    work: SiloWork
+    folder: Path
+    plan: str
+
+    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "SiloBlock":
+        """What answers."""
+        return SiloBlock(self, server=server, key=key)
+
+
+class SiloBlock:
+    """Simulated silos, each on its own ledger, opened when it is first asked and kept from round to round."""
+
+    def __init__(self, stock: SiloStock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
+        self._stock = stock
+        self._server = server
+        self._key = key
+        self._open = ExitStack()
+        self._silos: dict[int, DurableSilo] = {}
+
+    def answer(self, frame: bytes | None) -> bytes:
+        """The answer of one silo."""
+        work, plan = self._stock.work, self._stock.plan
+        request = Request.read(frame, key=self._server, most=work.model.size)
+        if request.place.plan != plan or len(request.clients) != 1:
+            raise DataError("a question that is not for one of these silos")
+        [number] = request.clients
+        if number not in self._silos:
+            self._silos[number] = self._open.enter_context(work.open_silo(number, self._stock.folder))
+        answer = self._silos[number].answer(request.place.round, request.weights.astype(np.float64))
+        place = Place(plan=plan, round=request.place.round, party=answer.silo)
+        return sealed_answer(answer, place, key=self._key)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shelf:
+    """Where workers find the stock: put down once, when Ray is up, and told to every worker with its first message."""
+
+    server: bytes
+    key: bytes = field(repr=False)
+    _stock: list["ObjectRef[Stocked]"] = field(default_factory=list, repr=False)
+
+    def fill(self, stock: "Stocked") -> None:
+        """Put the stock where workers reach it."""
+        import ray
+
+        self._stock[:] = [ray.put(stock)]
+
+    def __call__(self, message: "Message", context: "Context") -> "Message":
+        """What a block answers: see `train`."""
+        from flwr.app import Message
+
+        answer = _block(self).answer(frame_in(message.content))
+        return Message(record_of(answer), reply_to=message)
+
+    @property
+    def stock(self) -> "Stocked":
+        """What was put down."""
+        import ray
+
+        found: Stocked = ray.get(self._stock[0])
+        return found
+
+
+class Block:
+    """One worker's engine, kept from round to round."""
+
+    def __init__(self, stock: Stock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
+        torch.set_num_threads(1)
+        self.stock = stock
+        self.engine = stock.engine()
+        self._server = server
+        self._key = key
+
+    def answer(self, frame: bytes | None) -> bytes:
+        """What the clients of a block come to."""
+        stock, offer = self.stock, self.stock.offer
+        request = Request.read(frame, key=self._server, most=offer.weights)
+        if request.place.plan != offer.fingerprint:
+            raise ConfigError(field="plan", value=request.place.plan, remedy="the block was started for another")
+        task = RoundTask.of(offer, request)
+        receipt = _receipt(task, len(request.clients), stock.randomness)
+        place = replace(request.place, party=BLOCK)
+        found = part(task, request, place=place, engine=self.engine, randomness=stock.randomness, receipt=receipt)
+        return found.to_bytes(self._key, compress=False)
+
+
+def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt | None:
+    """What pays for the noise of simulated clients: the run's own ledger was charged before they were asked."""
+    if task.noise is None:
+        return None
+    plan = task.offer.plan
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    return ledger.charge(
+        plan.round(task.round).event, pays_for=((task.noise, clients),), randomness=randomness, people=clients
+    )
+
+
+_blocks: dict[bytes, Answering] = {}
+
+
+def _block(shelf: Shelf) -> Answering:
+    """The block of the worker, made with its first message."""
+    if shelf.server not in _blocks:
+        _blocks.clear()
+        server = Ed25519PublicKey.from_public_bytes(shelf.server)
+        _blocks[shelf.server] = shelf.stock.block(server=server, key=Ed25519PrivateKey.from_private_bytes(shelf.key))
+    return _blocks[shelf.server]
+
+
+def _shared(value: Any) -> Any:
+    """Arrays in place of tensors: these are copied from process to process, those are not."""
+    if isinstance(value, torch.Tensor):
+        return _Shared(value.numpy())
+    if isinstance(value, Mapping):
+        return {name: _shared(one) for name, one in value.items()}
+    return value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, _Shared):
+        return shared_tensor(value.values)
+    if isinstance(value, dict):
+        return {name: _tensors(one) for name, one in value.items()}
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """An array that was a tensor."""
+
+    values: NDArray[Any]
+
+
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
+
+
+class ActorLine:
+    """So many nodes, dealt to as many actors as Ray has room for, for use in a `with` statement: see `rounds.Line`.
+
+    It is a clock as well (`rounds.Clock`), whose waiting ends with the next answer.
+
+    Guarantee: the actors end with the `with` block, whatever they are at.
+
+    Edge cases: a node that fails is a `DataError`, and so is one whose actor was killed; room for no actor is one.
+    """
+
+    def __init__(self, app: "ClientApp", *, nodes: int, gpus: float = 0.0) -> None:
+        self.nodes: Sequence[int] = range(1, nodes + 1)
+        self._app = app
+        self._gpus = gpus
+        self._actors: list[Any] = []
+        self._asked: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        from flwr.simulation.ray_transport.ray_actor import ClientAppActor, pool_size_from_resources
+
+        resources: dict[str, int | float] = {"num_cpus": 1, "num_gpus": self._gpus}
+        try:
+            room = pool_size_from_resources(resources)
+        except ValueError as error:
+            raise DataError(f"Ray has no room for a worker of one processor and {self._gpus:g} accelerators") from error
+        kind: Any = ClientAppActor  # which Ray has made something else of than its types say
+        self._actors += [kind.options(**resources).remote() for _ in range(min(room, len(self.nodes)))]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        for actor in self._actors:
+            ray.kill(actor)
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """See `Line.push`."""
+        from flwr.app import Context, Metadata, RecordDict
+        from flwr.app.message import make_message
+
+        owners, app, record = dict[str, int](), self._app, record_of(content)
+        for node in nodes:
+            head = Metadata(
+                run_id=0,
+                message_id="",
+                src_node_id=0,
+                dst_node_id=node,
+                reply_to_message_id="",
+                group_id="",
+                created_at=time.time(),
+                ttl=seconds,
+                message_type=MESSAGE_TYPE,
+            )
+            message = make_message(head, content=record)
+            context = Context(run_id=0, node_id=node, node_config={}, state=RecordDict(), run_config={})
+            actor = self._actors[self.nodes.index(node) % len(self._actors)]
+            reference = actor.run.remote(lambda: app, message, str(node), context)
+            self._asked[reference.hex()] = reference
+            owners[reference.hex()] = node
+        return owners
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """See `Line.pull`."""
+        import ray
+
+        waiting = [self._asked[number] for number in asked if number in self._asked]
+        for reference in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else ():
+            del self._asked[reference.hex()]
+            try:
+                _, answer, _ = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                raise DataError(f"a node failed: {error}") from error
+            frame = frame_in(answer.content)
+            if frame is not None and len(frame) <= longest:
+                yield reference.hex(), frame
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """See `Clock.wait`."""
+        import ray
+
+        if self._asked:
+            ray.wait(list(self._asked.values()), num_returns=1, timeout=seconds)
+        else:
+            time.sleep(seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +398,14 @@ class Simulation:
         # What cannot be trained elsewhere is refused before Ray is started.
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
         server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        RoundTask.stated(offer, 0, work.plan.config.clip)
         stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
         number = self.blocks or self._workers
 
         def main(line: ActorLine) -> Summary:
             nodes = [Node(id=one, party=BLOCK, key=blocks.public_key(), block=True) for one in line.nodes]
             patience = replace(self.patience, clock=line)
-            network = Network(line=line, offer=offer, deal=in_blocks(nodes), key=server, patience=patience)
+            network = Network(transport=line, offer=offer, deal=in_blocks(nodes), key=server, patience=patience)
             return run.trained_by(network.trainer).train(watchers)
 
         return self._in_flower(main, stock, server=server, key=blocks, nodes=number)
@@ -92,24 +415,24 @@ class Simulation:
             remedy = "silos keep their ledgers in the run's folder: leave it out, and they train on this machine"
             raise ConfigError(field="address", value=self.address, remedy=remedy)
         server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-        names = list(work.names)
+        names, offer = list(work.names), offer_of(work)
 
         def main(line: ActorLine) -> Summary:
             nodes = [
                 Node(id=one, party=name, key=key.public_key(), block=True)
                 for one, name in zip(line.nodes, names, strict=True)
             ]
-            network = SiloNetwork(
-                line=line,
-                plan=fingerprint_of(work),
-                size=work.model.size,
-                silos=nodes,
+            network = Network(
+                transport=line,
+                offer=offer,
+                deal=by_party(dict(enumerate(nodes))),
                 key=server,
                 patience=replace(self.patience, clock=line),
             )
-            return run.answered_by(network.answers).train(watchers)
+            silos = SiloServer(network=network, descent=work.config.local)
+            return run.answered_by(silos.answers).train(watchers)
 
-        stock = SiloStock(work=work, folder=run.folder)
+        stock = SiloStock(work=work, folder=run.folder, plan=offer.fingerprint)
         return self._in_flower(main, stock, server=server, key=key, nodes=len(names))
 
     def _in_flower(

@@ -5,29 +5,120 @@ wrapped strategy gets that as if it were the answer of a single node, and does i
 """
 
 import copy
+import math
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as stock
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
+from flwr.supercore.run import Run
+from numpy.typing import NDArray
 
-from incrowd._random import Randomness
+from incrowd._random import Floats, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, RehearsalFailed
-from incrowd.flower.arrays import NamedArrays
-from incrowd.flower.attendance import Attendance
-from incrowd.flower.wrapped import difference, question, stepped
+from incrowd.parties.asking import Attendance
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
-from incrowd.privacy.mechanism.clipping import QuantileClip
+from incrowd.privacy.mechanism.clipping import Layout, QuantileClip
 from incrowd.privacy.plan.forms import check_ours
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
 from incrowd.privacy.statement import Statement
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedArrays:
+    """The arrays of a model: how they lie in one vector, and the vector.
+
+    Edge cases: arrays of anything but floating point numbers, and numbers that are not finite, are refused.
+    """
+
+    layout: Layout
+    dtypes: tuple[np.dtype[Any], ...]
+    vector: Floats = field(repr=False)
+
+    @classmethod
+    def of(cls, record: "ArrayRecord") -> "NamedArrays":
+        """What the program itself gave."""
+        arrays = {name: array.numpy() for name, array in record.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind != "f":
+                remedy = (
+                    "only floating point numbers are clipped and noised: leave counters and other whole numbers at "
+                    "the nodes, and out of what is sent (for num_batches_tracked: use a group norm)"
+                )
+                raise ConfigError(field=f"arrays[{name!r}]", value=str(array.dtype), remedy=remedy)
+        layout = Layout.of(arrays)
+        if layout.size == 0:
+            raise ConfigError(field="arrays", value=list(arrays), remedy="give a model that has weights")
+        vector = layout.flatten(arrays)
+        if not np.isfinite(vector).all():
+            raise ConfigError(field="arrays", value="not finite", remedy="begin with weights that are numbers")
+        return cls(layout=layout, dtypes=tuple(array.dtype for array in arrays.values()), vector=vector)
+
+    def moved(self, mean: Floats) -> "ArrayRecord":
+        """These arrays and a mean, as Flower carries them."""
+        named = self.layout.unflatten(self.vector + mean)
+        kinds = zip(named.items(), self.dtypes, strict=True)
+        return ArrayRecord({name: Array(np.asarray(array, dtype)) for (name, array), dtype in kinds})
+
+    def difference(self, record: "ArrayRecord") -> Floats | None:
+        """How far a node's arrays are from these; None where they are not arrays of these names and shapes.
+
+        Guarantee: no more memory is taken than the bytes that came and the vector.
+        """
+        if set(record) != set(self.layout.names):
+            return None
+        arrays = {
+            name: values_in(record[name], shape)
+            for name, shape in zip(self.layout.names, self.layout.shapes, strict=True)
+        }
+        found = {name: array for name, array in arrays.items() if array is not None}
+        return None if len(found) < len(arrays) else self._from_here(found)
+
+    def _from_here(self, arrays: Mapping[str, NDArray[Any]]) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as zero
+            return self.layout.flatten(arrays) - self.vector
+
+
+def values_in(array: "Array", shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """A node's array; None where it is not one of floating point numbers of this shape.
+
+    Guarantee: what came is never evaluated, and not copied.
+    """
+    data = array.data
+    if array.stype != "numpy.ndarray" or len(data) > math.prod(shape) * _WIDEST + _LONGEST_HEADER:
+        return None
+    header = _HEADER.match(data[:_LONGEST_HEADER])
+    if header is None or header.end() != int.from_bytes(header["length"], "little") + header.end("length"):
+        return None
+    if tuple(map(int, _NUMBER.findall(header["shape"]))) != shape:
+        return None
+    dtype = np.dtype(header["dtype"].decode())
+    if len(data) - header.end() != math.prod(shape) * dtype.itemsize:
+        return None
+    values = np.frombuffer(data, dtype, offset=header.end())
+    return values.reshape(shape, order="F" if header["order"] == b"True" else "C")
+
+
+_WIDEST = np.dtype(np.longdouble).itemsize
+_LONGEST_HEADER = 1024
+_NUMBER = re.compile(rb"\d{1,18}")
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00(?P<length>..)"
+    rb"\{'descr': '(?P<dtype>[<>](?:f2|f4|f8|f16))', 'fortran_order': (?P<order>True|False), "
+    rb"'shape': \((?P<shape>[\d, ]*)\), ?\} *\n",
+    re.DOTALL,
+)
+"""How NumPy begins an array of floating point numbers: version 1.0 of its format, always."""
+
 
 StockEvaluation = Literal["none", "public"]
 
@@ -46,6 +137,92 @@ LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
     stock.QFedAvg,
 )
 """Strategies that do something with the single answers of nodes, which none gets here."""
+
+
+class NoNodes(Grid):
+    """A grid with as many nodes as a strategy may want, none of which can be asked anything."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Numbers that stand for nodes."""
+        return range(1, self._nodes + 1)
+
+    def push_messages(self, messages: Iterable[Message]) -> NoReturn:
+        """Refused, as is all that reaches nodes."""
+        raise _kept_apart()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> NoReturn:
+        """See `push_messages`."""
+        raise _kept_apart()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> NoReturn:
+        """See `push_messages`."""
+        raise _kept_apart()
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> NoReturn:
+        """See `push_messages`."""
+        raise _kept_apart()
+
+    def set_run(self, run: Run) -> NoReturn:
+        """See `push_messages`."""
+        raise _kept_apart()
+
+    @property
+    def run(self) -> NoReturn:
+        """See `push_messages`."""
+        raise _kept_apart()
+
+
+def question(
+    strategy: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, *, clients: int
+) -> tuple[RecordDict, str]:
+    """What a strategy asks nodes in a round, and the kind of its message.
+
+    Edge cases: no question, several, and one without exactly one record of arrays are refused.
+    """
+    wanted = (clients, getattr(strategy, "min_available_nodes", 0), getattr(strategy, "min_train_nodes", 0))
+    messages = list(strategy.configure_train(server_round, arrays, config, NoNodes(max(wanted))))
+    if not messages:
+        raise _refused(strategy, "it asks nobody to train: give it a fraction_train above 0")
+    first = messages[0].content
+    if any(message.content is not first and message.content != first for message in messages):
+        raise _refused(strategy, "it asks nodes different things: give one that asks all the same")
+    if len(first.array_records) != 1:
+        raise _refused(strategy, f"it sends {len(first.array_records)} records of arrays: give one that sends one")
+    return first, messages[0].metadata.message_type
+
+
+def stepped(strategy: Strategy, server_round: int, asked: RecordDict, arrays: ArrayRecord) -> ArrayRecord:
+    """The arrays after a strategy's step, as if one node had answered with these.
+
+    Edge cases: a strategy that gives none is refused.
+    """
+    metrics = MetricRecord({str(getattr(strategy, "weighted_by_key", "num-examples")): 1})
+    answer = RecordDict({next(iter(asked.array_records)): arrays, "metrics": metrics})
+    found, _ = strategy.aggregate_train(server_round, [Message(answer, 1, MessageType.TRAIN)])
+    if found is None:
+        raise _refused(strategy, "it makes nothing of the mean: give one that averages")
+    return found
+
+
+def difference(arrays: NamedArrays, reply: Message) -> Floats | None:
+    """How far a node has moved the arrays; None where its answer is none. Nothing else of it is looked at."""
+    if reply.has_error():
+        return None
+    records = list(reply.content.array_records.values())
+    return arrays.difference(records[0]) if len(records) == 1 else None
+
+
+def _kept_apart() -> ConfigError:
+    return ConfigError(field="grid", value="nodes", remedy="a strategy that is made private cannot ask nodes by itself")
+
+
+def _refused(strategy: Strategy, remedy: str) -> ConfigError:
+    return ConfigError(field="strategy", value=type(strategy).__name__, remedy=remedy)
 
 
 def private(

@@ -24,7 +24,7 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.plan.plan import NoiseBy, Unit
 from incrowd.privacy.plan.third_party import ThirdPartyClip
-from incrowd.runs.data_config import DataSection, DigitsData, FeaturesSection, NoFeatures, Parties
+from incrowd.runs.data_config import DataSection, DigitsData, FeaturesSection, NoFeatures
 from incrowd.settings import (
     Compile,
     Counts,
@@ -411,9 +411,6 @@ class Config(CommonSections):
         """Refuse keys of the other unit, and settings of steps that no silo takes."""
         self.check_unit(self.privacy.unit)
         if self.of_records and not self.privacy.by_silo:
-            if isinstance(self.data, Parties):
-                remedy = 'parties over a network noise their own steps: use "party"'
-                raise ConfigError(field="privacy.noise_by", value=self.privacy.noise_by, remedy=remedy)
             remedy = 'without privacy.noise_by = "party" the server takes the steps: set server.learning_rate'
             self.local.refuse("local", ("learning_rate", "momentum", "weight_decay", "epochs"), remedy)
 

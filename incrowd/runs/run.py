@@ -17,7 +17,7 @@ from incrowd import __version__, _files
 from incrowd._random import Floats
 from incrowd.algorithms import State, evaluate, score
 from incrowd.algorithms.clients import Trainers
-from incrowd.algorithms.silos import AskAll
+from incrowd.algorithms.silos import AskAll, AskSums
 from incrowd.data import Clients, Examples
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
@@ -45,7 +45,7 @@ from incrowd.runs.folder import (
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop, decision
 from incrowd.runs.settings import read_back
-from incrowd.runs.silo_work import SiloSession, SiloWork, assemble_records, assemble_silos
+from incrowd.runs.silo_work import RecordWork, SiloSession, SiloWork, assemble_records, assemble_silos
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers
 from incrowd.runs.work import ClientWork, LedgerSession, LedgerWork, assemble
@@ -171,6 +171,17 @@ class Run:
         if not isinstance(self.work, SiloWork):
             raise ConfigError(field="privacy.unit", value="client", remedy="clients are trained: use trained_by")
         return Run(self.folder, replace(self.work, together=together))
+
+    def summed_by(self, sums: AskSums) -> "Run":
+        """The same run, whose silos send the sums of their records: see `incrowd.algorithms.silos.AskSums`.
+
+        Edge cases: a run of other parties is a `ConfigError`.
+        """
+        if not isinstance(self.work, RecordWork):
+            raise ConfigError(
+                field="privacy.unit", value="client", remedy="it is for records whose sums a server noises"
+            )
+        return Run(self.folder, replace(self.work, sums=sums))
 
     @property
     def config(self) -> Config:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from incrowd import _validate
 from incrowd.algorithms import FedAvg, RecordCohort, RoundReport, Silo, SiloCohort, State
 from incrowd.algorithms.counts import Counter, figures
-from incrowd.algorithms.silos import Ask, AskAll
+from incrowd.algorithms.silos import Ask, AskAll, AskSums
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, Execution
@@ -89,6 +89,12 @@ class RecordWork(Silos, LedgerWork):
     """A run whose silos send sums to a server, which adds the noise once for all of them."""
 
     engines: tuple[BatchedRecords, ...]
+    sums: AskSums | None = None
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether silos are asked elsewhere."""
+        return self.sums is not None
 
     def identity(self) -> DataIdentity:
         """See `LedgerWork.identity`."""
@@ -99,7 +105,14 @@ class RecordWork(Silos, LedgerWork):
         size = self.model.size
         private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
         private.name_third_party(self.third_party)
-        cohort = RecordCohort(engines=self.engines, records=self.declared, private=private, threads=self.threads)
+        cohort = RecordCohort(
+            engines=self.engines,
+            records=self.declared,
+            private=private,
+            model=self.model,
+            threads=self.threads,
+            sums=self.sums,
+        )
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
 

@@ -174,7 +174,9 @@ class _Case:
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size)
         engines = [BatchedRecords(model, each, Descent()) for each in parts]
-        cohort = RecordCohort(engines=engines, records=[len(each) for each in parts], private=run)
+        cohort = RecordCohort(
+            engines=engines, records=[len(each) for each in parts], private=run, model=engines[0].model
+        )
         return model, _run(FedAvg(cohort, server=_server(rate), init_scale=0.0), steps)
 
     def _averaged(

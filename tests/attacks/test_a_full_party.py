@@ -7,14 +7,14 @@ import pytest
 
 from incrowd.errors import SpecificationRefused
 from incrowd.federation import Federation
-from incrowd.flower import brake
 from incrowd.flower.fleet import Asked
-from incrowd.flower.given import MEMORY
 from incrowd.flower.node import Answers, _answer
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.table_rows import TableRows
+from incrowd.parties import guard
+from incrowd.parties.guard import MEMORY
 from tests.attacks.test_lost_and_changed import of_clients, offered
-from tests.flower.members import ALLOW, ROWS, Hospitals, MemberLine, settings_text
+from tests.parties.members import ALLOW, ROWS, Hospitals, MemberLine, settings_text
 
 
 class Kept:
@@ -70,7 +70,7 @@ def test_features_of_more_numbers_than_it_allows_are_never_made(
 @pytest.mark.slow
 def test_small_plans_without_end_do_not_fill_the_disk(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs a thousandth of an epsilon, and is as long as a message can be."""
-    monkeypatch.setattr(brake, "MOST_OFFERED", 2**20)
+    monkeypatch.setattr(guard, "MOST_OFFERED", 2**20)
     small = of_clients(hospitals, "epsilon = 0.001\ndelta = 1e-5\nrounds = 1\n")
     padded = [replace(small, settings={**small.settings, "more": f"{n}" * 300_000}) for n in range(5)]
     taken, why = [], ""

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Integers
 from incrowd.errors import DataError, RoundUnanswered
-from incrowd.flower.network import Network, Node, by_party
-from incrowd.flower.rounds import Patience
-from incrowd.flower.wire import PartyAnswer, Place, Request, longest_answer, sealed
-from incrowd.flower.work import RoundTask
-from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.parties import CLIP, KEYS, MODEL, NAMES, SERVER, network_of, offer_for, plan_of, zeros
+from incrowd.parties.asking import Patience
+from incrowd.parties.contribution import RoundTask
+from incrowd.parties.frames import PartyAnswer, Place, Request, longest_answer, sealed
+from incrowd.parties.network import Network, Node, by_party
+from tests.parties.nodes import PlainLine, VirtualClock
+from tests.parties.parties import CLIP, KEYS, MODEL, NAMES, SERVER, network_of, offer_for, plan_of, zeros
 
 SIZE = MODEL.size
 OFFER = offer_for(plan_of())
@@ -127,7 +127,11 @@ def test_a_node_of_another_key_is_not_the_party() -> None:
     nodes = {number: Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)}
     line = saying({number: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)})
     network = Network(
-        line=line, offer=OFFER, deal=by_party(nodes), key=SERVER, patience=Patience(timeout=1, clock=VirtualClock())
+        transport=line,
+        offer=OFFER,
+        deal=by_party(nodes),
+        key=SERVER,
+        patience=Patience(timeout=1, clock=VirtualClock()),
     )
     assert network.part(zeros(), range(3), round=2, clip=CLIP).total.steps.tolist() == [1] * SIZE
     with pytest.raises(DataError):

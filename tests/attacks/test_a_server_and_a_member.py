@@ -10,16 +10,15 @@ import pytest
 
 from incrowd.errors import RoundUnanswered, SpecificationRefused
 from incrowd.federation import Federation
-from incrowd.flower.given import LEDGER, given
-from incrowd.flower.invitation import question_key
-from incrowd.flower.offer import Offer
-from incrowd.flower.offered import offer_of
-from incrowd.flower.party import Party
+from incrowd.parties.guard import LEDGER, given
+from incrowd.parties.keys import question_key
+from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.participant import Participant
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.work import assemble
-from tests.flower.members import Hospitals, MemberLine
-from tests.flower.parties import request
+from tests.parties.members import Hospitals, MemberLine
+from tests.parties.parties import request
 
 
 @pytest.fixture
@@ -28,9 +27,9 @@ def hospitals(tmp_path: Path) -> Hospitals:
 
 
 @pytest.fixture
-def party(hospitals: Hospitals) -> Iterator[Party]:
+def party(hospitals: Hospitals) -> Iterator[Participant]:
     made = hospitals.member("amber").open()
-    assert isinstance(made, Party)
+    assert isinstance(made, Participant)
     yield made
     made.close()
 
@@ -45,12 +44,12 @@ def offer_with(hospitals: Hospitals, change: Callable[[dict[str, Any]], object])
     return replace(offer, settings=settings)
 
 
-def reply(hospitals: Hospitals, party: Party, offer: Offer, kind: Any) -> bytes:
-    return party.reply(offer.to_bytes(question_key(hospitals.folder / "server"), kind=kind))
+def reply(hospitals: Hospitals, party: Participant, offer: Offer, kind: Any) -> bytes:
+    return party.answer(offer.to_bytes(question_key(hospitals.folder / "server"), kind=kind))
 
 
 @pytest.mark.parametrize("kind", ["offer", "trial"])
-def test_an_honest_offer_is_accepted(kind: str, hospitals: Hospitals, party: Party) -> None:
+def test_an_honest_offer_is_accepted(kind: str, hospitals: Hospitals, party: Participant) -> None:
     """The control."""
     assert reply(hospitals, party, offer_with(hospitals, lambda _: None), kind)
 
@@ -69,7 +68,7 @@ PATHS: dict[str, Callable[[dict[str, Any], str], object]] = {
 @pytest.mark.parametrize("kind", ["offer", "trial"])
 @pytest.mark.parametrize("way", PATHS)
 def test_no_file_of_the_party_s_is_read_or_written_for_a_server(
-    way: str, kind: str, hospitals: Hospitals, party: Party
+    way: str, kind: str, hospitals: Hospitals, party: Participant
 ) -> None:
     aim = hospitals.folder / "aim"
     offer = offer_with(hospitals, lambda settings: PATHS[way](settings, str(aim)))
@@ -81,7 +80,7 @@ def test_no_file_of_the_party_s_is_read_or_written_for_a_server(
 
 @pytest.mark.parametrize("kind", ["offer", "trial"])
 def test_no_function_that_a_server_names_makes_features(
-    kind: str, hospitals: Hospitals, party: Party, monkeypatch: pytest.MonkeyPatch
+    kind: str, hospitals: Hospitals, party: Participant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = hospitals.folder / "called"
     code = f"import pathlib\ndef make():\n    pathlib.Path({str(called)!r}).touch()\n"
@@ -108,7 +107,7 @@ GREEDY: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("kind", ["offer", "trial"])
 @pytest.mark.parametrize("way", GREEDY)
 def test_neither_memory_nor_time_is_taken_for_what_is_out_of_all_proportion(
-    way: str, kind: str, hospitals: Hospitals, party: Party
+    way: str, kind: str, hospitals: Hospitals, party: Participant
 ) -> None:
     """Terabytes, or years, which this test has not."""
     with pytest.raises(SpecificationRefused):
@@ -154,13 +153,13 @@ class Stops:
         raise KeyboardInterrupt
 
 
-def test_trials_without_end_leave_nothing_behind(hospitals: Hospitals, party: Party) -> None:
+def test_trials_without_end_leave_nothing_behind(hospitals: Hospitals, party: Participant) -> None:
     def tried(rate: float) -> Offer:
         return offer_with(hospitals, lambda settings: settings["local"].update(learning_rate=rate))
 
     for number in range(5):
         assert reply(hospitals, party, tried(0.1 + number), "trial")
-    assert len(party._engines) == 2
+    assert len(party._parts) == 2
     question = request(tried(0.1), 0).to_bytes(question_key(hospitals.folder / "server"))
     with pytest.raises(SpecificationRefused, match="has not accepted"):
-        party.reply(question)
+        party.answer(question)

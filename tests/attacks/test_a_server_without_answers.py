@@ -15,18 +15,17 @@ import pytest
 
 from incrowd.errors import RoundUnanswered
 from incrowd.federation import Federation
-from incrowd.flower.attendance import UNANSWERED, Attendance
-from incrowd.flower.rounds import Patience
 from incrowd.flower.serve import PartyServer
+from incrowd.parties.asking import UNANSWERED, Attendance, Patience
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.sampling import Poisson
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.database import Record
 from incrowd.runs.folder import database_in
 from tests.command import Command, Finished
-from tests.flower.members import Hospitals, MemberLine, settings_text
-from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.parties import MODEL, RANDOMNESS, network_of, offer_for, plan_of, zeros
+from tests.parties.members import Hospitals, MemberLine, settings_text
+from tests.parties.nodes import PlainLine, VirtualClock
+from tests.parties.parties import MODEL, RANDOMNESS, network_of, offer_for, plan_of, zeros
 
 ROUNDS = 6
 PRIVACIES = {

@@ -12,7 +12,7 @@ from incrowd.data import read_table
 from incrowd.data.columns import Columns, agreed
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
-from tests.flower.members import Hospitals, MemberLine, settings_text
+from tests.parties.members import Hospitals, MemberLine, settings_text
 
 # What the party states, what the server wants, a cell that would do, and one that is as stated, too.
 ORACLES = {

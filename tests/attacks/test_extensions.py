@@ -16,9 +16,9 @@ from incrowd import Clients, Federation, Local, Private, _extensions
 from incrowd._random import Floats, Integers, KeyedStream, SeededRandomness, Stream, SystemRandomness
 from incrowd.audit.contributions import contribution_checks
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
-from incrowd.flower.offer import Offer
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.local_algorithms import Sgd
+from incrowd.parties.offer import Offer
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price, smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import clipping
@@ -335,11 +335,11 @@ def test_a_plan_with_a_part_that_is_not_installed_is_refused_and_nothing_is_impo
             forms.from_json(form)
         _extensions._REGISTERED[kind, "mine"] = kept
     key = Ed25519PrivateKey.generate()
-    frame = Offer(plan=plan, size=SIZE).to_bytes(key)
+    frame = Offer.of_plan(plan, size=SIZE).to_bytes(key)
     assert Offer.read(frame, key=key.public_key()).plan == plan
     kept = _extensions._REGISTERED.pop(("samplers", "mine"))
     with pytest.raises(ConfigError, match="sampling = 'mine': install exactly one package"):
-        Offer.read(frame, key=key.public_key())
+        _ = Offer.read(frame, key=key.public_key()).plan
     _extensions._REGISTERED["samplers", "mine"] = kept
     with pytest.raises(ConfigError, match="clip = 'os:system'"):
         forms.from_json({**form, "clip": {**form["clip"], "name": "os:system"}})

@@ -14,7 +14,7 @@ from incrowd.data import Examples
 from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import from_callable, transform
-from tests.flower.members import Hospitals, MemberLine, party_text
+from tests.parties.members import Hospitals, MemberLine, party_text
 
 OFFERED = ("", 'name = "unit"\ncentred = true\n', 'name = "energies"\noctave = 0\nstride = 2\n')
 

@@ -36,8 +36,8 @@ from google.protobuf.message import Message as Proto
 
 from incrowd.flower import fleet
 from incrowd.flower.fleet import LineBroken, PartyLine, ServerLine
-from incrowd.flower.keys import node_key
 from incrowd.flower.superlink import SECRET_FILE
+from incrowd.parties.keys import node_key
 from tests import nginx
 from tests.flower.deployment import NAMES, ROOT, Deployment, expected, free_port, wait_for
 

@@ -10,18 +10,16 @@ import pytest
 
 from incrowd.errors import LedgerMismatch, LedgerRolledBack, SpecificationRefused
 from incrowd.federation import Federation
-from incrowd.flower.given import LEDGER, MEMORY, given
-from incrowd.flower.invitation import question_key
-from incrowd.flower.offer import Offer
-from incrowd.flower.offered import offer_of
-from incrowd.flower.silo_offer import SiloOffer
-from incrowd.flower.silo_work import silo_offer
-from incrowd.flower.wire import Place, Request
+from incrowd.flower.node import join
+from incrowd.parties.frames import Place, Request
+from incrowd.parties.guard import LEDGER, MEMORY, given
+from incrowd.parties.keys import question_key
+from incrowd.parties.offer import Offer, offer_of
 from incrowd.runs.config import Config
 from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.work import assemble
-from tests.flower.members import ALLOW, ROWS, Hospitals, settings_text
-from tests.flower.parties import request
+from tests.parties.members import ALLOW, ROWS, Hospitals, settings_text
+from tests.parties.parties import request
 
 DRAWN = 'epsilon = 50.0\ndelta = 1e-5\nrounds = 3\ncohort = 2\nsampling = "poisson"\n'
 RECORDS = f'unit = "record"\nepsilon = 10.0\ndelta = 1e-5\nrounds = 3\nrecords = {ROWS}\nclip_norm = 1.0\n'
@@ -40,29 +38,29 @@ def of_clients(hospitals: Hospitals, privacy: str = "epsilon = 50.0\ndelta = 1e-
     return offer_of(assemble(federation.settings, given=federation.given, schedule=federation.schedule))
 
 
-def of_records(hospitals: Hospitals, more: str = "") -> SiloOffer:
+def of_records(hospitals: Hospitals, more: str = "") -> Offer:
     (hospitals.folder / "there.toml").write_text(settings_text(here=False, privacy=RECORDS + more))
     federation = Federation.from_settings(hospitals.folder / "there.toml")
     assert federation.settings.of_records
-    return silo_offer(assemble_silos(federation.settings, given=federation.given))
+    return offer_of(assemble_silos(federation.settings, given=federation.given))
 
 
 def said(hospitals: Hospitals, frame: Callable[[], bytes]) -> bytes:
     """What amber says in a life of its own."""
     party = hospitals.member("amber").open()
     try:
-        return party.reply(frame())
+        return party.answer(frame())
     finally:
         party.close()
 
 
-def offered(hospitals: Hospitals, offer: Offer | SiloOffer) -> bytes:
+def offered(hospitals: Hospitals, offer: Offer | Offer) -> bytes:
     return said(hospitals, lambda: offer.to_bytes(question_key(hospitals.folder / "server")))
 
 
 def asked(hospitals: Hospitals, offer: Offer, *, weights: float = 0.0) -> bytes:
     """The first round, from weights that all differ."""
-    question = request(offer, 0, clip=offer.clip)  # type: ignore[arg-type]  # a clip that is fixed
+    question = request(offer, 0, clip=offer.plan.config.clip)  # type: ignore[arg-type]  # a clip that is fixed
     begin = replace(question, weights=weights * np.arange(offer.size, dtype=np.float32))
     return said(hospitals, lambda: begin.to_bytes(question_key(hospitals.folder / "server")))
 
@@ -118,7 +116,7 @@ def test_an_owner_is_told_before_any_question(accident: str, hospitals: Hospital
         unit = accident == "another unit"
         hospitals.state("amber", more=OF_RECORDS if unit else "", allow=ALLOW if unit else ALLOW.replace("100", "99"))
     with pytest.raises((LedgerRolledBack, LedgerMismatch)):
-        hospitals.member("amber").join(threading.Event())
+        join(hospitals.member("amber"), threading.Event())
 
 
 def test_control_who_accepted_nothing_begins_its_ledger(hospitals: Hospitals) -> None:
@@ -129,7 +127,7 @@ def test_control_who_accepted_nothing_begins_its_ledger(hospitals: Hospitals) ->
     assert (hospitals.folder / "amber" / LEDGER).exists()
     ended = threading.Event()
     ended.set()
-    hospitals.member("amber").join(ended)
+    join(hospitals.member("amber"), ended)
 
 
 @pytest.mark.parametrize("first", ["client", "record"])
@@ -181,7 +179,7 @@ def test_control_as_long_as_the_rules_stay_a_round_is_answered(hospitals: Hospit
     assert rounds(hospitals) == [0]
 
 
-def asked_silo(hospitals: Hospitals, offer: SiloOffer) -> bytes:
+def asked_silo(hospitals: Hospitals, offer: Offer) -> bytes:
     place = Place(plan=offer.fingerprint, round=0, party="")
     question = Request(place=place, weights=np.zeros(offer.size, np.float32), clip={})
     return said(hospitals, lambda: question.to_bytes(question_key(hospitals.folder / "server")))

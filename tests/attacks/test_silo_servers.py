@@ -14,23 +14,21 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats
-from incrowd.errors import BudgetExceeded, ConfigError, IncrowdError, RoundUnanswered, SpecificationRefused
-from incrowd.flower.given import LEDGER, given
-from incrowd.flower.history import AskedBefore
-from incrowd.flower.offer import OfferKind
-from incrowd.flower.policy import PartyPolicy
-from incrowd.flower.rounds import Patience
-from incrowd.flower.silo_offer import SiloOffer
-from incrowd.flower.silo_party import OwnRecords, SiloParty
-from incrowd.flower.silo_server import SiloServer
-from incrowd.flower.wire import Place, Request, unsealed
+from incrowd.errors import BudgetExceeded, IncrowdError, RoundUnanswered, SpecificationRefused
+from incrowd.parties.asking import Patience
+from incrowd.parties.contribution import OwnRecords
+from incrowd.parties.frames import AskedBefore, Place, Request, unsealed
+from incrowd.parties.guard import LEDGER, given
+from incrowd.parties.offer import Offer, OfferKind
+from incrowd.parties.participant import Participant
+from incrowd.parties.policy import PartyPolicy
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan
-from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.silo_parties import BUDGET, KEYS, NAMES, SERVER, Hospitals, asked, federation_of
-from tests.flower.test_silo_party import calibrated, opened, with_plans
+from tests.parties.nodes import PlainLine, VirtualClock
+from tests.parties.silo_parties import BUDGET, KEYS, NAMES, SERVER, Hospitals, asked, federation_of
+from tests.parties.test_silo_party import calibrated, opened, with_plans
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,15 +54,8 @@ class Server:
     def round(self, number: int) -> list[str | None]:
         """One more round; who was absent."""
         hospitals = self.hospitals
-        server = SiloServer(
-            line=hospitals.line(),
-            offer=hospitals.offer,
-            plans=dict(zip(NAMES, hospitals.federation.plans, strict=True)),
-            nodes=hospitals.nodes,
-            key=SERVER,
-            descent=hospitals.federation.config.local,
-            patience=Patience(timeout=0.1, clock=VirtualClock()),
-            history=self.history,
+        server = hospitals.server(
+            hospitals.line(), patience=Patience(timeout=0.1, clock=VirtualClock()), history=self.history
         )
         try:
             answers = server.answers(number, self.weights)
@@ -162,15 +153,8 @@ def test_a_replayed_answer_counts_once(hospitals: Hospitals) -> None:
     server = Server(hospitals)
     server.round(0)
     answers = list(hospitals.answers)
-    liar = SiloServer(
-        line=PlainLine({10: lambda _: answers[0], 11: lambda _: answers[0], 12: lambda _: answers[1]}),
-        offer=hospitals.offer,
-        plans=dict(zip(NAMES, hospitals.federation.plans, strict=True)),
-        nodes=hospitals.nodes,
-        key=SERVER,
-        descent=hospitals.federation.config.local,
-        patience=Patience(timeout=0.1, clock=VirtualClock()),
-    )
+    line = PlainLine({10: lambda _: answers[0], 11: lambda _: answers[0], 12: lambda _: answers[1]})
+    liar = hospitals.server(line, patience=Patience(timeout=0.1, clock=VirtualClock()))
     found = liar.answers(0, np.zeros(hospitals.offer.size))
     assert [answer.absence for answer in found] == [None, "no answer", "no answer"]
     with pytest.raises(RoundUnanswered):
@@ -197,7 +181,7 @@ def test_many_offers_do_not_get_more_than_the_owner_allows(federation: Any, tmp_
     for number in range(5):
         offer = replace(first, settings={**first.settings, "again": number})
         try:
-            party.accept(offer.to_bytes(SERVER))
+            party.answer(offer.to_bytes(SERVER))
             taken.append(offer)
         except BudgetExceeded:
             continue
@@ -224,9 +208,9 @@ def test_offers_that_are_taken_up_at_once_share_what_there_is(federation: Any, t
         assert ledger.charges()[0] == 2 * first.rounds
 
 
-def _accepts(party: SiloParty, offer: SiloOffer) -> bool:
+def _accepts(party: Participant, offer: Offer) -> bool:
     try:
-        return bool(party.accept(offer.to_bytes(SERVER)))
+        return bool(party.answer(offer.to_bytes(SERVER)))
     except BudgetExceeded:
         return False
 
@@ -235,7 +219,7 @@ def test_a_plan_is_not_answered_oftener_than_it_pays_for(federation: Any, tmp_pa
     """A server that offers more rounds than a silo's plan has asks on, and the ledger would have room."""
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=50.0, delta=1e-5)))
     party, offer = hospitals.party(0), replace(hospitals.offer, rounds=6)
-    party.accept(offer.to_bytes(SERVER))
+    party.answer(offer.to_bytes(SERVER))
     found = [opened(party.answer(asked(offer, number)), offer, number) for number in range(6)]
     assert [answer.absence for answer in found] == [None] * 3 + ["budget spent"] * 3
     assert max(answer.epsilon for answer in found) <= 8.0
@@ -267,7 +251,7 @@ def test_what_the_server_asks_for_besides_is_refused(hospitals: Hospitals) -> No
     ):
         where = Place(plan=offer.fingerprint, round=number, party="")
         request = Request(place=where, weights=weights, clip=clip, clients=clients)
-        with pytest.raises(IncrowdError, match=r"does not know|not for this silo"):
+        with pytest.raises(IncrowdError, match=r"does not know|not for this party"):
             party.answer(request.to_bytes(SERVER))
     assert hospitals.charged(0) == []
 
@@ -301,10 +285,10 @@ def test_an_offer_that_takes_long_to_price_is_refused_before_that(
 
     monkeypatch.setattr(Plan, "_priced", failing)
     with pytest.raises(SpecificationRefused, match=words):
-        party.accept(offer.to_bytes(SERVER))
+        party.answer(offer.to_bytes(SERVER))
     assert not priced
-    with pytest.raises(ConfigError, match="numbers that a plan can have"):
-        party.accept(first.to_bytes(SERVER))  # the control: it would be priced
+    with pytest.raises(SpecificationRefused, match="numbers that a plan can have"):
+        party.answer(first.to_bytes(SERVER))  # the control: it would be priced
     assert priced
 
 
@@ -319,7 +303,7 @@ def test_numbers_that_no_plan_has_are_an_error_of_ours(
         stated = {"epsilon": budget, "delta": 1e-5}
         offer = with_plans(hospitals.offer, schedule=schedule, budget=stated, report_std=None)
         with pytest.raises(IncrowdError):  # at least for its budget, or its noise
-            hospitals.party(0).accept(offer.to_bytes(SERVER))
+            hospitals.party(0).answer(offer.to_bytes(SERVER))
     assert hospitals.charged(0) == []
     assert len(given(tmp_path / "silo-1")["refused"]) == 2
 
@@ -340,7 +324,7 @@ def test_offers_for_other_numbers_of_records_do_not_tell_how_many_there_are(
         for records in (450, 459, 460, 461, 499, 500, 501, 511, 512, 555, 556):
             other = with_plans(offer, members=records, batch=float(records))
             try:
-                replies.append(len(party.reply(other.to_bytes(SERVER, kind=kind))))
+                replies.append(len(party.answer(other.to_bytes(SERVER, kind=kind))))
             except IncrowdError as error:
                 replies.append(f"{type(error).__name__}: {error}")
         said.append(replies)
@@ -348,7 +332,7 @@ def test_offers_for_other_numbers_of_records_do_not_tell_how_many_there_are(
     assert [isinstance(reply, int) for reply in said[0]].count(True) == 1
 
 
-def _given(own: OwnRecords, _: SiloOffer) -> OwnRecords:
+def _given(own: OwnRecords, _: Offer) -> OwnRecords:
     return own
 
 
@@ -356,9 +340,9 @@ def test_delta_and_epsilon_of_another_promise_are_not_taken(federation: Any, tmp
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=BUDGET))
     first = hospitals.offer
     for budget in (Budget(epsilon=8.1, delta=1e-5), Budget(epsilon=8.0, delta=1e-3), Budget(epsilon=7.0, delta=1e-6)):
-        plans = {name: first.plan(name).config.calibrate(budget) for name in NAMES}
+        plans = {name: first.plan_of(name).config.calibrate(budget) for name in NAMES}
         offer = replace(first, plans={name: forms.to_json(plan) for name, plan in plans.items()})
         with pytest.raises(SpecificationRefused, match="allows at most"):
-            hospitals.party(0).accept(offer.to_bytes(SERVER))
+            hospitals.party(0).answer(offer.to_bytes(SERVER))
     assert hospitals.charged(0) == []
-    assert hospitals.party(0).accept(first.to_bytes(SERVER))
+    assert hospitals.party(0).answer(first.to_bytes(SERVER))

@@ -18,10 +18,9 @@ from incrowd.algorithms import ClientCohort
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.federation import Federation
-from incrowd.flower.invitation import question_key
-from incrowd.flower.offer import Offer
-from incrowd.flower.offered import offer_of
 from incrowd.learning import ClientTensors, CohortEngine, linear
+from incrowd.parties.keys import question_key
+from incrowd.parties.offer import Offer, offer_of
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip
@@ -33,8 +32,8 @@ from incrowd.runs.config import Config
 from incrowd.runs.settings import parse
 from incrowd.runs.work import assemble
 from incrowd.settings import Local
-from tests.flower.members import Hospitals, settings_text
-from tests.flower.parties import request
+from tests.parties.members import Hospitals, settings_text
+from tests.parties.parties import request
 
 pytestmark = pytest.mark.watched
 
@@ -48,15 +47,15 @@ def answered(hospitals: Hospitals, name: str, privacy: str) -> list[int]:
     federation = Federation.from_settings(hospitals.folder / "there.toml")
     assert isinstance(federation.settings, Config)
     offer: Offer = offer_of(assemble(federation.settings, given=federation.given, schedule=federation.schedule))
-    assert not isinstance(offer.clip, MedianClip)
+    assert not isinstance(offer.plan.config.clip, MedianClip)
     key, party = question_key(hospitals.folder / "server"), hospitals.member(name).open()
-    party.reply(offer.to_bytes(key))
+    party.answer(offer.to_bytes(key))
     found, history = [], b""
     for number in range(offer.plan.rounds):
-        question = request(offer, number, clip=offer.clip, history=history)
+        question = request(offer, number, clip=offer.plan.config.clip, history=history)
         history += bytes.fromhex(question.digest)
         try:
-            party.reply(question.to_bytes(key))
+            party.answer(question.to_bytes(key))
         except SpecificationRefused:
             continue
         found.append(number)

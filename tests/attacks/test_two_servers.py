@@ -16,18 +16,18 @@ import pytest
 
 from incrowd._random import Floats, SystemRandomness
 from incrowd.errors import DataError, IncrowdError, LedgerMismatch, RoundUnanswered, SpecificationRefused
-from incrowd.flower.history import AskedBefore
-from incrowd.flower.offer import Offer
-from incrowd.flower.party import Party
-from incrowd.flower.rounds import Patience
-from incrowd.flower.wire import Place
-from incrowd.flower.work import RoundTask
+from incrowd.learning import CohortEngine
+from incrowd.parties.asking import Patience
+from incrowd.parties.contribution import RoundTask
+from incrowd.parties.frames import AskedBefore, Place
+from incrowd.parties.offer import Offer
+from incrowd.parties.participant import Participant
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
 from incrowd.privacy.release import PrivateRun
-from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.parties import CLIP, MODEL, NAMES, SERVER, Made, asked, network_of, offer_for, plan_of, zeros
-from tests.flower.test_party import charged
+from tests.parties.nodes import PlainLine, VirtualClock
+from tests.parties.parties import CLIP, MODEL, NAMES, SERVER, Made, asked, network_of, offer_for, plan_of, zeros
+from tests.parties.test_participant import charged
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Hospitals:
 
     folder: Path
     offer: Offer
-    parties: list[Party] = field(default_factory=list)
+    parties: list[Participant] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     answers: list[bytes] = field(default_factory=list)
 
@@ -44,13 +44,13 @@ class Hospitals:
         rest = {"randomness": SystemRandomness()}
         self.parties = [Made(self.folder / name, name, rest=dict(rest)).start() for name in NAMES]
         for party in self.parties:
-            party.accept(self.offer.to_bytes(SERVER))
+            party.answer(self.offer.to_bytes(SERVER))
 
     def line(self) -> PlainLine:
         def node(number: int) -> Callable[[bytes], bytes]:
             def answer(frame: bytes) -> bytes:
                 try:
-                    found = self.parties[number].reply(frame)
+                    found = self.parties[number].answer(frame)
                 except IncrowdError as error:
                     self.refused.append(str(error))
                     return b""
@@ -171,7 +171,7 @@ def test_a_replayed_answer_counts_once(hospitals: Hospitals) -> None:
     heard = list(hospitals.answers)
 
     liar = PlainLine({0: lambda _: heard[3], 1: lambda _: heard[3], 2: lambda _: heard[2]})
-    part = replace(network, line=liar).part(server.weights, range(3), round=1, clip=CLIP)
+    part = replace(network, transport=liar).part(server.weights, range(3), round=1, clip=CLIP)
     assert part.observed.contributions == 1  # north's own; its copies in others' names and another round's are nothing
     assert np.linalg.norm(part.total.values) <= CLIP.clip_norm
     assert np.linalg.norm(honest.total.values) > 0
@@ -181,8 +181,10 @@ def test_a_party_whose_numbers_are_not_finite_sends_nothing(tmp_path: Path) -> N
     made = Made(tmp_path / "north")
     offer = offer_for(plan_of())
     party = made.start()
-    party.accept(offer.to_bytes(SERVER))
-    party._engine(offer)._data.features.fill_(np.nan)
+    party.answer(offer.to_bytes(SERVER))
+    engine = party._contributor(offer).own
+    assert isinstance(engine, CohortEngine)
+    engine._data.features.fill_(np.nan)
     line = PlainLine({0: party.reply})
     patience = Patience(timeout=1, clock=VirtualClock())
     part = network_of(line, offer, patience=patience).part(zeros(), [0], round=0, clip=CLIP)
@@ -190,16 +192,16 @@ def test_a_party_whose_numbers_are_not_finite_sends_nothing(tmp_path: Path) -> N
 
 
 def test_a_plan_with_less_noise_than_it_says_is_not_accepted(tmp_path: Path) -> None:
-    from incrowd.flower.wire import Place as Where
-    from incrowd.flower.wire import sealed
+    from incrowd.parties.frames import Place as Where
+    from incrowd.parties.frames import sealed
     from incrowd.privacy.plan import forms
 
     form = offer_for(plan_of()).to_json()
-    form["plan"]["budget"]["epsilon"] = 1.0  # it costs more
+    form["plans"][0][1]["budget"]["epsilon"] = 1.0  # it costs more
     where = Where(plan=forms.fingerprint(form), round=0, party="")
     party = Made(tmp_path / "north").start()
     with pytest.raises((DataError, SpecificationRefused, ValueError), match="epsilon"):
-        party.accept(sealed("offer", where, {"offer": form}, b"", key=SERVER))
+        party.answer(sealed("offer", where, {"offer": form}, b"", key=SERVER))
     assert not (tmp_path / "north" / "ledger.sqlite").exists()
 
 
@@ -210,17 +212,17 @@ def test_a_plan_is_not_charged_at_the_prices_of_another_promise(
 ) -> None:
     made = Made(tmp_path / "north")
     party = made.start()
-    party.accept(offer_for(plan_of(noise_by=first)).to_bytes(SERVER))
+    party.answer(offer_for(plan_of(noise_by=first)).to_bytes(SERVER))
     if again:
         party.close()
         party = made.start()
     other = offer_for(plan_of(noise_by=second))
     with pytest.raises((SpecificationRefused, LedgerMismatch)):
-        party.accept(other.to_bytes(SERVER))
+        party.answer(other.to_bytes(SERVER))
     with pytest.raises(SpecificationRefused, match="not accepted"):
         party.answer(asked(other, 0))
     control = offer_for(plan_of(noise_by=first, rounds=5))
-    party.accept(control.to_bytes(SERVER))
+    party.answer(control.to_bytes(SERVER))
     assert party.answer(asked(control, 0))
 
 
@@ -239,22 +241,22 @@ def test_an_offer_that_can_be_paid_for_and_not_done_costs_nothing(
 ) -> None:
     party = Made(tmp_path / "north").start()
     if isinstance(clip, str):
-        hostile = Offer(plan=plan_of(), size=MODEL.size + 1, columns=("age",), parties=NAMES)
+        hostile = Offer.of_plan(plan_of(), size=MODEL.size + 1, columns=("age",), parties=NAMES)
     else:
         hostile = offer_for(plan_of(clip=clip))
     with pytest.raises(SpecificationRefused, match=r"cannot be done|weights"):
-        party.accept(hostile.to_bytes(SERVER))
+        party.answer(hostile.to_bytes(SERVER))
     assert not (tmp_path / "north" / "ledger.sqlite").exists()
     fits = ElementwiseClip(limit=0.5, size=MODEL.size)
     control = offer_for(plan_of(clip=fits))
-    party.accept(control.to_bytes(SERVER))
+    party.answer(control.to_bytes(SERVER))
     assert party.answer(asked(control, 0, clip=fits))
 
 
 @pytest.mark.parametrize("size", [8, 10_000])
 def test_a_party_can_send_little_more_than_its_own_noise(size: int) -> None:
     plan = plan_of(noise_by="party")
-    offer = Offer(plan=plan, size=size, parties=NAMES)
+    offer = Offer.of_plan(plan, size=size, parties=NAMES)
     place = Place(plan=offer.fingerprint, round=0, party="north")
     task = RoundTask.stated(offer, 0, CLIP)
     expected = task.expected(place, contributions=1)

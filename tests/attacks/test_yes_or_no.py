@@ -8,10 +8,11 @@ import pytest
 from incrowd.data import Columns, read_table
 from incrowd.errors import DataError
 from incrowd.federation import Federation
-from incrowd.flower.given import given
+from incrowd.flower.node import join
+from incrowd.parties.guard import given
 from incrowd.runs import work
 from incrowd.runs.settings import parse, tables
-from tests.flower.members import ALLOW, Hospitals, MemberLine, settings_text
+from tests.parties.members import ALLOW, Hospitals, MemberLine, settings_text
 
 OFFERED = {
     "as it is": "age = {range = [0, 120]}\n",
@@ -112,7 +113,7 @@ def test_a_loss_that_an_owner_allows_and_some_labels_do_not_fit_is_told_to_the_o
     with pytest.raises(DataError, match=f"not every label fits the loss '{loss}' in allow"):
         hospitals.member("amber").check()
     with pytest.raises(DataError, match="in allow"):
-        hospitals.member("amber").join(threading.Event())
+        join(hospitals.member("amber"), threading.Event())
 
 
 NET = "from torch import nn\ndef net(outputs):\n    return nn.Linear(4, outputs)\n"

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd.errors import DataError
 from incrowd.flower.child import end_with
-from incrowd.flower.join import Member
-from incrowd.flower.keys import AUTHORITY
 from incrowd.flower.node import Connection, attend
-from incrowd.flower.party import Party
-from incrowd.flower.wire import PartyAnswer, Place, Request, sealed
+from incrowd.parties.folder import PartyFolder
+from incrowd.parties.frames import PartyAnswer, Place, Request, sealed
+from incrowd.parties.keys import AUTHORITY
+from incrowd.parties.participant import Participant
 
 WRONG = ("nan", "shape", "header", "huge")
 """Answers that are its own, and are seen to be wrong at once."""
@@ -29,7 +29,7 @@ UNREADABLE = ("long", "another round")
 class BadParty:
     """It accepts what is offered, and then lies."""
 
-    party: Party
+    party: Participant
     key: Ed25519PrivateKey
     kinds: Iterator[str] = field(default_factory=lambda: itertools.chain(UNREADABLE, itertools.cycle(WRONG)))
     last: bytes = b""
@@ -38,7 +38,7 @@ class BadParty:
         try:
             request = Request.read(frame, key=self.party.identity.server, most=10**7)
         except DataError:
-            return self.party.reply(frame)
+            return self.party.answer(frame)
         answer = self._wrong(next(self.kinds), request)
         self.last = answer
         return answer
@@ -66,11 +66,11 @@ class BadParty:
 
 
 def main(folder: Path) -> None:
-    member = Member.in_folder(folder)
+    member = PartyFolder.read(folder)
     (folder / AUTHORITY).write_text(member.invitation.authority)
     connection = Connection(member.invitation.address, folder / AUTHORITY, folder)
     party = member.open()
-    assert isinstance(party, Party)
+    assert isinstance(party, Participant)
     attend(connection, BadParty(party, member.identity.key), threading.Event())
 
 

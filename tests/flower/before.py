@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from incrowd.flower.keys import Enrolment, new_authority, new_party, new_server_certificate
 from incrowd.flower.proxy import write_proxy
+from incrowd.parties.keys import Enrolment, new_authority, new_party, new_server_certificate
 from tests.flower.deployment import free_port
 from tests.flower.upstream import Upstream
 from tests.nginx import Nginx

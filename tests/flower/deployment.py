@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from incrowd.flower.keys import AUTHORITY, new_authority, new_party, new_server_certificate
 from incrowd.flower.proxy import write_proxy
 from incrowd.flower.superlink import Serving, SuperLink
+from incrowd.parties.keys import AUTHORITY, new_authority, new_party, new_server_certificate
 from tests.flower import some_party
 from tests.nginx import Nginx
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from incrowd._log import log_to_stderr
 from incrowd.flower.child import end_with
-from incrowd.flower.node import Connection, Refusal, attend
+from incrowd.flower.node import Connection, attend
+from incrowd.parties.participant import Refusal
 
 
 def answer(name: str, question: bytes) -> bytes:

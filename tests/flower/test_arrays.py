@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as its
 from numpy.typing import NDArray
 
 from incrowd.errors import ConfigError
-from incrowd.flower.arrays import NamedArrays, values_in
+from incrowd.flower.strategy import NamedArrays, values_in
 from tests.flower.stock import record
 
 FLOATS = its.floating_dtypes(endianness="<", sizes=(16, 32, 64)) | its.floating_dtypes(endianness=">", sizes=(32, 64))

@@ -20,7 +20,7 @@ from incrowd.errors import ConfigError
 from incrowd.flower import QUIET
 from incrowd.flower.app import client_app
 from incrowd.flower.new import new_app
-from incrowd.flower.rounds import MESSAGE_TYPE, frame_in, record_of
+from incrowd.flower.simulation import MESSAGE_TYPE, frame_in, record_of
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from tests.flower.deployment import free_port, wait_for
 from tests.flower.stock import identify, record

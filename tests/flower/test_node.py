@@ -6,8 +6,8 @@ import pytest
 
 from incrowd import _files
 from incrowd.errors import ConfigError
-from incrowd.flower.keys import new_authority, new_party
 from incrowd.flower.node import Answers, Connection, attend
+from incrowd.parties.keys import new_authority, new_party
 from tests.flower.deployment import free_port
 
 

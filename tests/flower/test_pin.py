@@ -21,7 +21,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from packaging.requirements import Requirement
 
 from incrowd.flower import fleet
-from incrowd.flower.keys import new_party, node_key
+from incrowd.parties.keys import new_party, node_key
 
 CONFIGURATION = (Path(fleet.__file__).parent / "nginx.conf").read_text()
 SAYS = {
@@ -180,7 +180,7 @@ def test_an_actor_runs_what_the_simulation_gives_it() -> None:
 
     found = inspect.signature(ray_actor.VirtualClientEngineActor.run)
     assert list(found.parameters)[:5] == ["self", "client_app_fn", "message", "cid", "context"], (
-        "Flower's actors take something else now: see incrowd.flower.actors"
+        "Flower's actors take something else now: see incrowd.flower.simulation"
     )
     assert list(inspect.signature(ray_actor.pool_size_from_resources).parameters) == ["client_resources"]
     assert hasattr(ray_actor.ClientAppActor, "options"), "ClientAppActor is no actor of Ray's any more"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.flower.keys import new_authority, new_party, new_server_certificate
 from incrowd.flower.proxy import enrolled_in, write_proxy
+from incrowd.parties.keys import new_authority, new_party, new_server_certificate
 from tests import nginx
 from tests.command import command
 from tests.flower.before import PULL, Before, before

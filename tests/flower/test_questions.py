@@ -1,4 +1,4 @@
-from incrowd.flower.questions import Questions
+from incrowd.flower.superlink import Questions
 
 
 def test_of_a_party_the_latest_question_is_due_and_an_answer_to_any_is_waited_for() -> None:

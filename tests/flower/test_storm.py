@@ -15,13 +15,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from incrowd.federation import Federation
-from incrowd.flower.given import given
-from incrowd.flower.invitation import new_invitation
+from incrowd.parties.guard import given
+from incrowd.parties.keys import new_invitation
 from incrowd.privacy.ledger.ledger import verify
 from incrowd.runs.folder import DATABASE, payer_in
 from tests.flower import bad_party
 from tests.flower.deployment import ROOT, free_port, wait_for
-from tests.flower.members import Hospitals, MemberLine, settings_text
+from tests.parties.members import Hospitals, MemberLine, settings_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

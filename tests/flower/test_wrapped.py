@@ -13,8 +13,7 @@ from flwr.supercore.run import Run
 
 from incrowd.errors import ConfigError
 from incrowd.flower import LedgerAccountant, PrivateStrategy
-from incrowd.flower.strategy import LOOKS_AT_ONE
-from incrowd.flower.wrapped import NoNodes, question, stepped
+from incrowd.flower.strategy import LOOKS_AT_ONE, NoNodes, question, stepped
 from tests.flower.stock import identify, record
 
 AVERAGES = {"FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi"}

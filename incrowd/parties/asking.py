@@ -1,0 +1,225 @@
+"""Asks nodes all at once over any transport, and takes the first answer of each that can be read.
+
+Silent nodes are asked again, for a message to a node that was killed is lost without an error. Answers that come after
+a round is over are dropped, and a node that stays away does not hold up the others again and again.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from incrowd import _validate
+from incrowd.errors import DataError, RoundUnanswered
+
+T = TypeVar("T")
+
+UNANSWERED = 3
+"""Silent rounds in a row that end a run whose cohorts are a part of its parties; where all are asked, one does."""
+
+_EARNED = 10  # rounds with an answer in time that make up for one without
+
+
+class Attendance:
+    """Who answered in the last rounds that they were asked in.
+
+    A node is waited for, as long as a server's patience lasts, until it has missed so many rounds. From then on it is
+    away: one question waits for it, and the rounds go on. As soon as anything comes from it, late or not, it is asked
+    in every round again, and given as long again as the others took (and at least until silent ones are asked again),
+    until it misses a round; every ten answers in time make up for a round that was missed.
+
+    Guarantee: nodes that stay away, all together, cost the full time in as many rounds as one may miss, and each in one
+    of ten at most if it comes and goes as it likes. What comes late is dropped. A node that does not answer is asked no
+    more than once as long as patience lasts.
+
+    Edge cases: where nobody is left to wait for, all are waited for. A server that was started again knows of nobody
+    that is away.
+    """
+
+    def __init__(self, *, misses: int = 2) -> None:
+        _validate.count(misses=misses)
+        self._misses = misses
+        self._missed: Counter[int] = Counter()
+        self._in_time: Counter[int] = Counter()
+        self._heard: set[int] = set()
+        self._late: dict[str, int] = {}
+        self._asked: dict[int, float] = {}
+        self._regular: set[int] = set()
+        self._complete: float | None = None
+        self._unanswered = 0
+
+    @property
+    def late(self) -> Collection[str]:
+        """The messages of rounds before that were not answered in time, and may be yet."""
+        return self._late.keys()
+
+    def begin(self, nodes: Collection[int], *, now: float, timeout: float) -> set[int]:
+        """A round begins: who of these nodes is asked in it."""
+        self._complete = None
+        self._regular = {node for node in nodes if self._missed[node] < self._misses} or set(nodes)
+        waiting = {node for node in self._late.values() if now - self._asked[node] < timeout}
+        asked = set(nodes) - (waiting - self._regular - self._heard)
+        self._asked |= dict.fromkeys(asked, now)
+        return asked
+
+    def enough(self, silent: Collection[int], *, elapsed: float, least: float) -> bool:
+        """Whether a round goes on without those who are silent after so many seconds."""
+        if not self._regular.isdisjoint(silent):
+            return False
+        if self._complete is None:
+            self._complete = elapsed
+        grace = 0.0 if self._heard.isdisjoint(silent) else max(least, self._complete)
+        return elapsed >= self._complete + grace
+
+    def hear(self, message: str) -> None:
+        """Something came in answer to a message, which may be of a round before."""
+        if message in self._late:
+            self._heard.add(self._late[message])
+
+    def check_answered(self, number: int, *, answers: int, refusals: int, everyone: bool) -> None:
+        """Count the contributions to a round whose cohort was not empty.
+
+        Guarantee: no run goes on whose rounds nobody answers (`RoundUnanswered`): it ends with the first that some
+        refuse, or that `everyone` was asked in, and otherwise with the third in a row. Who was drawn is not told.
+        """
+        self._unanswered = 0 if answers else self._unanswered + 1
+        if self._unanswered >= (1 if everyone or refusals else UNANSWERED):
+            how = "everybody who was asked and said something refused it" if refusals else "nobody answered"
+            raise RoundUnanswered(
+                f"round {number + 1}: {how}, so the run ends here, for noise alone is not released: see to the parties "
+                "and their reasons, and give the same command again; a server that was put back from a copy begins a "
+                "new run"
+            )
+
+    def end(self, messages: Mapping[str, int], found: Collection[int]) -> None:
+        """The round is over: who answered in time, of those whom these messages were for."""
+        asked = set(messages.values())
+        for node in asked:
+            if node in found:
+                self._heard.add(node)
+                self._in_time[node] += 1
+            else:
+                self._heard.discard(node)
+                self._missed[node] = min(self._misses, self._missed[node] + 1)
+                self._in_time[node] = 0
+            if self._in_time[node] == _EARNED:
+                self._in_time[node] = 0
+                self._missed[node] = max(0, self._missed[node] - 1)
+        still = {message: node for message, node in self._late.items() if node not in asked}
+        self._late = still | {message: node for message, node in messages.items() if node not in found}
+
+
+class Clock(Protocol):
+    """Tells and passes time."""
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock, which nobody sets back."""
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """See `Clock.wait`."""
+        time.sleep(seconds)
+
+
+class Transport(Protocol):
+    """The way to nodes and back, for opaque bytes: in memory, a folder that both sides see, Flower."""
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """Put one question to several nodes, who have so many seconds: the number of each message, and its node."""
+        ...
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """The answers that have come, of at most so many bytes, each with the number of the message it answers."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, then
+    after twice as long, and so on, for each time costs the SuperLink a whole message; and after `timeout` a round goes
+    on without them. Who stays away is not waited for again and again: see `Attendance`.
+
+    With `all_needed` nobody is asked twice, and whatever is missing is an error: of simulated blocks each is needed.
+    """
+
+    timeout: float = 600.0
+    again: float = 5.0
+    poll: float = 0.1
+    all_needed: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        _validate.positive(timeout=self.timeout, again=self.again, poll=self.poll)
+
+
+def ask(
+    transport: Transport,
+    frames: Mapping[int, bytes],
+    *,
+    longest: int,
+    read: Callable[[int, bytes], T],
+    patience: Patience,
+    attendance: Attendance | None = None,
+) -> dict[int, T]:
+    """The first answer of each node to its frame, as `read` understands it.
+
+    Guarantee: a node counts once, whatever is sent twice; what `read` refuses (`DataError`) is as if it had not come;
+    an answer that comes after this returned is dropped.
+
+    Edge cases: a node that does not answer in time is not in the result; where all are needed, it is a `DataError`.
+    """
+    clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
+    begin, again, attendance = clock.now(), 0.0, attendance or Attendance()
+    asked = attendance.begin(frames, now=begin, timeout=patience.timeout)
+    while True:
+        silent = {node: frame for node, frame in frames.items() if node in asked and node not in found}
+        elapsed = clock.now() - begin
+        if not silent or elapsed >= patience.timeout:
+            break
+        if attendance.enough(silent, elapsed=elapsed, least=patience.again):
+            break
+        if elapsed >= again:
+            owners |= _pushed(transport, silent, patience.timeout - elapsed)
+            again = math.inf if patience.all_needed else elapsed + max(patience.again, elapsed)
+        wanted = [number for number, node in owners.items() if node in silent]
+        for number, answer in transport.pull([*wanted, *attendance.late], longest):
+            node = owners.get(number)
+            attendance.hear(number)
+            if node is None or node in found:
+                continue
+            try:
+                found[node] = read(node, answer)
+            except DataError:
+                if patience.all_needed:
+                    raise
+        if len(found) < len(asked):
+            clock.wait(patience.poll)
+    attendance.end(owners, found)
+    if silent and patience.all_needed:
+        raise DataError(f"{len(silent)} of {len(frames)} nodes did not answer within {patience.timeout:g} s")
+    return found
+
+
+def _pushed(transport: Transport, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
+    """Which node is asked by which message; who is asked the same is asked at once."""
+    nodes: dict[bytes, list[int]] = {}
+    for node, frame in frames.items():
+        nodes.setdefault(frame, []).append(node)
+    owners: dict[str, int] = {}
+    for frame, asked in nodes.items():
+        owners |= transport.push(asked, frame, seconds)
+    return owners

@@ -1,0 +1,492 @@
+"""A party's part of a round: the contributions of its clients, or its records, clipped, in whole steps, and paid."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from incrowd._random import Randomness
+from incrowd.algorithms.counts import Counter
+from incrowd.algorithms.rehearsal import rehearse
+from incrowd.algorithms.silos import Silo
+from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.learning import ClientTensors, CohortEngine
+from incrowd.learning.arithmetic import with_threads
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.engine import EngineTrainer
+from incrowd.learning.mean_query import VectorTrainer
+from incrowd.learning.scoring import Scorer
+from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, SentWeights, sealed_answer
+from incrowd.parties.guard import LedgerOwner
+from incrowd.parties.offer import LAST, Offer
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    MedianClip,
+    PerLayerClip,
+    QuantileClip,
+    ScalingClip,
+    clip_rows,
+    part_norms,
+)
+from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole, largest_norm
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
+from incrowd.privacy.plan.sampling import Cyclic
+from incrowd.privacy.records import RecordRun
+from incrowd.runs.outbox import Checkpoints, DurableSilo
+
+if TYPE_CHECKING:
+    from incrowd.parties.participant import Participant
+
+MOST_BATCH = 2**16
+"""More records at once than these would take a silo's memory for nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTask:
+    """A round of an offer as nodes see it: its clip, and the step and the length of what they send."""
+
+    offer: Offer
+    round: int
+    clip: Clip
+
+    @classmethod
+    def of(cls, offer: Offer, request: Request) -> "RoundTask":
+        """What is asked. Edge cases: a clip that is not the plan's is refused: nobody has priced it."""
+        clip, told = offer.plan.config.clip, request.clip
+        form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
+        if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
+            clip = replace(clip, clip_norm=told.get("clip_norm", math.nan))
+            form["clip_norm"] = clip.clip_norm
+        if told != form:
+            raise ConfigError(field="clip", value=told.get("kind"), remedy=f"the plan's is {clip}")
+        return cls.stated(offer, request.place.round, clip)
+
+    @classmethod
+    def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
+        """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
+        offer.plan.round(number)
+        if offer.plan.noise_by == "parties":
+            remedy = 'parties over a network do not mask what they send yet: use "server" or "party"'
+            raise ConfigError(field="noise_by", value="parties", remedy=remedy)
+        if clip is None or isinstance(clip, MedianClip):
+            remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
+            raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
+        return cls(offer=offer, round=number, clip=clip)
+
+    @property
+    def plan(self) -> Plan:
+        """The one plan of all parties."""
+        return self.offer.plan
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """The noise that each client adds for itself, where noise is local."""
+        return self.plan.party_noise(self.round, self.clip)
+
+    @property
+    def training(self) -> RecordTraining | None:
+        """The step over records; None where clients contribute."""
+        return self.plan.training(self.offer.size) if self.plan.unit == "record" else None
+
+    @property
+    def members(self) -> int:
+        """The public number of clients or records."""
+        return self.plan.config.members
+
+    @property
+    def step(self) -> float:
+        """The step of the grid of a part: public, so it is not sent along."""
+        if self.noise is not None:
+            return self.noise.step(self.offer.size, contributions_bound=1)
+        if self.training is not None:
+            return self.training.grid_step(self.offer.size)
+        if isinstance(self.clip, ScalingClip) and self.plan.noise_by == "server":
+            return grid.coarse_step(self.clip.clip_norm)
+        return grid.contribution_step(self.clip.clip_norm, contributions_bound=self.members)
+
+    def expected(self, place: Place, *, contributions: int) -> Expected:
+        """The largest right answer to a request for so many contributions."""
+        bound = self.clip.clip_norm if self.training is None else self.training.sensitivity
+        if self.noise is not None:  # noise of d numbers is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times
+            bound *= 2 + 1.01 * self.noise.noise_multiplier * (math.sqrt(self.offer.size) + grid.REACH)
+        largest = largest_norm(bound, contributions_bound=contributions) / self.step
+        return Expected(place=place, size=self.offer.size, contributions=contributions, largest=largest)
+
+
+def part(
+    task: RoundTask,
+    request: Request,
+    *,
+    place: Place,
+    engine: CohortEngine,
+    randomness: Randomness,
+    receipt: Receipt | None,
+) -> PartyAnswer:
+    """Train the clients of a request, or have them score its weights, and add up what they contribute; a receipt pays
+    for noise that is local.
+
+    Guarantee: bit for bit what the engine adds up on one machine for the same clients, weights and randomness.
+
+    Edge cases: local noise without a receipt is refused.
+    """
+    clip, noise = task.clip, task.noise
+    total = ClippedSum(task.offer.size, clip, contributions_bound=task.members)
+    cohort = trainer_of(task.offer, engine, request.weights, randomness=randomness).cohort(
+        request.clients, round=task.round
+    )
+    if noise is None and isinstance(clip, ScalingClip) and task.plan.noise_by == "server":
+        total.add_summed(clip, cohort)
+    else:
+        for chunk in cohort.chunks():
+            for row, client in zip(chunk.rows(), chunk.clients, strict=True):
+                if noise is None:
+                    total.add(row[None])
+                else:
+                    hidden = partial(_hidden, noise, receipt=_paid(receipt), at=(task.round, client))
+                    total.add_noised(clip, row, hidden)
+    seen = total.observed
+    return PartyAnswer(place=place, steps=total.close().on(task.step), unclipped=seen.unclipped, dropped=seen.dropped)
+
+
+def trainer_of(
+    offer: Offer, engine: CohortEngine, weights: SentWeights, *, randomness: Randomness
+) -> EngineTrainer | VectorTrainer:
+    """What the clients of an engine do for an offer: train from these weights, or score them.
+
+    Edge cases: what is measured does not fit their labels: `ConfigError`.
+    """
+    if offer.scoring is None:
+        return EngineTrainer(engine, weights, randomness=randomness)
+    return Scorer(model=engine.model, data=engine.data, scoring=offer.scoring, loss=engine.loss).trainer(weights)
+
+
+def _paid(receipt: Receipt | None) -> Receipt:
+    if receipt is None:
+        raise ConfigError(
+            field="receipt", value=None, remedy="noise that is local has to be paid for: charge the round"
+        )
+    return receipt
+
+
+def _hidden(noise: GaussianNoise, contribution: Whole, *, receipt: Receipt, at: tuple[int, int]) -> Whole:
+    return noise.add(contribution, receipt=receipt, at=("noise", *at), contributions_bound=1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnRecords:
+    """The records of a silo for an offer: an engine on them, and their counter where a plan asks for a report.
+
+    `stated` is the public number of records, and `classes` that of their labels. The owner states both once, and an
+    offer has to be for them: a server could otherwise ask until it knows how many records there are, or whether there
+    is one of the last class.
+    """
+
+    engine: BatchedRecords = field(repr=False)
+    stated: int
+    classes: int | None
+    counter: Counter | None = field(repr=False, default=None)
+    threads: int = 1
+    physical_batch: int = 256
+
+
+class Contributor:
+    """The work of a party for one offer: its training on its own data, and its payment for each round."""
+
+    def __init__(self, party: "Participant", offer: Offer, plan: Plan, own: CohortEngine | OwnRecords) -> None:
+        self.party = party
+        self.offer = offer
+        self.plan = plan
+        self.own = own
+        self.place = offer.parties.index(party.identity.name)
+        what = "training" if offer.scoring is None else "evaluation"
+        self.owner = LedgerOwner(plan=offer.fingerprint, guard=party.guard, what=what)
+        self.check_own()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The party's own ledger, begun where there is none."""
+        return self.party.guard.ledger(self.plan.relation)
+
+    def check_own(self) -> None:
+        """Refuse an offer for another kind of data than the party has."""
+
+    def check(self) -> None:
+        """Refuse an offer that could be paid for and not be done, before there is a ledger."""
+        raise NotImplementedError
+
+    def check_room(self) -> None:
+        """Refuse a plan that the ledger has no room for; nothing is reserved."""
+        self.ledger.check_room(self.plan.runs)
+
+    def reserve(self) -> None:
+        """Keep room on the ledger for the whole plan."""
+        self.ledger.reserve(self.plan.runs, label=self.offer.fingerprint)
+
+    def check_question(self, request: Request) -> None:
+        """Refuse a question that is not of the plan."""
+        raise NotImplementedError
+
+    def admit(self, request: Request) -> None:
+        """Refuse a new question that may not be paid for, before it is remembered."""
+
+    def answer(self, request: Request) -> bytes:
+        """Pay for the round, and compute the answer."""
+        raise NotImplementedError
+
+
+class ClientPart(Contributor):
+    """A party that is protected as a whole, by the server's noise or its own."""
+
+    own: CohortEngine
+
+    def check(self) -> None:
+        """See `Contributor.check`."""
+        offer, engine, clip = self.offer, self.own, self.plan.config.clip
+        size, parts = engine.size, engine.parts
+        if size != offer.weights:
+            raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
+        if isinstance(clip, PerLayerClip) and clip.parts != parts:
+            raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
+        try:
+            task = RoundTask.stated(offer, 0, clip)
+            clip_rows(task.clip, np.zeros((1, offer.size)))
+            if isinstance(task.clip, ScalingClip):
+                part_norms(np.zeros((1, offer.size)), task.clip.parts)
+            task.expected(Place(plan=offer.fingerprint, round=0, party=""), contributions=1)
+            engine.rehearse(np.zeros(size, np.float32))
+            trainer_of(offer, engine, np.zeros(size, np.float32), randomness=self.party.randomness)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
+
+    def check_question(self, request: Request) -> None:
+        """See `Contributor.check_question`."""
+        sampler = self._task(request).plan.round(request.place.round).sampler
+        if isinstance(sampler, Cyclic) and not sampler.has_turn(self.place, round=request.place.round):
+            raise SpecificationRefused(f"round {request.place.round} is another party's turn in this plan")
+
+    def admit(self, request: Request) -> None:
+        """Refuse a round that costs more than the day has, or that the ledger has paid for and the memory has lost."""
+        number, guard = request.place.round, self.party.guard
+        charged = self.ledger.reservation(self.offer.fingerprint).charged
+        if number >= charged:
+            rounds = [(self.plan.round(each).event, 1) for each in range(charged, number + 1)]
+            guard.daily(self.ledger).check(rounds)
+        elif guard.memory.question(self.offer.fingerprint, number) is None:
+            raise SpecificationRefused(
+                f"round {number} was paid for, and what was asked in it is not known: the party's memory is lost, or "
+                "an old copy"
+            )
+
+    def answer(self, request: Request) -> bytes:
+        """See `Contributor.answer`."""
+        task = self._task(request)
+        found = self.computed(task, request, self._charge(task))
+        return found.to_bytes(self.party.identity.key)
+
+    def computed(self, task: RoundTask, request: Request, receipt: Receipt | None) -> PartyAnswer:
+        """The part of this party, with its own noise where that is local and the receipt pays for it."""
+        found = part(
+            task,
+            replace(request, clients=(self.place,)),
+            place=replace(request.place, party=self.party.identity.name),
+            engine=self.own,
+            randomness=self.party.randomness,
+            receipt=receipt,
+        )
+        # A plan pays for the bit of an adaptive clip, and for no other count.
+        return replace(found, unclipped=found.unclipped if isinstance(task.clip, QuantileClip) else 0, dropped=0)
+
+    def _task(self, request: Request) -> RoundTask:
+        try:
+            return RoundTask.of(self.offer, request)
+        except ConfigError as error:
+            raise SpecificationRefused(f"a round that the plan does not know: {error}") from error
+
+    def _charge(self, task: RoundTask) -> Receipt | None:
+        """Pay for all rounds up to this one; the receipt of its own, where the party has noise to add."""
+        ledger, label, randomness = self.ledger, self.offer.fingerprint, self.party.randomness
+        charged = ledger.reservation(label).charged
+        lost = task.round < charged  # in another life of this process, which ended before there was an answer
+        if lost and task.noise is None:
+            return None
+        if lost and not randomness.simulated:
+            raise SpecificationRefused(f"round {task.round} was paid for and lost: noise is not drawn twice for it")
+        receipt = None
+        for number in range(min(charged, task.round), task.round + 1):
+            said = self.plan.round(number)
+            own = number == task.round and task.noise is not None
+            receipt = ledger.charge(
+                said.event,
+                pays_for=((task.noise, 1),) if own and task.noise is not None else (),
+                randomness=randomness,
+                key=f"{label}: round {number}",
+                reservation=label,
+                note={
+                    "round": number,
+                    "noise_multiplier": said.noise_multiplier,
+                    **self.owner.note(ledger, self.plan, number),
+                },
+            )
+        return receipt
+
+
+class RecordPart(ClientPart):
+    """A silo that sends the clipped sums of batches of its records to a server, which adds the noise."""
+
+    own: OwnRecords  # type: ignore[assignment]  # which trains otherwise, and is asked and pays alike
+
+    def check_own(self) -> None:
+        """See `Contributor.check_own`."""
+        check_records(self.offer, self.own, stated=self.offer.records[self.place] if self.offer.records else 0)
+
+    def check(self) -> None:
+        """See `Contributor.check`."""
+        try:
+            training = replace(self.plan.training(self.offer.size), physical_batch=self.own.physical_batch)
+            RoundTask.stated(self.offer, 0, self.plan.config.clip)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
+        with with_threads(self.own.threads):
+            rehearse(self.party.identity.name, training, self.own.engine, None, np.zeros(self.offer.size))
+
+    def computed(self, task: RoundTask, request: Request, receipt: Receipt | None) -> PartyAnswer:
+        """The clipped sum of a fresh batch, in whole steps."""
+        place = replace(request.place, party=self.party.identity.name)
+        return PartyAnswer(place=place, steps=self.summed(request).steps, unclipped=0, dropped=0)
+
+    def summed(self, request: Request) -> Whole:
+        """The clipped sum of the round's batch, against the gradient."""
+        training = self.plan.training(self.offer.size)
+        batches = self.party.randomness.stream("batches", request.place.round, self.place)
+        with with_threads(self.own.threads):
+            gradients = self.own.engine.clipped_sum(
+                request.weights, replace(training, physical_batch=self.own.physical_batch), batches=batches
+            )
+        return training.whole(-gradients.numpy())
+
+
+class SiloPart(Contributor):
+    """A silo that noises its own steps: all that leaves is noised already, and paid for.
+
+    Edge cases: killed between charging and keeping an answer, the round is lost, and the answer to it says so; under
+    seeded randomness it is repeated. A round that the plan's budget, the ledger, or the day has no room for is answered
+    as one without the silo, and noted. After the last question there are no more rounds.
+    """
+
+    own: OwnRecords
+
+    def __init__(self, party: "Participant", offer: Offer, plan: Plan, own: CohortEngine | OwnRecords) -> None:
+        super().__init__(party, offer, plan, own)
+        self._durable: DurableSilo | None = None
+
+    @property
+    def durable(self) -> DurableSilo:
+        """The silo on its ledger."""
+        if self._durable is None:
+            name, own, label = self.party.identity.name, self.own, self.offer.fingerprint
+            run = RecordRun(
+                self.plan,
+                ledger=self.ledger,
+                randomness=self.party.randomness,
+                label=label,
+                place=self.place,
+                owner=self.owner,
+            )
+            silo = Silo(
+                name,
+                run,
+                engine=own.engine,
+                counter=own.counter,
+                threads=own.threads,
+                physical_batch=own.physical_batch,
+            )
+            # The last answer alone: the others are in the memory, and this is for a crash before the last is there.
+            sent = Checkpoints(self.party.folder / "offers" / label[:32] / "sent", keep=1)
+            self._durable = DurableSilo(silo, sent)
+        return self._durable
+
+    def check_own(self) -> None:
+        """See `Contributor.check_own`."""
+        check_records(self.offer, self.own, stated=self.plan.config.members)
+
+    def check(self) -> None:
+        """See `Contributor.check`."""
+        offer, plan, own = self.offer, self.plan, self.own
+        plan.check_held(own.engine.held, silo=self.party.identity.name)
+        try:
+            training = replace(plan.training(offer.size), physical_batch=own.physical_batch)
+            plan.check_report(offer.cells)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose rounds, or report, cannot be made: {error}") from error
+        counter = None if plan.config.report_std is None else own.counter
+        with with_threads(own.threads):
+            rehearse(self.party.identity.name, training, own.engine, counter, np.zeros(offer.size))
+
+    def check_room(self) -> None:
+        """See `Contributor.check_room`."""
+        self.durable.silo.run.check_room()
+
+    def reserve(self) -> None:
+        """See `Contributor.reserve`."""
+        self.durable.silo.run.reserve()
+
+    def check_question(self, request: Request) -> None:
+        """See `Contributor.check_question`."""
+        number, last = request.place.round, self.offer.rounds
+        if number > last or request.clip != (LAST if number == last else {}):
+            raise SpecificationRefused("a round that the plan does not know")
+
+    def answer(self, request: Request) -> bytes:
+        """See `Contributor.answer`; to the last question, the claim and the report."""
+        weights, number = request.weights.astype(np.float64), request.place.round
+        place = replace(request.place, party=self.party.identity.name)
+        if not request.clip:
+            answer = self.durable.answer(number, weights)
+            if answer.absence is not None:
+                self.party.guard.note(f"no part in round {number}: {answer.absence}", place.plan, number)
+            return sealed_answer(answer, place, key=self.party.identity.key)
+        table, silo = None, self.durable.silo
+        if self.plan.config.report_std is not None and self.offer.classes is not None:
+            table = self.durable.report(weights, classes=self.offer.classes)
+        body = b"" if table is None else table.astype("<f8").tobytes()
+        silo.run.give_back()
+        return self.party.sealed("statement", place, {"statement": silo.statement().to_json()}, body)
+
+
+CONTRIBUTORS: Mapping[tuple[Unit, NoiseBy], type[Contributor]] = {
+    ("client", "server"): ClientPart,
+    ("client", "party"): ClientPart,
+    ("record", "server"): RecordPart,
+    ("record", "party"): SiloPart,
+}
+"""The work of a party, by the unit of protection and the actor that adds noise."""
+
+
+def check_records(offer: Offer, own: OwnRecords, *, stated: int) -> None:
+    """Refuse an offer for other records than a silo states, by what is stated alone."""
+    if own.engine.size != offer.size:
+        raise SpecificationRefused(
+            f"the offer has {offer.size} weights, and the model that it describes {own.engine.size}"
+        )
+    if stated != own.stated:
+        raise SpecificationRefused(f"a plan for {stated} records, and this silo states {own.stated}")
+    if offer.classes != own.classes:
+        raise SpecificationRefused(f"labels of {offer.classes} classes, and this silo states {own.classes}")
+    if own.physical_batch > MOST_BATCH:
+        raise SpecificationRefused(f"{own.physical_batch} records at once are more than {MOST_BATCH}")
+
+
+def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:
+    """The examples of one client as those of client `number` of so many, of whom nobody else is here."""
+    if own.present != 1 or not 0 <= number < clients:
+        raise ConfigError(field="number", value=number, remedy=f"give the examples of one client, one of {clients}")
+    offsets = np.where(np.arange(clients + 1) <= number, own.offsets[0], own.offsets[1])
+    return replace(own, offsets=offsets, declared=None)

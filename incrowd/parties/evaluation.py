@@ -1,0 +1,137 @@
+"""A model scored on parties' own examples: an offer of one round, whose contributions are scores."""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import replace
+
+from numpy.typing import ArrayLike
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.parties.asking import Patience, ask
+from incrowd.parties.contribution import RoundTask
+from incrowd.parties.frames import AskedBefore, read_acceptance
+from incrowd.parties.keys import question_key
+from incrowd.parties.network import Deal, Network, Node, by_party
+from incrowd.parties.offer import Offer
+from incrowd.parties.offer import offer_of as offer_to_train
+from incrowd.parties.server import LONGEST_REPLY, PartyServer, PartyTransport, enrolments
+from incrowd.privacy.plan.plan import Plan
+from incrowd.runs.data_config import Parties
+from incrowd.runs.evaluation import Evaluation, EvaluationConfig
+from incrowd.runs.folder import Summary
+from incrowd.runs.run import Run
+from incrowd.runs.work import ClientWork
+
+
+def evaluate(
+    run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None, least: int = 1
+) -> Summary:
+    """Measure a finished run's model on the examples of the parties that trained it, over the network that did.
+
+    The parties are offered the evaluation and charge it to their own ledgers, each once, as a round; the server charges
+    its own. Those that refuse, or do not accept in time, are not asked, and count as one half.
+
+    Guarantee: the figures are those of `Run.evaluate` where all examples are on one machine, to the last bit under the
+    same seeds. Cut off and begun again in the same words, it is the same offer and the same question, for which parties
+    pay nothing more, as long as the server had not charged it.
+
+    Edge cases: as `Evaluation`; blocks of simulated clients, whose examples are on this machine, are a `ConfigError`;
+    fewer parties than `least` that accept are a `DataError`, and nothing is asked or charged.
+    """
+    with Evaluation.begin(run.folder, run.work, wanted, weights=weights) as evaluation:
+        offer = offer_of(evaluation, network.offer)
+        asked = replace(network, offer=offer, history=AskedBefore(plan=offer.fingerprint))  # of one round: none before
+        nodes = accepted(asked)
+        if len(nodes) < least:
+            raise DataError(
+                f"{len(nodes)} of {len(asked.offer.parties)} parties have accepted the evaluation, and {least} are "
+                "needed: see to them, or evaluate with fewer (--least); nothing was asked or charged"
+            )
+        return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
+
+
+def evaluate_over(server: PartyServer, link: PartyTransport, run: Run, wanted: EvaluationConfig) -> Summary:
+    """The same for a server's own run, when all its parties are connected, or at least `server.least` of them.
+
+    Edge cases: not enough are there in time: `DataError`; data that are not with parties: `ConfigError`, for
+    `Run.evaluate` is for them.
+    """
+    offer, there = offer_to_train(check_trained(run)), link.nodes
+    least = server.least or len(offer.parties)
+    _wait(link, server.patience, least=least)
+    keys = {each.name: each.verifier() for each in enrolments(_parties(run))}
+    nodes = {
+        place: Node(id=there[name], party=name, key=keys[name])
+        for place, name in enumerate(offer.parties)
+        if name in there and name in keys and name in link.present()
+    }
+    network = Network(
+        transport=link, offer=offer, deal=by_party(nodes), key=question_key(server.keys), patience=server.patience
+    )
+    return evaluate(run, wanted, network, least=least)
+
+
+def _wait(link: PartyTransport, patience: Patience, *, least: int) -> None:
+    """Wait until so many parties are there, or have had their time."""
+    begin = patience.clock.now()
+    while len(link.present()) < least and patience.clock.now() - begin < patience.timeout:
+        patience.clock.wait(patience.poll)
+
+
+def _parties(run: Run) -> Parties:
+    if isinstance(run.config.data, Parties):
+        return run.config.data
+    remedy = "the data are here: leave the server's keys out, and it is measured here"
+    raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
+
+
+def check_trained(run: Run) -> ClientWork:
+    """The work of a run whose parties can be asked to score its model."""
+    _parties(run)
+    if isinstance(run.work, ClientWork):
+        return run.work
+    remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
+    raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+
+
+def _among(nodes: Collection[Node], deal: Deal) -> Deal:
+    """A deal to some nodes alone."""
+    return lambda clients: {node: its for node, its in deal(clients).items() if node in nodes}
+
+
+def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
+    """What the parties of an offer are offered: the same model and columns, to be scored.
+
+    Two evaluations of a run are two offers, which parties charge one by one.
+    """
+    plan, scoring = evaluation.private.plan, evaluation.scoring
+    assert isinstance(plan, Plan)  # noqa: S101 - an evaluation plans nothing else
+    measured = {
+        **scoring.to_json(),
+        "weights": evaluation.weights.size,
+        "of": hashlib.sha256(evaluation.weights.astype("<f4").tobytes()).hexdigest(),
+        "name": evaluation.label,
+    }
+    # A published model has no class shares after its weights.
+    settings = {**trained.settings, "evaluate": measured}
+    offer = Offer.of_plan(plan, size=scoring.size, columns=trained.columns, settings=settings, parties=trained.parties)
+    RoundTask.stated(offer, 0, plan.config.clip)
+    return offer
+
+
+def accepted(network: Network) -> set[Node]:
+    """Offer what a network asks for to all parties; those that accept in time."""
+    offer = network.offer
+    nodes = {node.id: node for node in network.deal(range(offer.plan.round(0).sampler.clients))}
+    if any(node.block for node in nodes.values()):
+        remedy = "their examples are on this machine: evaluate here (incrowd evaluate)"
+        raise ConfigError(field="network", value="blocks of simulated clients", remedy=remedy)
+    frame = offer.to_bytes(network.key)
+
+    def read(number: int, answer: bytes) -> str:
+        party, key = nodes[number].party, nodes[number].key
+        return read_acceptance(answer, question=frame, plan=offer.fingerprint, party=party, key=key)
+
+    frames = dict.fromkeys(nodes, frame)
+    found = ask(network.transport, frames, longest=LONGEST_REPLY, read=read, patience=network.patience)
+    return {nodes[number] for number, why in found.items() if not why}

@@ -1,0 +1,411 @@
+"""What goes over the network: a frame of a head and a body, signed, and checked before anything of it is decoded.
+
+    "incrowd1" | bytes of the head (4) | bytes of the body (8) | head: canonical JSON | body | Ed25519 signature (64)
+
+The head says the kind, the plan's fingerprint, the round and the party, and the signature is over the kind and the
+SHA-256 of all before it, so that an answer of one round, plan or party cannot pass for that of another. Nothing is
+parsed before the signature is right. What a reader expects is known to it beforehand: sizes, types and lengths are
+compared with that, never taken from the sender.
+"""
+
+import hashlib
+import json
+import math
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from numpy.typing import NDArray
+
+from incrowd import _files
+from incrowd._random import Integers
+from incrowd.algorithms.silos import Absence, Answer
+from incrowd.errors import DataError
+from incrowd.privacy.ledger.chain import canonical
+
+DIGEST = 32
+"""The bytes of a question's digest, which stand for it in a history; a round that was skipped has zeros."""
+
+ASKED = "asked.bin"
+"""The file in a run's folder."""
+
+
+class AskedBefore:
+    """The digests of all questions of a plan, each on disk before it is asked.
+
+    The file begins with the plan's fingerprint. Without a file it is kept for as long as the process lasts.
+
+    Guarantee: `before(n)` is the same in every life of the server, unless its folder is exchanged for another copy.
+
+    Edge cases: another question in a round that was asked for, and a file of another plan, are a `DataError`: parties
+    would refuse what comes of it. What was cut off in the middle of a digest was never asked.
+    """
+
+    def __init__(self, path: Path | None = None, *, plan: str = "") -> None:
+        self._plan = bytes.fromhex(plan)
+        self._path = path
+        content = path.read_bytes() if path is not None and path.exists() else self._plan
+        if content[:DIGEST] != self._plan:
+            raise DataError(f"{path} is the history of another plan: put back the folder's own")
+        self._asked = bytearray(content[DIGEST : len(content) // DIGEST * DIGEST])
+
+    def before(self, number: int) -> bytes:
+        """What was asked before a round."""
+        return bytes(self._asked[: DIGEST * number].ljust(DIGEST * number, b"\0"))
+
+    def add(self, number: int, digest: str) -> None:
+        """Remember what is about to be asked in a round."""
+        place, new = slice(DIGEST * number, DIGEST * (number + 1)), bytes.fromhex(digest)
+        known = bytes(self._asked[place])
+        if known == new:
+            return
+        if any(known) or len(self._asked) > place.stop:
+            raise DataError(
+                f"round {number} was asked for otherwise, or passed over, before: "
+                "the run's folder is not whole, or an old copy"
+            )
+        self._asked[:] = self.before(number) + new
+        if self._path is not None:
+            self._write(self._path, DIGEST * number)
+
+    def _write(self, path: Path, known: int) -> None:
+        if not path.exists():
+            _files.write(path, self._plan)
+        with path.open("r+b") as file:
+            written = min(known, path.stat().st_size // DIGEST * DIGEST - DIGEST)
+            file.seek(DIGEST + written)
+            file.write(self._asked[written:])
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def chained(history: bytes) -> str:
+    """What stands for a history as a whole."""
+    return hashlib.sha256(history).hexdigest()
+
+
+SentWeights = NDArray[np.float32]
+
+_MAGIC = b"incrowd1"
+_LENGTHS = struct.Struct("<8sIQ")
+_SIGNATURE = 64
+_MOST_HEAD = {
+    "request": 2**22,  # it lists the clients of a block
+    "offer": 2**22,  # it lists the parties
+    "trial": 2**22,  # an offer that is tried out and not taken up
+    "acceptance": 2**12,
+    "refusal": 2**13,
+    "answer": 2**12,
+    "silo": 2**12,
+    "statement": 2**16,
+}
+_ABSENCES: Mapping[str, Absence | None] = {
+    "": None,
+    "budget spent": "budget spent",
+    "round lost": "round lost",
+    "daily limit": "daily limit",
+}
+_LONGEST_NAME = 128  # of a plan or a party: it is remembered
+_MOST_HISTORY = DIGEST * 100_000
+_MOST_WORDS = 1000
+_TYPES = {"int16": 2, "int32": 4, "int64": 8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a frame belongs to: a plan by its fingerprint, one of its rounds, and the party that is asked or answers."""
+
+    plan: str
+    round: int
+    party: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What a server asks in a round: to train from these weights, and to clip like this.
+
+    All real parties are asked the same, each for itself; a block of simulated clients is told which of them to train.
+    `history` is what the server asked in all rounds before (see `incrowd.parties.frames`), or empty.
+    """
+
+    place: Place
+    weights: SentWeights = field(repr=False)
+    clip: dict[str, Any]
+    clients: tuple[int, ...] = field(repr=False, default=())
+    history: bytes = field(repr=False, default=b"")
+
+    @property
+    def digest(self) -> str:
+        """What tells this question from others of the round: who is asked does not count, a server asks all alike."""
+        head = canonical({"plan": self.place.plan, "round": self.place.round, "clip": self.clip})
+        return hashlib.sha256(head.encode() + b"\0" + self.weights.tobytes()).hexdigest()
+
+    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
+        """The frame, signed by the server."""
+        head = {"clip": self.clip, "clients": list(self.clients), "size": self.weights.size}
+        return sealed("request", self.place, head, self.weights.astype("<f4").tobytes() + self.history, key=key)
+
+    @classmethod
+    def read(cls, data: object, *, key: Ed25519PublicKey, most: int) -> "Request":
+        """What a frame asks, of at most so many weights.
+
+        Edge cases: what the server has not signed, is not whole, or holds weights that are not finite: `DataError`.
+        """
+        place, head, body = unsealed(data, kind="request", key=key, most=4 * most + _MOST_HISTORY)
+        clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
+        if not _is_natural(size) or size > most or len(body) - 4 * size not in (0, DIGEST * place.round):
+            raise DataError("a request whose weights are not as many as it says: have it sent again")
+        if not isinstance(clip, dict) or not isinstance(clients, list) or not all(map(_is_natural, clients)):
+            raise DataError("a request that does not say who is to train, and how it is clipped")
+        weights = np.frombuffer(body[: 4 * size], "<f4").astype(np.float32)
+        if not np.isfinite(weights).all():
+            raise DataError("a request with weights that are not finite")
+        return cls(place=place, weights=weights, clip=clip, clients=tuple(clients), history=bytes(body[4 * size :]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the server knows of an answer before it comes: whose it is, its size, and how long it can be at most.
+
+    `largest` is the largest L2 norm, in steps of the public grid.
+    """
+
+    place: Place
+    size: int
+    contributions: int
+    largest: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartyAnswer:
+    """A party's part of a round's sum, in whole steps of the public grid; how many contributions were not clipped, and
+    how many were dropped because they were not finite, is what an adaptive clip and a simulation look at.
+    """
+
+    place: Place
+    steps: Integers = field(repr=False)
+    unclipped: int = field(repr=False)
+    dropped: int = field(repr=False)
+
+    def to_bytes(self, key: Ed25519PrivateKey, *, compress: bool = True) -> bytes:
+        """The frame, signed by the party, in the smallest type that holds the steps.
+
+        Guarantee: what is packed is filled up to 2, 4 or 8 bytes a number, so that its length tells those on the way
+        next to nothing.
+        """
+        name = _smallest(self.steps)
+        body = self.steps.astype(f"<i{_TYPES[name]}").tobytes()
+        if compress:
+            body = zlib.compress(body, 6)
+        head = {
+            "size": self.steps.size,
+            "type": name,
+            "packing": "zlib" if compress else "none",
+            "length": f"{len(body):015}",
+            "unclipped": self.unclipped,
+            "dropped": self.dropped,
+        }
+        filled = next(room for wide in (2, 4, 8) if len(body) <= (room := _room(self.steps.size, wide)))
+        return sealed("answer", self.place, head, body.ljust(filled, b"\0"), key=key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signed:
+    """An answer that is the party's own and of this round, and has not been looked into."""
+
+    head: dict[str, Any]
+    body: memoryview = field(repr=False)
+
+
+def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> Signed:
+    """A frame that this party signed for this round of this plan.
+
+    Edge cases: everything else is a `DataError`: too long, cut off, of another party, round or plan.
+    """
+    place, head, body = unsealed(data, kind="answer", key=key, most=_room(expected.size, 8))
+    if place != expected.place:
+        raise DataError("an answer of another plan, round or party than was asked")
+    return Signed(head=head, body=body)
+
+
+def longest_answer(size: int) -> int:
+    """How many bytes an answer over so many numbers has at most."""
+    return _LENGTHS.size + _MOST_HEAD["answer"] + _room(size, 8) + _SIGNATURE
+
+
+def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
+    """What an answer says, as far as it can be right.
+
+    Guarantee: what comes back has the expected size, and its norm is at most the largest that was expected. A head that
+    claims anything else costs nothing: no memory is taken for more than was expected.
+
+    Edge cases: everything else is a `DataError`, and counts as zero.
+    """
+    head, size = signed.head, expected.size
+    if head.get("size") != size or str(head.get("type")) not in _TYPES or head.get("packing") not in ("zlib", "none"):
+        raise DataError("an answer of another size or type than was asked for")
+    unclipped, dropped = head.get("unclipped"), head.get("dropped")
+    if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
+        raise DataError("an answer that counts more contributions than were asked for")
+    wide = _TYPES[head["type"]]
+    body = _whole(signed)
+    raw = _unpacked(body, most=size * wide) if head["packing"] == "zlib" else body
+    if len(raw) != size * wide:
+        raise DataError("an answer that is shorter or longer than it says")
+    steps = np.frombuffer(raw, f"<i{wide}").astype(np.int64)
+    floats = steps.astype(np.float64)
+    if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
+        raise DataError("an answer longer than contributions that were clipped can be")
+    return PartyAnswer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
+
+
+def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: Ed25519PrivateKey) -> bytes:
+    """A frame."""
+    whole = {**head, "kind": kind, "plan": place.plan, "round": place.round, "party": place.party}
+    text = canonical(whole).encode()
+    front = _LENGTHS.pack(_MAGIC, len(text), len(body)) + text + body
+    return front + key.sign(_statement(kind, front))
+
+
+def refusal(why: str, *, question: bytes, party: str, key: Ed25519PrivateKey) -> bytes:
+    """A frame in which a party says why it does not do what this question asks."""
+    head = {"why": why[:_MOST_WORDS], "question": hashlib.sha256(question).hexdigest()}
+    return sealed("refusal", Place(plan="", round=0, party=party), head, b"", key=key)
+
+
+def read_refusal(data: object, *, question: bytes, key: Ed25519PublicKey) -> str | None:
+    """Why a party does not do what this question asks; None where the frame is no refusal of its own, or of another
+    question: one that was recorded says nothing later.
+    """
+    try:
+        _, head, _ = unsealed(data, kind="refusal", key=key, most=0)
+    except DataError:
+        return None
+    if head.get("question") != hashlib.sha256(question).hexdigest():
+        return None
+    return "".join(one if one.isprintable() else " " for one in str(head.get("why", "")))[:_MOST_WORDS]
+
+
+def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key: Ed25519PublicKey) -> str:
+    """Nothing where a party accepts this offer of a plan, or the reason why it does not.
+
+    Edge cases: a frame that is neither its acceptance nor its refusal of this offer is a `DataError`.
+    """
+    why = read_refusal(data, question=question, key=key)
+    if why is not None:
+        return why or "it does not say why"
+    place, _, _ = unsealed(data, kind="acceptance", key=key, most=0)
+    if place != Place(plan=plan, round=0, party=party):
+        raise DataError("an acceptance of another offer, or by another party")
+    return ""
+
+
+def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tuple[Place, dict[str, Any], memoryview]:
+    """The place, head and body of a frame of a kind, whose body has at most so many bytes.
+
+    Guarantee: nothing of it is parsed before its length and its signature are right.
+
+    Edge cases: what is not whole, or not signed with the key that belongs to `key`, is a `DataError`.
+    """
+    least, most_head = _LENGTHS.size + _SIGNATURE, _MOST_HEAD[kind]
+    if not isinstance(data, bytes) or not least <= len(data) <= least + most_head + most:
+        raise DataError(f"a message that is no {kind}, or longer than one can be")
+    magic, heads, bodies = _LENGTHS.unpack_from(data)
+    if magic != _MAGIC or heads > most_head or bodies > most or len(data) != least + heads + bodies:
+        raise DataError("a message that is no frame of ours, or shorter or longer than it says")
+    view = memoryview(data)
+    try:
+        key.verify(data[-_SIGNATURE:], _statement(kind, view[:-_SIGNATURE]))
+    except InvalidSignature as error:
+        raise DataError(f"a message that is no {kind} by who it should be from: its signature is wrong") from error
+    body = _LENGTHS.size + heads
+    return *_head(bytes(view[_LENGTHS.size : body]), kind=kind), view[body:-_SIGNATURE]
+
+
+def _head(text: bytes, *, kind: str) -> tuple[Place, dict[str, Any]]:
+    try:
+        head = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError("a message whose head is no JSON") from error
+    if not isinstance(head, dict) or head.get("kind") != kind:
+        raise DataError(f"a message of another kind than {kind}")
+    plan, number, party = head.get("plan"), head.get("round"), head.get("party")
+    if not (_is_name(plan) and _is_natural(number) and _is_name(party)):
+        raise DataError("a message that does not say which plan, round and party it is of")
+    return Place(plan=plan, round=number, party=party), head
+
+
+def _statement(kind: str, front: bytes | memoryview) -> bytes:
+    return f"incrowd {kind} ".encode() + hashlib.sha256(front).digest()
+
+
+def _room(size: int, wide: int) -> int:
+    """The bytes that so many packed numbers of so many bytes may take: zlib adds a little where it saves nothing."""
+    return wide * size + wide * size // 500 + 64
+
+
+def _whole(signed: Signed) -> memoryview:
+    """The body without what it was filled up with."""
+    length = signed.head.get("length")
+    if not isinstance(length, str) or not length.isdecimal() or len(length) > 15 or int(length) > len(signed.body):
+        raise DataError("an answer that is shorter or longer than it says")
+    return signed.body[: int(length)]
+
+
+def _unpacked(body: memoryview, *, most: int) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        raw = unpacker.decompress(body, most + 1)
+    except zlib.error as error:
+        raise DataError("an answer that cannot be unpacked") from error
+    if len(raw) > most or not unpacker.eof or unpacker.unused_data:
+        raise DataError("an answer that is shorter or longer than it says")
+    return raw
+
+
+def _smallest(steps: Integers) -> str:
+    low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
+    return next(name for name, wide in _TYPES.items() if -(2 ** (8 * wide - 1)) <= low and high < 2 ** (8 * wide - 1))
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME
+
+
+def _is_natural(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def sealed_answer(answer: Answer, place: Place, *, key: Ed25519PrivateKey) -> bytes:
+    """A silo's released answer to a round, as a frame that it has signed."""
+    head = {"epsilon": answer.epsilon, "absence": answer.absence or ""}
+    body = b"" if answer.update is None else answer.update.astype("<f8").tobytes()
+    return sealed("silo", place, head, body, key=key)
+
+
+def read_silo(frame: object, *, place: Place, size: int, key: Ed25519PublicKey) -> Answer:
+    """The answer that this silo signed for this round.
+
+    Edge cases: everything else is a `DataError`: an update of another size, figures that are none, infinite numbers.
+    """
+    found, head, body = unsealed(frame, kind="silo", key=key, most=8 * size)
+    absence, epsilon = head.get("absence"), head.get("epsilon")
+    if found != place or not isinstance(absence, str) or absence not in _ABSENCES:
+        raise DataError("an answer of another plan, round or silo than was asked")
+    if len(body) != (0 if absence else 8 * size):
+        raise DataError("an answer of another size than was asked for")
+    update = None if absence else np.frombuffer(body, "<f8").astype(np.float64)
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < 2.0**1000:
+        raise DataError("an answer with numbers that can be none")
+    if update is not None and not np.isfinite(update).all():
+        raise DataError("an answer with numbers that can be none")
+    return Answer(
+        silo=place.party, round=place.round, epsilon=float(epsilon), update=update, absence=_ABSENCES[absence]
+    )

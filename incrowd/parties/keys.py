@@ -1,0 +1,424 @@
+"""Keys and certificates: who the server is to the parties, and who a party is to the server.
+
+A folder of the server holds an authority of its own and the server's certificate; a folder of a party holds the key
+that its connection is known by (P-384, what Flower asks for), a certificate that this key signed itself, and the key
+that signs its answers (Ed25519). Private keys never leave the folder that they were made in: `ca.crt` travels to the
+parties, and `NAME.pub` to the server.
+"""
+
+import base64
+import datetime
+import hashlib
+import ipaddress
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from incrowd import _files
+from incrowd._private import make_ours, read_ours
+from incrowd._validate import count
+from incrowd.errors import ConfigError, DataError
+
+AUTHORITY_KEY, AUTHORITY = "ca.key", "ca.crt"
+SERVER_KEY, SERVER = "server.key", "server.crt"
+NODE_KEY, NODE, ANSWER_KEY = "node.key", "node.crt", "answers.key"
+LOOPBACK = "127.0.0.1"
+
+_PARTY = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_CLOCKS_DIFFER = datetime.timedelta(minutes=10)
+_LONGEST_ENROLMENT = 4096
+_PARTY_SUBJECT = "incrowd party"
+_PARTY_DAYS = 3650
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What a server knows a party by: its name, its two public keys, each a line in OpenSSH form, and the certificate
+    that its connection shows.
+
+    Guarantee: it has a name, two keys that can be used (P-384 and Ed25519), and a certificate of the first.
+
+    Edge cases: another kind of key, another curve, another key's certificate, or a name that is not small letters,
+    digits and hyphens is a `ConfigError`.
+    """
+
+    name: str
+    node_key: bytes
+    answer_key: bytes
+    certificate: bytes
+
+    def __post_init__(self) -> None:
+        check_party(self.name)
+        self.node_pem()
+        self.verifier()
+        self._check_certificate()
+
+    @property
+    def fingerprint(self) -> str:
+        """What the two sides read to each other, over another way than the file came by."""
+        parts = (self.name.encode(), self.node_key, self.answer_key, self.certificate)
+        return "SHA256:" + base64.b64encode(hashlib.sha256(b"\n".join(parts)).digest()).decode().rstrip("=")
+
+    def node_pem(self) -> bytes:
+        """The key of the connection in the form that Flower compares."""
+        key = _public(self.node_key)
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+            raise ConfigError(field="node_key", value=self.node_key, remedy="give a P-384 key in OpenSSH form")
+        return key.public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+
+    def verifier(self) -> ed25519.Ed25519PublicKey:
+        """What checks the signatures of this party's answers."""
+        key = _public(self.answer_key)
+        if not isinstance(key, ed25519.Ed25519PublicKey):
+            raise ConfigError(field="answer_key", value=self.answer_key, remedy="give an Ed25519 key in OpenSSH form")
+        return key
+
+    def shown(self) -> x509.Certificate:
+        """The certificate that its connection shows."""
+        return x509.load_der_x509_certificate(base64.b64decode(self.certificate.partition(b" ")[2], validate=True))
+
+    def text(self) -> str:
+        """The file that travels to the server."""
+        return "".join(f"{line.decode()} {self.name}\n" for line in (self.node_key, self.answer_key, self.certificate))
+
+    def _check_certificate(self) -> None:
+        """A certificate of the party's own key, which that key has signed, and which names nobody."""
+        try:
+            found = self.shown()
+            found.verify_directly_issued_by(found)
+            own = found.public_key() == _public(self.node_key) and found.subject == _name(_PARTY_SUBJECT)
+        except (ValueError, TypeError, InvalidSignature):
+            own = False
+        if not own:
+            remedy = "give the certificate that its node key signed: `incrowd party new` makes it"
+            raise ConfigError(field="certificate", value=self.certificate, remedy=remedy)
+
+
+def read_enrolment(path: Path) -> Enrolment:
+    """The enrolment in a file that a party sent; one that is not such a file is a `DataError` that says so."""
+    content = path.read_bytes()[: _LONGEST_ENROLMENT + 1]
+    lines = content.split(b"\n")
+    words = [line.split(b" ") for line in lines[:3]]
+    names = {word[2] for word in words if len(word) == 3}
+    if len(content) > _LONGEST_ENROLMENT or lines[3:] != [b""] or [len(word) for word in words] != [3, 3, 3]:
+        raise DataError(f"{path} is not an enrolment: it is to have three lines, each a kind, a key and a name")
+    if len(names) != 1:
+        raise DataError(f"{path} is not an enrolment: its lines bear different names")
+    try:
+        return Enrolment(names.pop().decode("ascii", "replace"), *(b" ".join(word[:2]) for word in words))
+    except ConfigError as error:
+        raise DataError(f"{path} is not an enrolment: {error}") from error
+
+
+def check_party(name: str) -> None:
+    """Refuse a party's name that is not small letters, digits and hyphens (`ConfigError`)."""
+    if not _PARTY.fullmatch(name):
+        remedy = "name a party with 1 to 32 small letters, digits and hyphens (no hyphen first or last)"
+        raise ConfigError(field="party", value=name, remedy=remedy)
+
+
+def new_party(folder: Path, name: str) -> Enrolment:
+    """Make a party's two keys, its certificate, and the file `NAME.pub` that it sends to the server.
+
+    Guarantee: private keys are in files that only this user can read, in a folder that only this user can change; a
+    key that is there is never replaced (`ConfigError`).
+    """
+    check_party(name)
+    make_ours(folder)
+    places = (folder / NODE_KEY, folder / ANSWER_KEY, folder / f"{name}.pub")
+    _refuse_to_replace(*places)
+    node, answers = ec.generate_private_key(ec.SECP384R1()), ed25519.Ed25519PrivateKey.generate()
+    shown = _party_certificate(node)
+    line = b"x509 " + base64.b64encode(shown.public_bytes(forms.Encoding.DER))
+    enrolment = Enrolment(name, _openssh_public(node.public_key()), _openssh_public(answers.public_key()), line)
+    _files.write(places[0], _private(node, forms.PrivateFormat.PKCS8))
+    _files.write(places[1], _private(answers, forms.PrivateFormat.OpenSSH))
+    _files.write(folder / NODE, shown.public_bytes(forms.Encoding.PEM))
+    _files.write(places[2], enrolment.text())
+    return enrolment
+
+
+def node_key(folder: Path) -> ec.EllipticCurvePrivateKey:
+    """The key of a party's connection, from its own folder."""
+    key = _load(folder / NODE_KEY)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise DataError(f"{folder / NODE_KEY} holds no P-384 key: make the party's keys anew")
+    return key
+
+
+def answer_key(folder: Path) -> ed25519.Ed25519PrivateKey:
+    """The key that signs a party's answers, from its own folder."""
+    key = _load(folder / ANSWER_KEY)
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise DataError(f"{folder / ANSWER_KEY} holds no Ed25519 key: make the party's keys anew")
+    return key
+
+
+def new_authority(folder: Path, *, days: int = 3650) -> None:
+    """Make an authority that signs one server's certificates: `ca.crt` is what parties are given.
+
+    Guarantee: as of `new_party`. The authority can sign servers only, no other authority.
+    """
+    count(days=days)
+    make_ours(folder)
+    _refuse_to_replace(folder / AUTHORITY_KEY, folder / AUTHORITY)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = _name("incrowd authority")
+    builder = _builder(name, name, key.public_key(), key.public_key(), days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(authority=True), critical=True)
+    _files.write(folder / AUTHORITY_KEY, _private(key, forms.PrivateFormat.PKCS8))
+    _files.write(folder / AUTHORITY, builder.sign(key, hashes.SHA384()).public_bytes(forms.Encoding.PEM))
+
+
+def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 365, renew: bool = False) -> None:
+    """Sign a certificate for a server that parties reach under these names or addresses, and on loopback.
+
+    Guarantee: as of `new_party`. With `renew`, the certificate alone is made again, for the same key.
+
+    Edge cases: no host, or one that is neither a name nor an address, and more days than the authority has left are
+    each a `ConfigError`.
+    """
+    count(days=days)
+    alternatives = [_host(host) for host in dict.fromkeys([*hosts, LOOPBACK, "localhost"])]
+    if not hosts:
+        raise ConfigError(field="hosts", value=hosts, remedy="give the name or address that parties reach it under")
+    authority = x509.load_pem_x509_certificate(read_ours(folder / AUTHORITY))
+    signer = _load(folder / AUTHORITY_KEY)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
+        raise DataError(f"{folder / AUTHORITY_KEY} is not the key of {folder / AUTHORITY}")
+    if days > (left := days_left(folder / AUTHORITY)):
+        raise ConfigError(field="days", value=days, remedy=f"give at most the {left} that the authority has left")
+    key = _server_key(folder, renew=renew)
+    builder = _builder(_name(hosts[0][:64]), authority.subject, key.public_key(), signer.public_key(), days)
+    builder = _leaf(builder, ExtendedKeyUsageOID.SERVER_AUTH)
+    builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    _files.write(folder / SERVER, builder.sign(signer, hashes.SHA384()).public_bytes(forms.Encoding.PEM))
+
+
+def days_left(certificate: Path) -> int:
+    """The whole days until a certificate expires; a negative number where it has."""
+    return (_certificate(certificate).not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days
+
+
+def check_certificate(certificate: Path) -> None:
+    """Refuse a certificate that has expired, or is not valid yet (`ConfigError`)."""
+    found, now = _certificate(certificate), datetime.datetime.now(datetime.UTC)
+    if now >= found.not_valid_after_utc:
+        remedy = f"it expired on {found.not_valid_after_utc:%Y-%m-%d}: renew it (`new_server_certificate(renew=True)`)"
+        raise ConfigError(field="certificate", value=str(certificate), remedy=remedy)
+    if now < found.not_valid_before_utc:
+        remedy = f"it is valid from {found.not_valid_before_utc:%Y-%m-%d %H:%M} UTC only: set this machine's clock"
+        raise ConfigError(field="certificate", value=str(certificate), remedy=remedy)
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is not a certificate in PEM form") from error
+
+
+def _server_key(folder: Path, *, renew: bool) -> ec.EllipticCurvePrivateKey:
+    if renew:
+        key = _load(folder / SERVER_KEY)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise DataError(f"{folder / SERVER_KEY} holds no key of the server")
+        return key
+    _refuse_to_replace(folder / SERVER_KEY, folder / SERVER)
+    key = ec.generate_private_key(ec.SECP256R1())  # whose handshakes cost a server a third of those of P-384
+    _files.write(folder / SERVER_KEY, _private(key, forms.PrivateFormat.PKCS8))
+    return key
+
+
+def _party_certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """A certificate that a party's key signs itself; a server shows its subject to strangers, so it names nobody."""
+    name = _name(_PARTY_SUBJECT)
+    builder = _builder(name, name, key.public_key(), key.public_key(), _PARTY_DAYS)
+    return _leaf(builder, ExtendedKeyUsageOID.CLIENT_AUTH).sign(key, hashes.SHA384())
+
+
+def _leaf(builder: x509.CertificateBuilder, purpose: x509.ObjectIdentifier) -> x509.CertificateBuilder:
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(authority=False), critical=True)
+    return builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    begin = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin - _CLOCKS_DIFFER)
+        .not_valid_after(begin + datetime.timedelta(days=days, minutes=1))  # so that whole days are left
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+    )
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            remedy = "give a name such as fl.example.org, in small letters, or an address such as 10.0.0.5"
+            raise ConfigError(field="host", value=host, remedy=remedy) from None
+        return x509.DNSName(host)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _private(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, form: forms.PrivateFormat) -> bytes:
+    return key.private_bytes(forms.Encoding.PEM, form, forms.NoEncryption())
+
+
+def _openssh_public(key: ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey) -> bytes:
+    return key.public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
+
+
+def _public(line: bytes) -> object:
+    try:
+        return forms.load_ssh_public_key(line)
+    except (ValueError, UnsupportedAlgorithm):
+        return None  # whoever asks says which kind is wanted
+
+
+def _load(path: Path) -> object:
+    content = read_ours(path, secret=True)
+    try:
+        if b"OPENSSH PRIVATE KEY" in content:
+            return forms.load_ssh_private_key(content, None)
+        return forms.load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise DataError(f"{path} holds no private key that can be read") from error
+
+
+def _refuse_to_replace(*places: Path) -> None:
+    for place in places:
+        if place.exists():
+            remedy = "it is there already, and a key is never replaced: choose another folder, or move it away first"
+            raise ConfigError(field="folder", value=str(place), remedy=remedy)
+
+
+INVITATION = "invitation.json"
+QUESTION_KEY = "questions.key"
+FORMAT = "incrowd invitation 1"
+_LONGEST = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invitation:
+    """The address of a server, the authority that signs its certificate, and the key that signs its questions.
+
+    Edge cases: a file that is none, or whose key is none, is a `DataError`.
+    """
+
+    address: str
+    authority: str
+    questions: str
+
+    @property
+    def fingerprint(self) -> str:
+        """What the two sides read to each other, over another way than the file came by."""
+        digest = hashlib.sha256(self.to_text().encode()).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+    @property
+    def verifier(self) -> Ed25519PublicKey:
+        """What checks the signatures of the server's questions."""
+        try:
+            key = serialization.load_ssh_public_key(self.questions.encode())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise DataError("the invitation's key for questions is none: have it sent again") from error
+        if not isinstance(key, Ed25519PublicKey):
+            raise DataError("the invitation's key for questions is no Ed25519 key: have it sent again")
+        return key
+
+    def to_text(self) -> str:
+        """The file that travels to the parties."""
+        form = {"format": FORMAT, "address": self.address, "authority": self.authority, "questions": self.questions}
+        return json.dumps(form, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "Invitation":
+        """The invitation in a file."""
+        try:
+            content = path.read_bytes()[: _LONGEST + 1]
+        except OSError as error:
+            remedy = f"it cannot be read: {error.strerror}"
+            raise ConfigError(field="invitation", value=str(path), remedy=remedy) from error
+        form = _form(content) if len(content) <= _LONGEST else {}
+        names = ("address", "authority", "questions")
+        if form.get("format") != FORMAT or not all(isinstance(form.get(name), str) for name in names):
+            raise DataError(f"{path} is no invitation: have the server's invitation.json sent again")
+        found = cls(**{name: form[name] for name in names})
+        found.verifier  # noqa: B018  # refused now, rather than when it is needed
+        return found
+
+
+def new_invitation(folder: Path, address: str) -> Invitation:
+    """Make the key that signs a server's questions, unless it is there, and the file that every party is given."""
+    make_ours(folder)
+    if not (folder / QUESTION_KEY).exists():
+        private = Ed25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+        _files.write(folder / QUESTION_KEY, private)
+    public = question_key(folder).public_key()
+    line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    invitation = Invitation(address=address, authority=(folder / AUTHORITY).read_text(), questions=line)
+    _files.write(folder / INVITATION, invitation.to_text())
+    return invitation
+
+
+def question_key(folder: Path) -> Ed25519PrivateKey:
+    """The key that signs a server's questions, from its own folder."""
+    key = serialization.load_ssh_private_key(read_ours(folder / QUESTION_KEY, secret=True), None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise DataError(f"{folder / QUESTION_KEY} holds no Ed25519 key: make the server's keys anew")
+    return key
+
+
+def _form(content: bytes) -> dict[str, Any]:
+    try:
+        form = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return form if isinstance(form, dict) else {}

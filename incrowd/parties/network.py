@@ -1,0 +1,336 @@
+"""The server's side of a round: it asks nodes over a transport, and takes of each answer only what can be right."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from incrowd._random import Floats
+from incrowd.algorithms.silos import Answer
+from incrowd.errors import ConfigError, DataError
+from incrowd.parties.asking import Attendance, Patience, Transport, ask
+from incrowd.parties.claims import check_answer, checked_statement
+from incrowd.parties.contribution import RoundTask
+from incrowd.parties.frames import (
+    AskedBefore,
+    PartyAnswer,
+    Place,
+    Request,
+    decoded,
+    longest_answer,
+    read_answer,
+    read_refusal,
+    read_silo,
+    unsealed,
+)
+from incrowd.parties.offer import LAST, Offer
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
+from incrowd.privacy.mechanism.clipping import Clip
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.plan import forms
+from incrowd.privacy.statement import Statement
+from incrowd.settings import Descent
+
+T = TypeVar("T")
+
+_REFUSALS = ("refused", "daily limit")
+_BESIDE = 2**17
+"""The most bytes of a silo's answer beside its numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node of the transport by its number, the party's name, and the key that signs its answers.
+
+    A `block` of simulated clients is told which of them to train.
+    """
+
+    id: int
+    party: str
+    key: Ed25519PublicKey = field(repr=False, compare=False)
+    block: bool = False
+
+
+Dealt = Mapping[Node, tuple[int, ...]]
+"""The nodes that are asked, each for which clients. A party is asked for itself, in the same words as all others."""
+
+Deal = Callable[[Sequence[int]], Dealt]
+"""Deals a cohort to nodes."""
+
+
+def in_blocks(nodes: Sequence[Node]) -> Deal:
+    """Each node trains a block of the cohort."""
+
+    def deal(clients: Sequence[int]) -> Dealt:
+        parts = np.array_split(np.asarray(clients, dtype=np.int64), len(nodes))
+        return {node: tuple(map(int, part)) for node, part in zip(nodes, parts, strict=True) if part.size}
+
+    return deal
+
+
+def by_party(nodes: Mapping[int, Node]) -> Deal:
+    """Each client is a party; those that have no node are not asked, and count as zero."""
+    return lambda clients: {nodes[client]: (client,) for client in clients if client in nodes}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Network:
+    """The nodes that answer for an offer.
+
+    Guarantee: of a node's answer counts what it signed for this round of this plan, once; a part of another size or
+    longer than clipped contributions can be counts as zero. Weights that clients would report do not exist here: the
+    denominator is the plan's.
+
+    Edge cases: a node that does not answer in time, or refuses, counts as zero, too; the reason of a refusal is `told`,
+    without a name, for the cohort is secret. A round that nobody answers ends the run (`RoundUnanswered`), before it is
+    charged unless noise is local: see `Attendance.check_answered`. Real parties refuse a server that does not know its
+    own questions: one that may be started again gives a `history` that is on disk. A node of another name than its
+    place has is a `ConfigError`.
+    """
+
+    transport: Transport
+    offer: Offer
+    deal: Deal
+    key: Ed25519PrivateKey = field(repr=False)
+    patience: Patience = field(default_factory=Patience)
+    history: AskedBefore = field(default_factory=AskedBefore)
+    attendance: Attendance = field(default_factory=Attendance)
+    told: Callable[[str], object] = str
+
+    def __post_init__(self) -> None:
+        if self.offer.together:  # a clip that cannot be used elsewhere is refused before anybody is asked
+            RoundTask.stated(self.offer, 0, self.offer.plan.config.clip)
+
+    def ask(
+        self,
+        clients: Sequence[int],
+        weights: Floats,
+        clip: Mapping[str, Any],
+        *,
+        round: int,
+        longest: int,
+        read: Callable[[Node, tuple[int, ...], bytes], T | None],
+    ) -> dict[int, tuple[Node, tuple[int, ...], T | None]]:
+        """The first answer of each node that was dealt some of these clients, as `read` understands it; None where it
+        refuses, by its number.
+        """
+        dealt, parties = dict[int, tuple[Node, tuple[int, ...]]](), self.offer.parties
+        for node, its in self.deal(clients).items():
+            if not node.block and [parties[place] for place in its] != [node.party]:
+                remedy = f"give nodes by their places: {', '.join(parties)}"
+                raise ConfigError(field="nodes", value=(*its, node.party), remedy=remedy)
+            dealt[node.id] = node, its
+        place = Place(plan=self.offer.fingerprint, round=round, party="")
+        small, before = weights.astype(np.float32), self.history.before(round)
+        plain = Request(place=place, weights=small, clip=dict(clip), history=before)
+        self.history.add(round, plain.digest)  # on disk, before anybody is asked
+        frames, signed = dict[int, bytes](), dict[tuple[int, ...], bytes]()
+        for number, (node, its) in dealt.items():
+            asked = its if node.block else ()
+            if asked not in signed:
+                signed[asked] = replace(plain, clients=asked).to_bytes(self.key)
+            frames[number] = signed[asked]
+
+        def understood(number: int, frame: bytes) -> T | None:
+            node, its = dealt[number]
+            if (why := read_refusal(frame, question=frames[number], key=node.key)) is not None:
+                self.told(why)
+                return None  # asked again it would say the same
+            return read(node, its, frame)
+
+        found = ask(
+            self.transport,
+            frames,
+            longest=longest,
+            read=understood,
+            patience=self.patience,
+            attendance=self.attendance,
+        )
+        return {number: (*dealt[number], answer) for number, answer in found.items()}
+
+    def parts(
+        self, clients: Sequence[int], weights: Floats, *, round: int, clip: Clip
+    ) -> dict[int, tuple[tuple[int, ...], PartyAnswer | None]]:
+        """The parts of a round's sum, by the nodes that answered, each with its clients."""
+        task, records = RoundTask.stated(self.offer, round, clip), self.offer.records
+
+        def read(node: Node, its: tuple[int, ...], frame: bytes) -> PartyAnswer | None:
+            bound = sum(records[place] for place in its) if records else len(its)
+            expected = task.expected(self.place(node, round), contributions=bound)
+            signed = read_answer(frame, expected=expected, key=node.key)
+            try:
+                return decoded(signed, expected=expected)
+            except DataError:
+                if self.patience.all_needed:
+                    raise
+                return None  # it is the party's own answer, so there is no point in asking again
+
+        told = forms.RoundForm(plan=self.offer.fingerprint, round=round, clip=clip)
+        form: dict[str, Any] = forms.to_json(told)["clip"]
+        longest = longest_answer(self.offer.size)
+        found = self.ask(clients, weights, form, round=round, longest=longest, read=read)
+        if clients:
+            answers = sum(answer is not None for _, _, answer in found.values())
+            everyone = bool(records) or len(clients) == self.offer.plan.round(round).sampler.clients
+            self.attendance.check_answered(round, answers=answers, refusals=len(found) - answers, everyone=everyone)
+        return {number: (its, answer) for number, (_, its, answer) in found.items()}
+
+    def part(self, weights: Floats, clients: Sequence[int], *, round: int, clip: Clip) -> Part:
+        """The sum of the parts of these clients."""
+        found = self.parts(clients, weights, round=round, clip=clip)
+        steps, unclipped, dropped = np.zeros(self.offer.size, np.int64), 0, 0
+        for its, answer in found.values():
+            if answer is None:
+                dropped += len(its)
+            else:
+                np.add(steps, answer.steps, out=steps)
+                unclipped, dropped = unclipped + answer.unclipped, dropped + answer.dropped
+        came = sum(len(its) for its, _ in found.values())
+        observed = Observed(contributions=came, dropped=dropped, unclipped=unclipped)
+        return Part(total=Whole(steps=steps, step=RoundTask.stated(self.offer, round, clip).step), observed=observed)
+
+    def records(self, number: int, weights: Floats) -> Mapping[int, Whole]:
+        """The sums over records of a round, by the places of their silos: see `incrowd.algorithms.RecordCohort`."""
+        clip = self.offer.plan.config.clip
+        task = RoundTask.stated(self.offer, number, clip)
+        found = self.parts(range(len(self.offer.parties)), weights, round=number, clip=task.clip)
+        return {
+            place: Whole(steps=answer.steps, step=task.step)
+            for (place,), answer in found.values()
+            if answer is not None
+        }
+
+    def trainer(self, weights: Floats) -> "NetworkTrainer":
+        """The trainer of a round that starts from these weights: see `incrowd.algorithms.clients.Trainers`."""
+        return NetworkTrainer(self, weights)
+
+    def place(self, node: Node, round: int) -> Place:
+        """The place of a node's answer."""
+        return Place(plan=self.offer.fingerprint, round=round, party=node.party)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkTrainer:
+    """A network that trains: see `incrowd.privacy.release.Trainer`."""
+
+    network: Network
+    weights: Floats = field(repr=False)
+
+    def cohort(self, clients: ClientNumbers, *, round: int) -> "NetworkCohort":
+        """These clients, who are asked when their sum is asked for."""
+        return NetworkCohort(trainer=self, clients=[int(client) for client in clients], round=round)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NetworkCohort:
+    """Clients whose sum comes over the network: see `incrowd.privacy.mechanism.clipped_sum.Elsewhere`."""
+
+    trainer: NetworkTrainer
+    clients: Sequence[int] = field(repr=False)
+    round: int
+
+    def collected(self, clip: Clip) -> Part:
+        """Their part, as far as it came."""
+        return self.trainer.network.part(self.trainer.weights, self.clients, round=self.round, clip=clip)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Said:
+    """A silo's last word: its statement, and its noised table if its plan has one and it had room for it."""
+
+    statement: Statement
+    table: Floats | None = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloServer:
+    """Silos that noise their own steps, asked over a network: for rounds, and at the end for their claims.
+
+    Guarantee: of a silo's answer counts what it signed for this round of this offer, once. A signed answer that its
+    plan cannot give is `refused`, by name: infinite numbers, too long an update, other noise than planned. A silo that
+    does not take part, or answer in time, has `no answer`; the round goes on without it. A round in which no silo
+    answers, or all refuse, ends the run before the server charges it (`RoundUnanswered`).
+    """
+
+    network: Network
+    descent: Descent
+
+    @property
+    def offer(self) -> Offer:
+        """The offer that the silos have accepted."""
+        return self.network.offer
+
+    def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
+        """The silos' answers to a round that begins with these weights, in their order; an answer of nobody costs 0,
+        for the server does not know what it has spent.
+        """
+        small, size = weights.astype(np.float32).astype(np.float64), self.offer.size
+        start = math.sqrt(np.dot(small, small))
+
+        def read(node: Node, _: tuple[int, ...], frame: bytes) -> Answer:
+            expected = self.network.place(node, number)
+            where, _head, _body = unsealed(frame, kind="silo", key=node.key, most=8 * size)
+            if where != expected:
+                raise DataError("an answer of another plan, round or silo than was asked")
+            try:
+                answer = read_silo(frame, place=expected, size=size, key=node.key)
+                check_answer(answer, self.offer.plan_of(node.party), descent=self.descent, start=start)
+            except DataError:  # to ask again what it signed has no point
+                return Answer(silo=node.party, round=number, epsilon=0.0, absence="refused")
+            return answer
+
+        found = self._asked(self.network, number, weights, {}, longest=8 * size + _BESIDE, read=read)
+        answers = sum(each is not None and each.absence not in _REFUSALS for each in found.values())
+        refusals = len(found) - answers
+        self.network.attendance.check_answered(number, answers=answers, refusals=refusals, everyone=True)
+        absent = [Answer(silo=name, round=number, epsilon=0.0, absence="no answer") for name in self.offer.parties]
+        return [found.get(nobody.silo) or nobody for nobody in absent]
+
+    def last(self, weights: Floats, answered: Mapping[str, int]) -> Mapping[str, Said]:
+        """The silos' words about the last weights; nothing of one that is silent, or says what cannot be right.
+
+        `answered` has the number of rounds that each has answered.
+        """
+
+        def read(node: Node, _: tuple[int, ...], frame: bytes) -> Said | None:
+            return self._said(node, frame, answered.get(node.party, 0))
+
+        longest = 8 * self.offer.cells + _BESIDE
+        everyone = replace(self.network, attendance=Attendance())  # whoever was away may be back for its last word
+        found = self._asked(everyone, self.offer.rounds, weights, LAST, longest=longest, read=read)
+        return {name: said for name, said in found.items() if said is not None}
+
+    def _asked(
+        self,
+        network: Network,
+        number: int,
+        weights: Floats,
+        clip: Mapping[str, str],
+        *,
+        longest: int,
+        read: Callable[[Node, tuple[int, ...], bytes], T | None],
+    ) -> Mapping[str, T | None]:
+        """The answers by name; None where a silo says that it has no part in it."""
+        parties = self.offer.parties
+        found = network.ask(range(len(parties)), weights, clip, round=number, longest=longest, read=read)
+        return {node.party: answer for node, _, answer in found.values()}
+
+    def _said(self, node: Node, frame: bytes, answered: int) -> Said | None:
+        plan, cells = self.offer.plan_of(node.party), self.offer.cells
+        found, head, body = unsealed(frame, kind="statement", key=node.key, most=8 * cells)
+        if found != self.network.place(node, self.offer.rounds):
+            raise DataError("a statement of another plan or silo than was asked")
+        try:
+            if body and (plan.config.report_std is None or len(body) != 8 * cells):
+                raise DataError("a report that the plan does not ask for, or of another size")
+            table = np.frombuffer(body, "<f8").astype(np.float64)
+            if not (np.abs(table) < 2.0**60).all():
+                raise DataError("a report with numbers that can be none")
+            reported = table.size > 0
+            statement = checked_statement(head.get("statement"), plan, answered=answered, reported=reported)
+        except DataError:
+            return None
+        return Said(statement=statement, table=table.reshape(self.offer.classes or 0, -1) if reported else None)

@@ -1,0 +1,358 @@
+"""A server's offer to parties: the plans, the number of weights, the columns, and how to train. Public, and signed."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import ValidationError
+
+from incrowd import _validate
+from incrowd.data import Columns
+from incrowd.errors import ConfigError, DataError, SpecificationRefused
+from incrowd.learning import Model
+from incrowd.learning.scoring import Scoring
+from incrowd.parties.frames import Place, sealed, unsealed
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.plan import Plan, Unit
+from incrowd.runs.config import CommonSections
+from incrowd.runs.data_config import Parties
+from incrowd.runs.silo_work import RecordWork, SiloWork
+from incrowd.runs.sources import enrolled
+from incrowd.runs.work import ClientWork
+from incrowd.settings import explained
+
+FORMAT = "incrowd offer 2"
+
+OfferKind = Literal["offer", "trial"]
+
+LAST = {"kind": "statement"}
+"""The question after the last round of silos with plans of their own, in place of a clip: their claims and reports."""
+
+ALL = ""
+"""The name under which an offer holds the one plan of all its parties."""
+
+_LARGEST, _LONGEST_LIST = 2.0**53, 10_000
+_NOT_WHOLE = "it is not whole: have it sent again"
+_OF_THIS_MACHINE = {
+    "data": {"enrolled", "folder", "test_file"},
+    "model": {"folder"},
+    "features": {"cache", "folder", "weights"},
+}
+"""The settings that name places on one machine, which are nobody else's business."""
+
+
+class OfferedSections(CommonSections):
+    """The sections of the settings that a party needs to build the model and its training."""
+
+    data: Parties
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """The plan of all parties together, or a plan for each by its name, as plain data, and everything beside it.
+
+    A contribution has a number for each weight. With a section `evaluate` in the settings it is a score instead: the
+    section says what is measured, and of how many weights. Real `parties` are named in the order of their numbers;
+    simulated ones have no names. With `classes` labels are so many classes. `records` are the declared numbers of the
+    parties whose records one plan protects, and a `roster` has the cards of parties that share noise.
+
+    Guarantee: reading it prices nothing. Two offers with the same fingerprint are the same.
+
+    Edge cases: one that is not whole, or of another version, is a `ConfigError`.
+    """
+
+    plans: Mapping[str, forms.PlanForm]
+    rounds: int
+    size: int
+    columns: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parties: tuple[str, ...] = ()
+    classes: int | None = None
+    records: tuple[int, ...] = ()
+    roster: tuple[Mapping[str, str], ...] = ()
+    _priced: dict[str, Plan] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(size=self.size, weights=self.weights, rounds=self.rounds, plans=len(self.plans))
+        if self.classes is not None:
+            _validate.count(classes=self.classes)
+        if len(set(self.parties)) != len(self.parties) or (not self.together and set(self.plans) != set(self.parties)):
+            raise ConfigError(
+                field="parties", value=self.parties, remedy="give each party a plan and a name of its own"
+            )
+        if self.scoring is not None and self.scoring.size != self.size:
+            remedy = f"what is measured has {self.scoring.size} numbers"
+            raise ConfigError(field="size", value=self.size, remedy=remedy)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, **more: Any) -> "Offer":
+        """An offer of one plan for all parties together."""
+        found = cls(plans={ALL: forms.to_json(plan)}, rounds=plan.rounds, **more)
+        found._priced[ALL] = plan
+        return found
+
+    @classmethod
+    def of_plans(cls, plans: Mapping[str, Plan], *, rounds: int, **more: Any) -> "Offer":
+        """An offer of a plan for each party, by its name."""
+        stated = {name: forms.to_json(plan) for name, plan in plans.items()}
+        found = cls(plans=stated, rounds=rounds, parties=tuple(plans), **more)
+        found._priced.update(plans)
+        return found
+
+    @property
+    def together(self) -> bool:
+        """Whether one plan is for all parties together."""
+        return set(self.plans) == {ALL}
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of all parties together: see `plan_of`."""
+        return self.plan_of(ALL)
+
+    def form_of(self, party: str) -> Mapping[str, Any]:
+        """The plan of one of its parties, or of all, as nobody has priced it."""
+        return self.plans[ALL if self.together else party]
+
+    def plan_of(self, party: str) -> Plan:
+        """The plan of one of its parties, or of all: this prices it once.
+
+        Guarantee: a plan with less noise than its budget needs is refused.
+
+        Edge cases: a plan that does not fit the offer, or keep to its budget, is a `ConfigError`.
+        """
+        name = ALL if self.together else party
+        if name not in self._priced:
+            self._priced[name] = self._checked(name)
+        return self._priced[name]
+
+    def _checked(self, name: str) -> Plan:
+        try:
+            plan = forms.from_json(self.plans[name])
+        except (ArithmeticError, RecursionError) as error:
+            remedy = "give numbers that a plan can have"
+            raise ConfigError(field="plan", value=type(error).__name__, remedy=remedy) from error
+        if not isinstance(plan, Plan) or ((plan.unit, plan.noise_by) == ("record", "party")) is self.together:
+            remedy = "offer one plan for all parties, or one for the records of each"
+            raise ConfigError(field="plan", value=self.plans[name].get("format"), remedy=remedy)
+        if plan.rounds > self.rounds or (self.together and plan.rounds != self.rounds):
+            remedy = f"there are {self.rounds} rounds: plan at most as many for each"
+            raise ConfigError(field="rounds", value=plan.rounds, remedy=remedy)
+        if self.classes is None and plan.config.report_std is not None:
+            remedy = "it counts right labels: say how many classes there are"
+            raise ConfigError(field="classes", value=None, remedy=remedy)
+        members, whom = plan.config.members, len(self.parties) if plan.unit == "client" else sum(self.records)
+        if self.together and self.parties and whom != members:
+            remedy = f"name each of the plan's {members} {plan.unit}s once, by its party"
+            raise ConfigError(field="parties", value=self.parties, remedy=remedy)
+        if self.together and plan.unit == "record" and len(self.records) != len(self.parties):
+            raise ConfigError(field="records", value=self.records, remedy="give the declared number of each party")
+        return plan
+
+    @cached_property
+    def scoring(self) -> Scoring | None:
+        """The measurement, where nothing is trained."""
+        found = self.settings.get("evaluate")
+        if found is not None and not isinstance(found, Mapping):
+            raise ConfigError(field="evaluate", value=found, remedy="give a table of what is measured")
+        return None if found is None else Scoring.from_json(found)
+
+    @property
+    def weights(self) -> int:
+        """The number of weights of a question."""
+        if self.scoring is None:
+            return self.size
+        found: int = self.settings["evaluate"].get("weights")
+        _validate.count(weights=found)
+        return found
+
+    @property
+    def model(self) -> str:
+        """The kind of model, by its name in the settings."""
+        found = self.settings.get("model", {})
+        return str(found.get("kind", "")) if isinstance(found, Mapping) else ""
+
+    @property
+    def cells(self) -> int:
+        """The numbers of a report: a row for each class, with one place more for labels of no class."""
+        return 0 if self.classes is None else self.classes * (self.classes + 1)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The digest that no other offer has."""
+        return forms.fingerprint(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The offer as plain JSON data."""
+        return {
+            "format": FORMAT,
+            "plans": [[name, dict(plan)] for name, plan in self.plans.items()],
+            "rounds": self.rounds,
+            "size": self.size,
+            "columns": list(self.columns),
+            "parties": list(self.parties),
+            "classes": self.classes,
+            "records": list(self.records),
+            "roster": list(map(dict, self.roster)),
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> "Offer":
+        """What `to_json` wrote."""
+        if form.get("format") != FORMAT:
+            raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
+        lists = {name: form.get(name) for name in ("plans", "columns", "parties", "records", "roster")}
+        whole = all(isinstance(found, list) for found in lists.values()) and isinstance(form.get("settings"), Mapping)
+        plans = lists["plans"] if whole else None
+        if not isinstance(plans, list) or not all(map(_is_named_plan, plans)):
+            raise ConfigError(field="offer", value=FORMAT, remedy=_NOT_WHOLE)
+        cards, records = lists["roster"] or (), lists["records"] or ()
+        if not all(isinstance(card, Mapping) for card in cards) or not all(type(each) is int for each in records):
+            raise ConfigError(field="offer", value=FORMAT, remedy=_NOT_WHOLE)
+        return cls(
+            plans=dict(plans),
+            rounds=form.get("rounds", 0),
+            size=form.get("size", 0),
+            columns=tuple(map(str, lists["columns"] or ())),
+            parties=tuple(map(str, lists["parties"] or ())),
+            classes=form.get("classes"),
+            records=tuple(records),
+            roster=tuple(cards),
+            settings=dict(form["settings"]),
+        )
+
+    def to_bytes(self, key: Ed25519PrivateKey, *, kind: OfferKind = "offer") -> bytes:
+        """The frame, signed by the server; a "trial" is tried out on synthetic records, and not taken up."""
+        place = Place(plan=self.fingerprint, round=0, party="")
+        return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
+
+    @classmethod
+    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
+        """The offer in a frame. Edge cases: as `signed_offer` and `made`."""
+        return made(*signed_offer(data, key=key, kind=kind))
+
+
+def signed_offer(data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> tuple[str, Mapping[str, Any]]:
+    """The fingerprint and the form that a server signed as an offer, which nobody has looked into yet.
+
+    Edge cases: a frame that the server has not signed, or that is not whole, is a `DataError`.
+    """
+    place, head, _ = unsealed(data, kind=kind, key=key, most=0)
+    form = head.get("offer")
+    if not isinstance(form, dict):
+        raise DataError("an offer that offers nothing")
+    return place.plan, form
+
+
+def made(fingerprint: str, form: Mapping[str, Any]) -> Offer:
+    """The offer in a form.
+
+    Edge cases: a form of no offer is a `ConfigError`, another fingerprint a `DataError`, and plans with numbers or
+    lists that no plan has are a `SpecificationRefused`.
+    """
+    _check_numbers(form.get("plans"))
+    try:
+        offer = Offer.from_json(form)
+        found = offer.fingerprint
+    except (ArithmeticError, RecursionError) as error:
+        remedy = "give numbers that a plan can have"
+        raise ConfigError(field="offer", value=type(error).__name__, remedy=remedy) from error
+    if found != fingerprint:
+        raise DataError("an offer whose fingerprint is another one than it says")
+    return offer
+
+
+def _check_numbers(plans: object) -> None:
+    """Refuse plans with numbers beyond 2^53 or not finite, or with lists of more than 10,000 entries, however deep."""
+    left: list[Any] = [plans]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, list):
+            if len(value) > _LONGEST_LIST:
+                raise SpecificationRefused(f"a plan with a list of {len(value)} entries: {_LONGEST_LIST} are the most")
+            left += value
+        elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
+            raise SpecificationRefused("a plan with numbers that no plan has: beyond 2^53, or not finite")
+
+
+def offer_of(work: ClientWork | RecordWork | SiloWork) -> Offer:
+    """The offer of a run."""
+    data = work.config.data
+    of_parties = isinstance(data, Parties)
+    sections = ("model", "local", *(("data", "features") if of_parties else ()))
+    more: dict[str, Any] = {
+        "size": work.model.size,
+        "columns": tuple(work.data.columns),
+        "classes": work.data.examples.classes,
+        "settings": settings_of(work, sections=sections),
+    }
+    if isinstance(work, SiloWork):
+        plans = dict(zip(work.names, work.plans, strict=True))
+        return Offer.of_plans(plans, rounds=work.rounds, **more)
+    if isinstance(work, ClientWork):
+        more |= {"size": work.engine.size, "classes": None}
+    else:
+        more["records"] = work.declared
+    return Offer.of_plan(work.plan, parties=enrolled(data) if isinstance(data, Parties) else (), **more)
+
+
+def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
+    """The settings in an offer.
+
+    Edge cases: settings of the other unit, or of a later version: `ConfigError`; files or folders of the reader:
+    `SpecificationRefused`.
+    """
+    for section, names in _OF_THIS_MACHINE.items():
+        given = offer.settings.get(section)
+        if isinstance(given, Mapping) and any(given.get(name) is not None for name in names):
+            raise SpecificationRefused(f"the offer names files of this machine in [{section}]")
+    found = {name: offer.settings[name] for name in ("data", "features", "model", "local") if name in offer.settings}
+    data = found.get("data")
+    # The place of enrolments is the server's own business.
+    found["data"] = {**data, "enrolled": "-"} if isinstance(data, Mapping) else data
+    try:
+        sections = OfferedSections.model_validate_json(json.dumps(found))
+    except ValidationError as error:
+        raise explained(error, OfferedSections) from error
+    sections.check_unit(unit)
+    return sections
+
+
+def columns_of(sections: CommonSections) -> Columns | None:
+    """The meaning of the columns of everybody's table; None where examples are arrays."""
+    data = sections.data
+    return data.meaning().resolved(()) if isinstance(data, Parties) and not data.shape else None
+
+
+def module_of(model: Model) -> dict[str, str]:
+    """The description that tells a module from others: how torch shows it, and its frozen part."""
+    trained, digest = set(model.layout.names), hashlib.sha256()
+    for name, value in model.module.state_dict().items():
+        if name not in trained:
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return {"form": " ".join(repr(model.module).split()), "frozen": digest.hexdigest()}
+
+
+def settings_of(work: ClientWork | RecordWork | SiloWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
+    """The settings of a run in these sections, as far as parties have to know them."""
+    settings = work.config.model_dump(mode="json")
+    if "data" in sections:  # canonical JSON does not keep the order of columns, so it is said
+        settings["data"]["features"] = list(work.data.columns)
+    found = {
+        section: {
+            key: value for key, value in settings[section].items() if key not in _OF_THIS_MACHINE.get(section, ())
+        }
+        for section in sections
+    }
+    return {**found, "module": module_of(work.model)}
+
+
+def _is_named_plan(each: object) -> bool:
+    return isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], Mapping)

@@ -1,0 +1,189 @@
+"""A party of a federation: one guard in front of everything that a server may ask, on the party's own ledger."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from incrowd._random import Randomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.learning import CohortEngine
+from incrowd.parties.contribution import CONTRIBUTORS, Contributor, OwnRecords
+from incrowd.parties.frames import Place, Request, refusal, sealed
+from incrowd.parties.guard import Guard, Identity
+from incrowd.parties.offer import Offer, OfferKind, made, signed_offer
+from incrowd.parties.policy import PartyPolicy
+from incrowd.privacy.daily import utc_today
+from incrowd.privacy.plan.plan import Unit
+
+_KINDS: tuple[OfferKind, ...] = ("offer", "trial")
+_OPEN = 2  # offers whose engines are kept from round to round
+
+
+Learner = Callable[[Offer], CohortEngine | OwnRecords]
+"""Builds the training for an offer: an engine in which the party's examples are those of its number, or its records."""
+
+
+class Participant:
+    """A party in a folder, with a ledger of its own, which answers one server.
+
+    A server offers a plan once, then asks for its rounds, and silos with plans of their own at the end for their claims
+    and reports. A contribution leaves clipped, on the public grid; where noise is local, with the party's own noise.
+
+    Guarantee: a round is on the ledger's disk before its part is computed or noise is drawn: with all rounds before it,
+    because a plan that draws its clients costs those, too, that it did not draw. The answer is on the disk before it is
+    given; asked the same again, the party gives the same bytes and charges nothing. It gives one answer a round, and
+    rounds in order: two servers that go on from one copy are refused as soon as their questions differ, and the refusal
+    is noted. A question that the policy does not allow, or the ledger has no room for, is refused, and nothing is
+    spent. An offer is tried on synthetic records before it is accepted. No code of the server's is run.
+
+    Edge cases: killed between charging and keeping the answer, the party computes it again; where it adds noise under
+    the operating system's randomness the round is lost instead, for noise is not drawn twice for one charge. A party
+    that has lost its memory, and not its ledger, answers none of the rounds that it has paid for. An offer that a
+    stricter policy does not allow any more is answered no longer. Two processes of one party wait for each other.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        identity: Identity,
+        policy: PartyPolicy,
+        learner: Learner,
+        unit: Unit = "client",
+        randomness: Randomness | None = None,
+        today: Callable[[], date] = utc_today,
+    ) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.policy = policy
+        self.randomness = randomness or SystemRandomness()
+        self.guard = Guard(folder, identity=identity, policy=policy, unit=unit, today=today)
+        self._learner = learner
+        self._offers: dict[str, Offer] = {}
+        self._parts: dict[str, Contributor] = {}
+
+    def close(self) -> None:
+        """Close the files."""
+        self.guard.close()
+
+    def check_ledger(self) -> None:
+        """See that a ledger which was begun is there and fits the owner's file: see `Guard.check_ledger`."""
+        self.guard.check_ledger()
+
+    def answer(self, frame: object) -> bytes:
+        """The answer to an offer, a trial of one, or a question.
+
+        Edge cases: a frame that the server has not signed: `DataError`; anything that the policy, the plan or the order
+        of rounds does not allow: `SpecificationRefused`; no room on the ledger or in the day: `BudgetExceeded`.
+        """
+        for kind in _KINDS:
+            try:
+                plan, form = signed_offer(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            with self.guard.turn, self.guard.noting(plan, None):
+                with _in_words_of_the_server():
+                    offer = made(plan, form)
+                return self._offered(offer, frame, kind)
+        request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
+        with self.guard.turn, self.guard.noting(request.place.plan, request.place.round):
+            return self._answered(request)
+
+    def reply(self, frame: bytes) -> bytes:
+        """The answer, or a signed refusal in words that tell nothing of the party's data.
+
+        Guarantee: a refusal tells no other question of this server or others, and not what is left of the allowance:
+        only that there is no room.
+
+        Edge cases: every other error is for the owner, and the server is told nothing: it is raised.
+        """
+        try:
+            return self.answer(frame)
+        except (SpecificationRefused, BudgetExceeded) as error:
+            why = "this party's allowance has no room for it" if isinstance(error, BudgetExceeded) else str(error)
+            raise Refusal(refusal(why, question=frame, party=self.identity.name, key=self.identity.key)) from error
+
+    def sealed(self, kind: str, place: Place, head: Mapping[str, Any] | None = None, body: bytes = b"") -> bytes:
+        """A frame of this party's."""
+        place = replace(place, party=self.identity.name)
+        return sealed(kind, place, dict(head or {}), body, key=self.identity.key)
+
+    def _offered(self, offer: Offer, frame: object, kind: OfferKind) -> bytes:
+        """Take an offer up, or see whether it would be, where it is a trial."""
+        name, new = self.identity.name, self.guard.memory.offer(offer.fingerprint) is None
+        if name not in offer.parties:
+            raise SpecificationRefused(f"the offer names no party {name}")
+        unit = offer.form_of(name).get("unit")
+        if unit != self.guard.unit:
+            raise SpecificationRefused(f"an offer for the unit {unit!r}, and this party's is {self.guard.unit!r}")
+        contributor = self._contributor(offer)
+        if new:
+            self.guard.check_offers(frame)
+            contributor.check()
+        if kind == "trial":
+            contributor.check_room()
+        else:
+            contributor.reserve()
+            assert isinstance(frame, bytes)  # noqa: S101 - it was read
+            self.guard.memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
+        return self.sealed("acceptance", Place(plan=offer.fingerprint, round=0, party=name))
+
+    def _answered(self, request: Request) -> bytes:
+        plan, number = request.place.plan, request.place.round
+        offer = self._accepted(plan)
+        if request.clients or request.weights.size != offer.weights:
+            raise SpecificationRefused("a question that is not for this party and this model")
+        contributor = self._contributor(offer)
+        contributor.check_question(request)
+        kept = self.guard.kept(request)
+        if kept is not None:
+            return kept
+        contributor.admit(request)
+        self.guard.take_up(request)
+        answer = contributor.answer(request)
+        self.guard.memory.keep(plan, number, answer)
+        return answer
+
+    def _accepted(self, plan: str) -> Offer:
+        if plan not in self._offers:
+            frame = self.guard.memory.offer(plan)
+            if frame is None:
+                raise SpecificationRefused("a round of a plan that this party has not accepted")
+            self._offers[plan] = Offer.read(frame, key=self.identity.server)
+        return self._offers[plan]
+
+    def _contributor(self, offer: Offer) -> "Contributor":
+        """The party's work for an offer that the policy allows, which may be stricter than when it was accepted."""
+        name = self.identity.name
+        self.policy.look(offer, name)  # a plan takes time to price, so it is measured first
+        with _in_words_of_the_server():
+            plan = offer.plan_of(name)
+        self.policy.check(offer, plan)
+        if offer.fingerprint not in self._parts:
+            while len(self._parts) >= _OPEN:
+                del self._parts[next(iter(self._parts))]
+            own = self._learner(offer)
+            if (kind := CONTRIBUTORS.get((plan.unit, plan.noise_by))) is None:
+                raise SpecificationRefused("parties do not mask what they send yet")
+            self._parts[offer.fingerprint] = kind(self, offer, plan, own)
+        return self._parts[offer.fingerprint]
+
+
+@contextmanager
+def _in_words_of_the_server() -> Iterator[None]:
+    """An error in an offer is told to its server: it says nothing of the party."""
+    try:
+        yield
+    except ConfigError as error:
+        raise SpecificationRefused(str(error)) from error
+
+
+class Refusal(Exception):
+    """A signed refusal, which is sent and not kept: the party may answer otherwise later."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__("refused")
+        self.content = content

@@ -1,0 +1,264 @@
+"""The owner's rules: what any server may ask of a party, and the file `party.toml` that states them and the data."""
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from incrowd import _validate
+from incrowd._random import Randomness, SeededRandomness, SystemRandomness
+from incrowd.data import Columns
+from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.parties.offer import Offer
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import Plan
+from incrowd.runs.data_config import Meaning
+from incrowd.settings import Every, Section, Words, explained
+
+_LARGEST_SETTING, _MOST_LAYERS = 10_000, 100
+MOST_STEPS = 100_000
+"""More steps a round than these would take a silo's time for nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyPolicy:
+    """The owner's rules for any server; no server sets them.
+
+    `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
+    that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
+    named. No round may have less noise than `least_noise`, a noise multiplier. Where parties share the noise, a plan
+    has to allow for `least_colluders`. An offer of more than `most_weights` or `most_rounds`, whose rounds are of more
+    than `most_steps` kinds, or pass more than `most_epochs` times over the examples, is refused before it is priced.
+    `evaluations` allows a server to score models on the party's examples, which costs as a round does.
+    """
+
+    budget: Budget
+    daily_epsilon: float | None = None
+    least_noise: float = 0.0
+    least_colluders: int = 1
+    fields: Collection[str] | None = None
+    models: Collection[str] | None = None
+    most_weights: int = 10_000_000
+    most_rounds: int = 10_000
+    most_steps: int = 32
+    most_epochs: int = 100
+    evaluations: bool = True
+
+    def __post_init__(self) -> None:
+        _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
+        _validate.count(most_steps=self.most_steps, most_epochs=self.most_epochs)
+        _validate.count(least_colluders=self.least_colluders)
+        _validate.non_negative(least_noise=self.least_noise)
+        if self.daily_epsilon is not None:
+            _validate.positive(daily_epsilon=self.daily_epsilon)
+
+    def look(self, offer: Offer, party: str) -> None:
+        """Refuse (`SpecificationRefused`) an offer that is larger than this policy allows, before it is priced.
+
+        Guarantee: this takes no longer than reading the offer does.
+        """
+        form = offer.form_of(party)
+        schedule = form.get("schedule")
+        kinds = schedule if isinstance(schedule, list) else [None]
+        rounds = [kind.get("rounds") if isinstance(kind, Mapping) else None for kind in kinds]
+        if not all(isinstance(each, int) for each in rounds):
+            raise SpecificationRefused("an offer that does not say how many rounds it has")
+        for what, value, most in (
+            ("weights", offer.size, self.most_weights),
+            ("numbers of a report", offer.cells, self.most_weights),
+            ("rounds", max(offer.rounds, sum(each or 0 for each in rounds)), self.most_rounds),
+            ("kinds of rounds", len(kinds), self.most_steps),
+            ("steps a round", form.get("steps"), MOST_STEPS),
+            ("epochs", _epochs(offer.settings, form.get("unit")), self.most_epochs),
+        ):
+            if not isinstance(value, int) or value > most:
+                raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
+
+    def check(self, offer: Offer, plan: Plan) -> None:
+        """Refuse (`SpecificationRefused`) an offer of this plan that the policy does not allow."""
+        self._check_model(offer.columns, offer.model)
+        config, asked, owned = plan.config, plan.budget, self.budget
+        if offer.scoring is not None:
+            self._check_scored("an evaluation", plan.noise_multiplier)
+        if (noise := config.report_noise) is not None:  # it says how right a model is on the records
+            self._check_scored("a report", noise.noise_multiplier)
+        if offer.weights > self.most_weights:
+            raise SpecificationRefused(f"{offer.weights} weights are more than this party allows, {self.most_weights}")
+        self._check_noise("a round", plan.noise_multiplier)
+        if plan.noise_by == "parties" and config.sharing[1] < self.least_colluders:
+            raise SpecificationRefused(
+                f"a plan against {config.sharing[1]} colluding parties: this party asks for {self.least_colluders}"
+            )
+        if (plan.unit, plan.noise_by) != ("record", "party"):
+            return
+        epochs = (config.steps - 0.5) * plan.training().sampling_prob  # as few as come to so many whole steps
+        if epochs > self.most_epochs:
+            raise SpecificationRefused(f"{epochs:g} epochs are more than this party allows, {self.most_epochs}")
+        if asked.delta != owned.delta or asked.epsilon > owned.epsilon:
+            raise SpecificationRefused(
+                f"a plan for epsilon = {asked.epsilon:g} at delta = {asked.delta:g}: this party allows at most "
+                f"{owned.epsilon:g} at {owned.delta:g}"
+            )
+
+    def _check_scored(self, what: str, noise_multiplier: float) -> None:
+        if not self.evaluations:
+            raise SpecificationRefused(f"{what}, and this party lets no model be scored on its examples")
+        self._check_noise(what, noise_multiplier)
+
+    def _check_noise(self, what: str, noise_multiplier: float) -> None:
+        if noise_multiplier < self.least_noise:
+            raise SpecificationRefused(
+                f"{what} with a noise multiplier of {noise_multiplier:.6g} is less than this party asks for, "
+                f"{self.least_noise:g}"
+            )
+
+    def _check_model(self, columns: Collection[str], kind: str) -> None:
+        if self.fields is not None and not columns:
+            raise SpecificationRefused("an offer that does not say which fields its model uses")
+        for name in columns:
+            if self.fields is not None and name not in self.fields:
+                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
+        if self.models is not None and kind not in self.models:
+            raise SpecificationRefused(f"a model of the kind {kind!r} is not one that this party trains")
+
+
+def _epochs(settings: Mapping[str, Any], unit: object) -> int:
+    """The passes of a client over its examples; numbers that only cost memory or time are refused."""
+    local, model, features = (_section(settings, name) for name in ("local", "model", "features"))
+    epochs, hidden = local.get("epochs", 1) if unit == "client" else 1, model.get("hidden")  # records: see `check`
+    large = any(_is_beyond(value) for value in (local.get("batches"), *features.values()))
+    if large or not isinstance(epochs, int) or (isinstance(hidden, list) and len(hidden) > _MOST_LAYERS):
+        raise SpecificationRefused("settings with numbers that no training has")
+    return epochs
+
+
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = settings.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_beyond(value: Any) -> bool:
+    return isinstance(value, int | float) and not abs(value) <= _LARGEST_SETTING
+
+
+PARTY_FILE = "party.toml"
+_ANY_NUMBER = ("squared", "absolute", "huber")
+"""Losses that take every number for a label: which of the others fit tells something about the labels."""
+
+
+class OwnSection(Meaning):
+    """A party's own data: a table, all of whose rows are its own, or what a `function` of its own returns: features and
+    labels, which mean ``features * scale + offset``.
+    """
+
+    file: str | None = None
+    function: str | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    folder: str | None = None
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def model_post_init(self, context: Any, /) -> None:
+        """A table or a function, and of a table what its columns hold."""
+        if (self.file is None) == (self.function is None):
+            raise ConfigError(field="data.file", value=self.file, remedy="name a file, or a function: one of the two")
+        if self.file is not None:
+            if not self.label or not self.columns:
+                remedy = "state what the columns hold: parties are asked for columns that they have stated"
+                raise ConfigError(field="data.columns", value=self.columns, remedy=remedy)
+            self.check_meaning()
+
+
+class Allowed(Section):
+    """What any server may ask: see `PartyPolicy`. `models` are kinds of the settings; of `modules`, functions of one's
+    own, "package:name", those that are named may be asked for. `fields` are all stated columns unless they are named.
+    An offer may ask for features of at most `most_features` numbers an example: all rows here are kept as such.
+    """
+
+    epsilon: float
+    delta: float
+    daily_epsilon: float | None = None
+    least_noise: float = 0.0
+    least_colluders: Every = 1
+    fields: Words | None = None
+    models: Words = ("linear", "mlp", "cnn")
+    modules: Words = ()
+    losses: Words = _ANY_NUMBER
+    most_weights: Every = 10_000_000
+    most_features: Every = 16_384
+    most_rounds: Every = 10_000
+    most_steps: Every = 32
+    most_epochs: Every = 100
+    evaluations: bool = True
+
+
+class PartyFile(Section):
+    """A party's file. With a `seed` its noise can be foreseen: a simulation, in which nobody is protected.
+
+    With `unit` "client" the party as a whole is protected, by the server's noise or its own. With "record" it is a
+    silo, which protects each of its `records`: a public number, which it never exceeds.
+    """
+
+    name: str
+    unit: Literal["client", "record"] = "client"
+    records: Every | None = None
+    seed: int | None = None
+    randomness: Literal["system", "seeded"] = "system"
+    threads: Every = 1
+    data: OwnSection
+    allow: Allowed
+
+    def model_post_init(self, context: Any, /) -> None:
+        """A seed and seeded randomness come together, or not at all."""
+        if (self.randomness == "seeded") != (self.seed is not None):
+            raise ConfigError(field="seed", value=self.seed, remedy='it goes with randomness = "seeded": a simulation')
+        if (self.unit == "record") != (self.records is not None):
+            remedy = 'it goes with unit = "record": a public number of records that this party never exceeds'
+            raise ConfigError(field="records", value=self.records, remedy=remedy)
+
+    @classmethod
+    def read(cls, folder: Path) -> "PartyFile":
+        """The file in a party's folder. Edge cases: what is wrong with it is a `ConfigError`."""
+        path = folder / PARTY_FILE
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            remedy = f"give the folder of a party, made by `incrowd party new` ({error.strerror})"
+            raise ConfigError(field="folder", value=str(folder), remedy=remedy) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(field="party.toml", value=str(path), remedy=f"it is not TOML: {error}") from error
+        try:
+            found = cls.model_validate(content)
+        except ValidationError as error:
+            raise explained(error, cls) from error
+        return found.replaced(data=found.data.replaced(folder=str(folder.resolve() / (found.data.folder or "."))))
+
+    def policy(self) -> PartyPolicy:
+        """What any server may ask."""
+        allow = self.allow
+        fields = tuple(name for name in self.stated.features) if self.stated is not None else ()
+        return PartyPolicy(
+            budget=Budget(epsilon=allow.epsilon, delta=allow.delta),
+            daily_epsilon=allow.daily_epsilon,
+            least_noise=allow.least_noise,
+            least_colluders=allow.least_colluders,
+            fields=None if self.stated is None else fields if allow.fields is None else allow.fields,
+            models=(*allow.models, *(("module", "given") if allow.modules else ())),
+            most_weights=allow.most_weights,
+            most_rounds=allow.most_rounds,
+            most_steps=allow.most_steps,
+            most_epochs=allow.most_epochs,
+            evaluations=allow.evaluations,
+        )
+
+    @property
+    def stated(self) -> Columns | None:
+        """What the columns of the party's table hold; None where its data are no table."""
+        return None if self.data.file is None else self.data.meaning().resolved(())
+
+    def random(self) -> Randomness:
+        """Where the party's own noise comes from."""
+        return SystemRandomness() if self.seed is None else SeededRandomness(seed=self.seed)

@@ -1,0 +1,169 @@
+"""A run whose silos are real parties on machines of their own: the server holds no record, and no ledger of theirs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from incrowd._random import Floats
+from incrowd.algorithms import State
+from incrowd.algorithms.counts import figures
+from incrowd.algorithms.silos import Answer
+from incrowd.errors import ConfigError, DataError
+from incrowd.parties.claims import recomputed
+from incrowd.parties.network import Network, Said, SiloServer
+from incrowd.privacy.statement import Claims
+from incrowd.runs.database import Record
+from incrowd.runs.folder import Summary
+from incrowd.runs.round_loop import RoundLoop
+from incrowd.runs.run import Run
+from incrowd.runs.silo_work import RecordWork, SiloSession, SiloWork
+from incrowd.runs.work import ClientWork
+
+
+def served(run: Run, network: Network) -> Run:
+    """The same run, whose parties are asked over a network, and have accepted its offer.
+
+    Edge cases: a run of silos that are here, and one whose checkpoints are not kept after every round are a
+    `ConfigError`.
+    """
+    work = run.work
+    if isinstance(work, ClientWork):
+        return run.trained_by(network.trainer)
+    if isinstance(work, RecordWork):
+        return run.summed_by(network.records)
+    if not isinstance(work, SiloWork) or not work.elsewhere:
+        remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
+        raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)
+    return Run(run.folder, ServedSilos(**vars(work), server=SiloServer(network=network, descent=work.config.local)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedSilos(SiloWork):
+    """A federation of silos that are asked over a network. All ledgers are theirs.
+
+    Guarantee: a server that is killed and started again asks the same questions again, and so gets the same bytes.
+
+    Edge cases: checkpoints have to be kept after every round, because a silo may be absent at one time and not at
+    another: `ConfigError`.
+    """
+
+    server: SiloServer
+
+    def __post_init__(self) -> None:
+        every = self.config.run.checkpoint_every
+        if every != 1:
+            remedy = "silos that are asked are asked once: leave it out, and every round is kept"
+            raise ConfigError(field="run.checkpoint_every", value=every, remedy=remedy)
+
+    @property
+    def asks_others(self) -> bool:
+        """See `SiloWork.asks_others`."""
+        return True
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator["ServedSession"]:
+        """Ready to train, for as long as the `with` block lasts."""
+        heard = Heard(self.server)
+        algorithm = replace(self, together=heard.answers).algorithm(tuple(map(_not_here, self.plans)))
+        yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
+
+
+class Heard:
+    """What a server has heard of its silos in a run, for all that it says of them."""
+
+    def __init__(self, server: SiloServer) -> None:
+        names = server.offer.parties
+        self.server = server
+        self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
+        self.answered: dict[str, set[int]] = {name: set() for name in names}
+        self.last: Mapping[str, Said] = {}
+
+    def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
+        """What the silos send: see `SiloServer.answers`. Who says nothing has spent at least what it said before."""
+        heard = self.server.answers(number, weights)
+        for answer in heard:
+            if answer.absence not in ("no answer", "refused"):
+                self.epsilons[answer.silo] = answer.epsilon
+        return [replace(answer, epsilon=self.epsilons[answer.silo]) for answer in heard]
+
+    def remember(self, number: int, standings: Iterable[Mapping[str, Any]]) -> None:
+        """How the silos stood after a round."""
+        for standing in standings:
+            name = standing["silo"]
+            self.epsilons[name] = standing["epsilon"]
+            if standing["absence"] is None:
+                self.answered[name].add(number)
+
+    def claims(self) -> Claims:
+        """What each silo says that it may claim; of one that does not, or not rightly, what its answers come to."""
+        found = {}
+        for name in self.server.offer.parties:
+            said, plan = self.last.get(name), self.server.offer.plan_of(name)
+            own = recomputed(plan, len(self.answered[name]), reported=False) if said is None else said.statement
+            found[name] = own
+        return Claims(by_party=found)
+
+    def ask_last(self, weights: Floats) -> None:
+        """Ask what the silos say at the end."""
+        self.last = self.server.last(weights, {name: len(rounds) for name, rounds in self.answered.items()})
+        self.epsilons |= {name: said.statement.epsilon for name, said in self.last.items()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedSession(SiloSession):
+    """The work, ready to ask the silos."""
+
+    work: ServedSilos
+    heard: Heard = field(repr=False)
+
+    def restored(self, loop: RoundLoop) -> State:
+        """See `SiloSession.restored`: what silos have spent they say themselves."""
+        past = loop.database.rounds()
+        done = max((record.round + 1 for record in past), default=0)
+        state = loop.start_from(self.algorithm.init(), charged=done)
+        for record in past:
+            if record.round < state.round:
+                self.heard.remember(record.round, record.silos or ())
+        return state
+
+    def rehearse(self, state: State) -> None:
+        """Nothing: each silo has tried the plan out before it accepted it."""
+
+    def step(self, state: State) -> tuple[State, Record]:
+        """Take a state through its round."""
+        after, record = super().step(state)
+        self.heard.remember(record.round, record.silos or ())
+        return after, record
+
+    def report(self, state: State) -> Summary:
+        """What each silo says of the model on its own records; None of one that says nothing. All are asked for their
+        statements with it.
+        """
+        server, std = self.work.server, self.work.config.privacy.report_std
+        self.heard.ask_last(state.published)
+        if std is None:
+            return {}
+        said = {name: self.heard.last.get(name) for name in server.offer.parties}
+        tables = {name: None if each is None else each.table for name, each in said.items()}
+        return {
+            "report_by_silo": {
+                name: None if table is None else figures(table, std=std) for name, table in tables.items()
+            }
+        }
+
+    def claims(self) -> Claims:
+        """The claim of each silo about its records."""
+        return self.heard.claims()
+
+    @property
+    def _spent(self) -> dict[str, float]:
+        return dict(self.heard.epsilons)
+
+
+def _not_here(_: object) -> Callable[[int, Floats], Answer]:
+    def ask(number: int, _: Floats) -> Answer:
+        raise DataError(f"silos that are elsewhere are asked together, in round {number} too")
+
+    return ask

@@ -1,0 +1,302 @@
+"""A run whose clients or silos are real parties: which are enrolled, which take part, and its rounds."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd import _validate
+from incrowd._log import note
+from incrowd.errors import ConfigError, DataError
+from incrowd.federation import Federation
+from incrowd.learning.engine import EngineTrainer
+from incrowd.parties.asking import Attendance, Patience, Transport, ask
+from incrowd.parties.frames import ASKED, AskedBefore, read_acceptance
+from incrowd.parties.keys import Enrolment, question_key, read_enrolment
+from incrowd.parties.network import Dealt, Network, Node, by_party
+from incrowd.parties.offer import Offer, OfferKind, offer_of
+from incrowd.parties.served import served
+from incrowd.runs.config import CommonSections
+from incrowd.runs.data_config import Parties
+from incrowd.runs.folder import Summary, database_in
+from incrowd.runs.run import Run
+from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
+from incrowd.runs.sources import enrolled
+from incrowd.runs.work import ClientWork, assemble
+from incrowd.types import Tracker
+
+LONGEST_REPLY = 2**15
+"""Bytes of what a party says to an offer, at most."""
+
+_AGAIN = 60.0
+_GATHERING = 30.0
+_MOST_REASONS = 100  # parties put them as they like
+
+Say = Callable[[str], None]
+
+
+def enrolments(data: Parties) -> list[Enrolment]:
+    """The parties whose enrolments lie in the folder, but for those who have gone.
+
+    Edge cases: a file that bears another party's name is refused.
+    """
+    found = []
+    for name in enrolled(data):
+        path = Path(data.enrolled) / f"{name}.pub"
+        if not path.exists():
+            continue
+        enrolment = read_enrolment(path)
+        if enrolment.name != name:
+            raise ConfigError(field="data.enrolled", value=str(path), remedy=f"it is the enrolment of {enrolment.name}")
+        found.append(enrolment)
+    return found
+
+
+class PartyTransport(Transport, Protocol):
+    """A way to parties, which have names and come and go."""
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """The number of each enrolled party."""
+        ...
+
+    def present(self) -> frozenset[str]:
+        """The parties that are connected."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Let a party take part no longer."""
+        ...
+
+
+@dataclass(kw_only=True, eq=False)
+class Meeting:
+    """Who is enrolled, who has accepted an offer, and who has not and why."""
+
+    link: PartyTransport
+    data: Parties
+    offer: Offer
+    key: Ed25519PrivateKey = field(repr=False)
+    patience: Patience
+    say: Say
+    least: int | None = None
+    accepted: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    attendance: Attendance = field(default_factory=Attendance)
+    _asked: dict[str, float] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._keys = {each.name: each.verifier() for each in enrolments(self.data)}
+
+    @property
+    def nodes(self) -> dict[int, Node]:
+        """Those who take part, by their numbers as clients."""
+        places = {name: place for place, name in enumerate(self.offer.parties)}
+        there = self.link.nodes
+        return {
+            places[name]: Node(id=there[name], party=name, key=self._keys[name])
+            for name in sorted(self.accepted)
+            if name in there
+        }
+
+    def told(self, why: str) -> None:
+        """A party refuses a round: say so, once for each reason, and not which party, for who was drawn is secret."""
+        if why not in self._told and len(self._told) < _MOST_REASONS:
+            self._told.add(why)
+            self.say(f"a party that was asked refuses: {why}")
+
+    def gather(self, *, begun: bool) -> None:
+        """Offer until enough have accepted; a run that has begun waits half a minute for all, and goes on with some.
+
+        Edge cases: not enough do in time: `DataError`, which says who is missing and who refuses, and why.
+        """
+        clock, patience = self.patience.clock, self.patience
+        begin, needed = clock.now(), 1 if begun else self.least or len(self.offer.parties)
+        told = ""
+        self._let_go()
+        while True:
+            silent = [name for name in self.link.nodes if name not in self.accepted]
+            self._offer(silent, seconds=patience.again)
+            if (line := self._standing()) != told:
+                self.say(line)
+                told = line
+            elapsed, everyone = clock.now() - begin, len(self.link.nodes)
+            enough = len(self.accepted) >= needed
+            if enough and (not begun or elapsed >= _GATHERING or len(self.accepted) + len(self.refused) == everyone):
+                return
+            if elapsed >= patience.timeout or everyone - len(self.refused) < needed:
+                raise DataError(f"{line}; {needed} are needed: see to them, or begin with fewer (--least)")
+
+    def renew(self) -> None:
+        """Before a round: let those go who are not enrolled any more, and offer to those who have come."""
+        self._let_go()
+        now = self.patience.clock.now()
+        waiting = [
+            name for name in self.link.present() - self.accepted if now - self._asked.get(name, -_AGAIN) >= _AGAIN
+        ]
+        if waiting:
+            self._offer(waiting, seconds=self.patience.again)
+            self.say(self._standing())
+
+    def _let_go(self) -> None:
+        """Those who are not enrolled any more: their keys open nothing."""
+        gone = [name for name in self.link.nodes if not (Path(self.data.enrolled) / f"{name}.pub").exists()]
+        for name in gone:
+            self.link.remove(name)
+            self.say(f"{name} is enrolled no longer")
+
+    def answers(self, kind: OfferKind, names: Sequence[str], *, seconds: float) -> dict[str, str]:
+        """What parties say to the offer, as far as they answer in time: nothing, or why they do not accept."""
+        named = {self.link.nodes[name]: name for name in names}
+        frame = self.offer.to_bytes(self.key, kind=kind)
+
+        def read(node: int, reply: bytes) -> str:
+            name, plan = named[node], self.offer.fingerprint
+            return read_acceptance(reply, question=frame, plan=plan, party=name, key=self._keys[name])
+
+        patience = self.patience
+        brief = Patience(timeout=seconds, again=min(patience.again, seconds), poll=patience.poll, clock=patience.clock)
+        found = ask(self.link, dict.fromkeys(named, frame), longest=LONGEST_REPLY, read=read, patience=brief)
+        return {named[node]: why for node, why in found.items()}
+
+    def _offer(self, names: Sequence[str], *, seconds: float) -> None:
+        for name, why in self.answers("offer", names, seconds=seconds).items():
+            self._asked[name] = self.patience.clock.now()
+            if why:
+                self.refused[name] = why
+            else:
+                self.accepted.add(name)
+                self.refused.pop(name, None)
+
+    def _standing(self) -> str:
+        missing = [name for name in self.offer.parties if name not in self.accepted and name not in self.refused]
+        words = [f"{len(self.accepted)} of {len(self.offer.parties)} parties take part"]
+        words += [f"{name} does not: {why}" for name, why in sorted(self.refused.items())]
+        words += [f"not there: {', '.join(missing)}"] if missing else []
+        return "; ".join(words)
+
+
+PAUSED = "paused"
+"""A file in a run's folder: no round begins as long as it is there."""
+
+_LOOK = 0.5
+_log = logging.getLogger(__name__)
+
+
+def to_stderr(line: str) -> None:
+    """Say it in words."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def as_event(line: str) -> None:
+    """Say it as an event of the log."""
+    note(_log, "server", says=line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyServer:
+    """A server of real parties: its keys (`incrowd flower keys`), and how long it waits.
+
+    Before the first round all parties have accepted the offer, or at least `least` of them; a run that goes on begins
+    with whoever is there.
+
+    Guarantee: the run's folder, ledger, statement and result are those of a run on one machine, and so is the released
+    model, to the last bit, where all randomness is seeded. Killed at any moment, the same call goes on: see `Run`.
+
+    Edge cases: data that are not with parties are refused before anything listens, and so is a plan that cannot be
+    trained elsewhere. A party that does not accept, or leaves, counts as zero; a later one takes part from then on.
+    """
+
+    keys: Path
+    least: int | None = None
+    patience: Patience = field(default_factory=Patience)
+    say: Say = to_stderr
+
+    def __post_init__(self) -> None:
+        if self.least is not None:
+            _validate.count(least=self.least)
+
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation whose data are not with parties, before anything is made for it (`ConfigError`)."""
+        of_parties(federation.settings)
+
+    def check_run(self, run: Run) -> None:
+        """Refuse a run that parties elsewhere cannot train, before anything listens."""
+        of_parties(run.config)
+        if isinstance(work := run.work, ClientWork):
+            run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
+
+    def train_over(self, link: PartyTransport, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+        """Train a run to its end, from wherever it stands, as `Run.train`, over a way to the parties."""
+        assert isinstance(run.work, ClientWork | RecordWork | SiloWork)  # noqa: S101 - there are no others
+        offer = offer_of(run.work)
+        meeting = self._meeting(link, of_parties(run.config), offer)
+        meeting.gather(begun=_has_rounds(run))
+
+        def deal(clients: Sequence[int]) -> Dealt:
+            """The parties of the next round, which does not begin while the run is paused."""
+            self._wait(run.folder / PAUSED)
+            meeting.renew()
+            return by_party(meeting.nodes)(clients)
+
+        network = Network(
+            transport=link,
+            offer=offer,
+            deal=deal,
+            key=meeting.key,
+            patience=self.patience,
+            history=AskedBefore(run.folder / ASKED, plan=offer.fingerprint),
+            attendance=meeting.attendance,
+            told=meeting.told,
+        )
+        return served(run, network).train(watchers)
+
+    def try_over(self, link: PartyTransport, federation: Federation) -> dict[str, str]:
+        """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
+        config, given = federation.settings, federation.given
+        if not config.of_records:
+            offer = offer_of(assemble(config, given=given, schedule=federation.schedule))
+        elif config.privacy.noise_by == "party":
+            offer = offer_of(assemble_silos(config, given=given))
+        else:
+            offer = offer_of(assemble_records(config, given=given))
+        meeting = self._meeting(link, of_parties(config), offer)
+        found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
+        return {name: {None: "no answer", "": "yes"}.get(found.get(name), str(found.get(name))) for name in link.nodes}
+
+    def _meeting(self, link: PartyTransport, data: Parties, offer: Offer) -> Meeting:
+        return Meeting(
+            link=link,
+            data=data,
+            offer=offer,
+            key=question_key(self.keys),
+            patience=self.patience,
+            say=self.say,
+            least=self.least,
+        )
+
+    def _wait(self, paused: Path) -> None:
+        if paused.exists():
+            self.say(f"paused, until {paused} is removed")
+        while paused.exists():
+            self.patience.clock.wait(_LOOK)
+
+
+def _has_rounds(run: Run) -> bool:
+    with database_in(run.folder) as database:
+        return bool(database.rounds())
+
+
+def of_parties(config: CommonSections) -> Parties:
+    """The parties of a run. Edge cases: data that are here are a `ConfigError`."""
+    if isinstance(config.data, Parties):
+        return config.data
+    remedy = 'the data are here: `incrowd train` trains with them; real parties are data.name = "parties"'
+    raise ConfigError(field="data.name", value=config.data.name, remedy=remedy)

@@ -1,0 +1,85 @@
+"""Asking nodes: once a node, in time, whatever a network does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from incrowd.errors import DataError
+from incrowd.flower.simulation import frame_in, record_of
+from incrowd.parties.asking import Patience, ask
+from tests.parties.nodes import VirtualClock
+
+
+@dataclass
+class Script:
+    """A line on which answers come when they are told to: (seconds, which message, what)."""
+
+    answers: list[tuple[float, int, bytes]]
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    pushed: list[tuple[float, int]] = field(default_factory=list)
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """See `Line.push`."""
+        first = len(self.pushed)
+        self.pushed += [(self.clock.now(), node) for node in nodes]
+        return {str(first + place): node for place, node in enumerate(nodes)}
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """See `Line.pull`."""
+        for each in [each for each in self.answers if each[0] <= self.clock.now()]:
+            self.answers.remove(each)
+            yield str(each[1]), each[2]
+
+
+def read(node: int, answer: bytes) -> str:
+    if answer == b"bad":
+        raise DataError("bad")
+    return f"{node} {answer.decode()}"
+
+
+def asked(script: Script, nodes: int = 2, *, all_needed: bool = False) -> dict[int, str]:
+    patience = Patience(timeout=20, again=5, poll=0.1, all_needed=all_needed, clock=script.clock)
+    return ask(script, dict.fromkeys(range(nodes), b"?"), longest=100, read=read, patience=patience)
+
+
+def test_the_silent_are_asked_again_and_nobody_else() -> None:
+    script = Script([(1.0, 0, b"a"), (7.0, 2, b"late but good")])
+    assert asked(script) == {0: "0 a", 1: "1 late but good"}
+    assert [(round(time), node) for time, node in script.pushed] == [(0, 0), (0, 1), (5, 1)]
+
+
+def test_who_stays_silent_is_asked_less_and_less_often() -> None:
+    script = Script([(1.0, 0, b"a"), (90.0, 1, b"b")])
+    patience = Patience(timeout=100, again=5, poll=0.1, clock=script.clock)
+    ask(script, dict.fromkeys(range(2), b"?"), longest=100, read=read, patience=patience)
+    times = [time for time, node in script.pushed if node == 1]
+    assert times == pytest.approx([0, 5, 10, 20, 40, 80], abs=2.5)  # it looks ten times a second
+
+
+def test_the_first_answer_of_a_node_counts() -> None:
+    script = Script([(1.0, 0, b"first"), (1.0, 0, b"second"), (2.0, 0, b"third"), (3.0, 1, b"b")])
+    assert asked(script) == {0: "0 first", 1: "1 b"}
+
+
+def test_a_round_goes_on_without_the_dead() -> None:
+    script = Script([(1.0, 0, b"a"), (21.0, 1, b"too late")])
+    assert asked(script) == {0: "0 a"}
+    assert script.clock.now() == pytest.approx(20, abs=0.2)
+    assert script.answers == [(21.0, 1, b"too late")]
+
+
+def test_where_all_are_needed_what_is_missing_is_an_error() -> None:
+    with pytest.raises(DataError, match="1 of 2 nodes"):
+        asked(Script([(1.0, 0, b"a")]), all_needed=True)
+    with pytest.raises(DataError, match="bad"):
+        asked(Script([(1.0, 0, b"bad")]), all_needed=True)
+
+
+def test_a_frame_goes_through_flowers_records_as_it_is() -> None:
+    from flwr.app import ConfigRecord, RecordDict
+
+    assert frame_in(record_of(b"\x00frame")) == b"\x00frame"
+    for name, value in (("other", b"x"), ("incrowd", 3)):
+        assert frame_in(RecordDict({name: ConfigRecord({"frame": value})})) is None
+    assert frame_in(RecordDict()) is None

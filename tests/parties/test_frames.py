@@ -1,0 +1,215 @@
+"""Frames: what goes in comes out, and nothing else comes in."""
+
+import tracemalloc
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from incrowd._random import Integers
+from incrowd.errors import ConfigError, DataError
+from incrowd.parties.frames import (
+    Expected,
+    PartyAnswer,
+    Place,
+    Request,
+    decoded,
+    longest_answer,
+    read_answer,
+    sealed,
+)
+from incrowd.parties.offer import Offer
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, constant
+
+KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+PLACE = Place(plan="p" * 64, round=3, party="north")
+SIZE = 7
+EXPECTED = Expected(place=PLACE, size=SIZE, contributions=2, largest=2.0**40)
+
+
+def answer(steps: Integers | None = None, **rest: Any) -> PartyAnswer:
+    steps = np.arange(SIZE) - 3 if steps is None else steps
+    given: dict[str, Any] = {"place": PLACE, "steps": steps, "unclipped": 1, "dropped": 0}
+    return PartyAnswer(**given | rest)
+
+
+def opened(frame: object, expected: Expected = EXPECTED) -> PartyAnswer:
+    return decoded(read_answer(frame, expected=expected, key=KEY.public_key()), expected=expected)
+
+
+def odd(body: bytes, **head: Any) -> bytes:
+    """A frame that the party itself has signed, whatever is in it."""
+    length = f"{len(body):015}"
+    good = {"size": SIZE, "type": "int16", "packing": "zlib", "length": length, "unclipped": 0, "dropped": 0}
+    return sealed("answer", PLACE, good | head, body, key=KEY)
+
+
+@given(
+    steps=hnp.arrays(np.int64, SIZE, elements=st.integers(-(2**37), 2**37)),
+    compress=st.booleans(),
+    unclipped=st.integers(0, 2),
+)
+def test_an_answer_comes_out_as_it_went_in(steps: Integers, compress: bool, unclipped: int) -> None:
+    found = opened(answer(steps, unclipped=unclipped).to_bytes(KEY, compress=compress))
+    assert found.steps.tolist() == steps.tolist()
+    assert (found.unclipped, found.dropped, found.place) == (unclipped, 0, PLACE)
+
+
+def test_the_length_tells_only_whether_two_four_or_eight_bytes_a_weight_are_enough() -> None:
+    size, bound, generator = 50_000, 2**19, np.random.default_rng(1)
+    typical = np.trunc(generator.normal(0, bound / size**0.5, size)).astype(np.int64)
+    one = np.zeros(size, np.int64)
+    one[3] = bound
+    random = [generator.integers(-(2**wide), 2**wide, size) for wide in (15, 31, 62)]
+    lengths = [len(answer(each).to_bytes(KEY)) for each in (typical, 0 * typical, one, *random)]
+    assert lengths[:3] == [lengths[0]] * 3
+    assert [round(each / size) for each in lengths] == [2, 2, 2, 2, 4, 8]
+
+
+@given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_not_a_bit_can_be_turned(place: int, bit: int) -> None:
+    frame = bytearray(answer().to_bytes(KEY))
+    frame[place % len(frame)] ^= 1 << bit
+    with pytest.raises(DataError):
+        opened(bytes(frame))
+
+
+@given(
+    head=st.dictionaries(
+        st.sampled_from(["size", "type", "packing", "length", "unclipped", "dropped"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.lists(st.text()),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(),
+        )
+        | st.sampled_from(["int16", "int32", "int64", "zlib", "none"]),
+    ),
+    body=st.binary(max_size=200) | st.binary(max_size=200).map(zlib.compress),
+)
+def test_a_party_that_signs_nonsense_is_refused_or_bounded(head: dict[str, Any], body: bytes) -> None:
+    try:
+        found = opened(odd(body, **head))
+    except DataError:
+        return
+    assert found.steps.shape == (SIZE,)
+    assert np.linalg.norm(found.steps.astype(float)) <= EXPECTED.largest
+    assert found.unclipped + found.dropped <= 2
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        odd(zlib.compress(bytes(14)), size=SIZE * 10**6),
+        odd(zlib.compress(bytes(14 * 10**6)), size=SIZE * 10**6),
+        odd(zlib.compress(bytes(14 * 10**6))),
+        odd(zlib.compress(bytes(14)), type="float64"),
+        odd(zlib.compress(bytes(14)) + b"more"),
+        odd(zlib.compress(bytes(14))[:-3]),
+        odd(bytes(15), packing="none"),
+        odd(zlib.compress(bytes(14)), length="9" * 15),
+        odd(zlib.compress(bytes(14)), length="-1"),
+        odd(zlib.compress(bytes(14)), length=None),
+        odd(zlib.compress(bytes(14)), length="9" * 5000),
+        odd(zlib.compress(bytes(14)), unclipped=2, dropped=1),
+        odd(zlib.compress(bytes(14)), unclipped=True),
+        answer(np.full(SIZE, 2**40)).to_bytes(KEY),
+        b"incrowd1" + b"\xff" * 12 + bytes(64),
+        bytes(longest_answer(SIZE) + 1),
+        None,
+        "text",
+        bytearray(200),
+    ],
+    ids=lambda _: "",
+)
+def test_what_claims_too_much_is_refused_at_no_cost(frame: object) -> None:
+    tracemalloc.start()
+    with pytest.raises(DataError):
+        opened(frame)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 300_000
+
+
+def test_what_unpacks_to_more_than_it_should_is_not_unpacked_to_its_end() -> None:
+    large = replace(EXPECTED, size=100_000)
+    bomb = zlib.compress(bytes(10**8))  # 97 kB, which would be all right
+    frame = odd(bomb, size=large.size)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="shorter or longer"):
+        opened(frame, large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+@pytest.mark.parametrize("other", [{"round": 4}, {"plan": "q" * 64}, {"party": "south"}])
+def test_an_answer_is_of_its_own_round_plan_and_party(other: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="another plan, round or party"):
+        opened(answer(place=replace(PLACE, **other)).to_bytes(KEY))
+
+
+@given(
+    weights=hnp.arrays(np.float32, st.integers(0, SIZE), elements=st.floats(-10, 10, width=32)),
+    clients=st.lists(st.integers(0, 2**40), max_size=5),
+    history=st.sampled_from([b"", bytes(range(96))]),
+)
+def test_a_request_comes_out_as_it_went_in(
+    weights: np.typing.NDArray[np.float32], clients: list[int], history: bytes
+) -> None:
+    asked = Request(place=PLACE, weights=weights, clip={"kind": "x", "a": 1.5}, clients=tuple(clients), history=history)
+    found = Request.read(asked.to_bytes(KEY), key=KEY.public_key(), most=SIZE)
+    assert (found.place, found.clip, found.clients) == (PLACE, asked.clip, asked.clients)
+    assert found.weights.tobytes() == weights.tobytes()
+    assert (found.digest, found.history) == (asked.digest, history)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "words"),
+    [
+        ({"size": 2, "clip": {}, "clients": []}, np.array([np.nan, 1], "<f4").tobytes(), "not finite"),
+        ({"size": 3, "clip": {}, "clients": []}, bytes(8), "not as many"),
+        ({"size": -2, "clip": {}, "clients": []}, bytes(8), "not as many"),
+        ({"size": 2, "clip": {}, "clients": []}, bytes(8 + 64), "not as many"),
+        ({"size": SIZE + 1, "clip": {}, "clients": []}, bytes(4 * SIZE + 4), "not as many"),
+        ({"size": 2, "clip": [], "clients": []}, bytes(8), "who is to train"),
+        ({"size": 2, "clip": {}, "clients": [True]}, bytes(8), "who is to train"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(head: dict[str, Any], body: bytes, words: str) -> None:
+    frame = sealed("request", PLACE, head, body, key=KEY)
+    with pytest.raises(DataError, match=words):
+        Request.read(frame, key=KEY.public_key(), most=SIZE)
+
+
+def an_offer() -> Offer:
+    config = PlanConfig(members=3, schedule=constant(rounds=2, cohort=3), sampling=Everyone)
+    plan = config.calibrate(Budget(epsilon=8, delta=1e-3))
+    return Offer.of_plan(plan, size=SIZE, columns=("age",), settings={"model": {"kind": "linear"}})
+
+
+def test_an_offer_with_less_noise_than_it_says_cannot_be_read() -> None:
+    form = an_offer().to_json()
+    step = form["plans"][0][1]["schedule"][0]
+    step["noise_multiplier"] /= 2
+    with pytest.raises(ConfigError, match="epsilon"):
+        _ = Offer.from_json(form).plan
+
+
+def test_an_offer_under_another_fingerprint_is_refused() -> None:
+    frame = sealed("offer", Place(plan="0" * 64, round=0, party=""), {"offer": an_offer().to_json()}, b"", key=KEY)
+    with pytest.raises(DataError, match="fingerprint"):
+        Offer.read(frame, key=KEY.public_key())
+    frame = sealed("offer", Place(plan="0" * 64, round=0, party=""), {}, b"", key=KEY)
+    with pytest.raises(DataError, match="nothing"):
+        Offer.read(frame, key=KEY.public_key())
