@@ -10,6 +10,7 @@ import typer
 from incrowd.errors import ConfigError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Metrics = Annotated[bool, typer.Option("--metrics", help="Print figures for Prometheus instead of text.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line, instead of words.")]
 SettingsFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")

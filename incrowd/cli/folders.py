@@ -1,11 +1,12 @@
 """`incrowd list` and `export`: which runs there are, and what of one may be handed on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, need_training
+from incrowd._prometheus import metric
+from incrowd.cli._options import Json, Metrics, need_training
 from incrowd.cli._print import print_json, print_table, short
 
 app = typer.Typer()
@@ -14,6 +15,7 @@ app = typer.Typer()
 @app.command("list")
 def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.")] = Path("out"),
+    metrics: Metrics = False,
     as_json: Json = False,
 ) -> None:
     """List the runs and searches below a folder: whom each protects, how far it has got, what it has spent.
@@ -26,12 +28,21 @@ def list_runs(
     rows = listed(folder)
     if as_json:
         print_json({"runs": rows})
+    elif metrics:
+        _print_metrics(rows)
     elif rows:
         for row in rows:
             row["randomness"] = {None: None, True: "seeded", False: "system"}[row["simulated"]]
         print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out={"simulated"})
     else:
         typer.echo(f"no run below {folder}; start one with: incrowd train")
+
+
+def _print_metrics(rows: list[dict[str, Any]]) -> None:
+    over = [{**row, "over": int(row["state"] in ("over", "a search, over"))} for row in rows]
+    for name, told in (("rounds", "Finished rounds."), ("epsilon", "Epsilon so far."), ("over", "Whether it is over.")):
+        known = {row["run"]: row[name] for row in over if row[name] is not None}
+        typer.echo(metric(f"incrowd_run_{name}", told, known, label="run"), nl=False)
 
 
 @app.command("export")

@@ -2,11 +2,12 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, need_training
+from incrowd._prometheus import metric
+from incrowd.cli._options import Json, Metrics, need_training
 from incrowd.cli._print import print_facts, print_json, print_table
 from incrowd.errors import ConfigError
 
@@ -27,6 +28,7 @@ def root() -> None:
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The party's ledger, or its folder.")],
+    metrics: Metrics = False,
     as_json: Json = False,
 ) -> None:
     """List what a party was asked, by which server, at what noise, what it comes to, and what it refused.
@@ -39,6 +41,8 @@ def show(
     found = given(file)
     if as_json:
         print_json(found)
+    elif metrics:
+        _print_metrics(found)
     else:
         events, refused = found.pop("events"), found.pop("refused")
         print_facts(found)
@@ -127,6 +131,17 @@ def leave(
         print_json({"party": str(folder), "left": True})
     else:
         typer.echo(f"{folder} has left; what it gave is still in: incrowd party show {folder}")
+
+
+def _print_metrics(found: dict[str, Any]) -> None:
+    """Figures for the owner's monitor, and for no server."""
+    limits = {"promised": found.get("promised"), "budget": found.get("budget", {}).get("epsilon")}
+    epsilon = {"spent": found["epsilon"], **{name: value for name, value in limits.items() if value is not None}}
+    counts = {"answered": len(found["events"]), "refused": len(found["refused"])}
+    intact = {"": int(found["intact"])}
+    typer.echo(metric("incrowd_party_epsilon", "Epsilon of the ledger.", epsilon, label="of"), nl=False)
+    typer.echo(metric("incrowd_party_questions", "Questions of servers.", counts, label="decision"), nl=False)
+    typer.echo(metric("incrowd_party_ledger_intact", "Whether the ledger is whole.", intact), nl=False)
 
 
 def _need_keys() -> None:

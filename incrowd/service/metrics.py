@@ -6,40 +6,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from incrowd._prometheus import metric
+
 
 def exposition(status: Mapping[str, Any], *, draws: int, refused: Mapping[str, int]) -> str:
     """The text. What is counted by the pool is all servers'; draws, refusals and memory are this process's own."""
     spread = status["spread"]
-    lines = [
-        *_metric("incrowd_accepted_total", "counter", "Answers in the pool.", {"": status["accepted"]}),
-        *_metric("incrowd_repeated_total", "counter", "Answers that came again.", {"": status["repeated"]}),
-        *_metric(
-            "incrowd_turned_away_total",
-            "counter",
-            "Answers that did not enter, by reason.",
-            {f'reason="{name}"': count for name, count in sorted(status["turned_away"].items())},
-        ),
-        *_metric("incrowd_draws_total", "counter", "Instances that this process handed out.", {"": draws}),
-        *_metric(
-            "incrowd_refused_requests_total",
-            "counter",
-            "Requests that this process refused, by reason.",
-            {f'reason="{name}"': count for name, count in sorted(refused.items())},
-        ),
-        *_metric(
-            "incrowd_updates_per_second", "gauge", "Accepted answers a second.", {"": status["updates_per_second"]}
-        ),
-        *_metric(
-            "incrowd_spread",
-            "gauge",
-            "How far instances are apart, measured and by theory.",
-            {f'kind="{kind}"': spread[kind] for kind in ("measured", "theory")},
-        ),
-        *_metric("incrowd_paused", "gauge", "Whether answers wait.", {"": int(status["paused"])}),
-        *_metric("incrowd_store_up", "gauge", "Whether the store is well.", {"": int(status["trouble"] is None)}),
-        *_metric("process_resident_memory_bytes", "gauge", "Memory of this process.", {"": resident()}),
-    ]
-    return "\n".join(lines) + "\n"
+    return "".join(
+        [
+            metric("incrowd_accepted_total", "Answers in the pool.", {"": status["accepted"]}, kind="counter"),
+            metric("incrowd_repeated_total", "Answers that came again.", {"": status["repeated"]}, kind="counter"),
+            metric(
+                "incrowd_turned_away_total",
+                "Answers that did not enter, by reason.",
+                dict(sorted(status["turned_away"].items())),
+                label="reason",
+                kind="counter",
+            ),
+            metric("incrowd_draws_total", "Instances that this process handed out.", {"": draws}, kind="counter"),
+            metric(
+                "incrowd_refused_requests_total",
+                "Requests that this process refused, by reason.",
+                dict(sorted(refused.items())),
+                label="reason",
+                kind="counter",
+            ),
+            metric("incrowd_updates_per_second", "Accepted answers a second.", {"": status["updates_per_second"]}),
+            metric(
+                "incrowd_spread",
+                "How far instances are apart, measured and by theory.",
+                {kind: spread[kind] for kind in ("measured", "theory")},
+                label="kind",
+            ),
+            metric("incrowd_paused", "Whether answers wait.", {"": int(status["paused"])}),
+            metric("incrowd_store_up", "Whether the store is well.", {"": int(status["trouble"] is None)}),
+            metric("process_resident_memory_bytes", "Memory of this process.", {"": resident()}),
+        ]
+    )
 
 
 def resident() -> int:
@@ -49,8 +52,3 @@ def resident() -> int:
     except OSError:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
-
-
-def _metric(name: str, kind: str, told: str, values: Mapping[str, float]) -> list[str]:
-    samples = [f"{name}{{{labels}}} {value}" if labels else f"{name} {value}" for labels, value in values.items()]
-    return [f"# HELP {name} {told}", f"# TYPE {name} {kind}", *samples]

@@ -2,12 +2,14 @@ from pathlib import Path
 
 import pytest
 
+from incrowd._prometheus import metric
 from incrowd.runs.config import Config
 from incrowd.runs.folder import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of, listed
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search, axis
 from incrowd.runs.sweep import Sweep
 from incrowd.settings import known_keys
+from tests.command import command
 from tests.runs.small import SEEDED, SMALL, seeded, small
 from tests.runs.test_run import stopped
 from tests.runs.test_silo_run import small as silos
@@ -16,7 +18,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.slow
-def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
+def test_each_run_and_each_search_has_a_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     over = Run.create(seeded(), folder / "a").train()
     stopped(folder / "b/c", after=2, simulated=False)
     Run.create(small(), folder / "d")
@@ -36,6 +40,13 @@ def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
     assert 0 < rows[1]["epsilon"] < 8
     assert [rows[place]["epsilon"] for place in (2, 3, 4)] == [0.0, spent["epsilon"], found["epsilon_of_search"]]
     assert {row["data"] for row in rows[:5]} == {"digits"}
+    watched = command(monkeypatch, capsys)("list", str(folder), "--metrics").out
+    assert f'incrowd_run_over{{run="{folder / "a"}"}} 1\n' in watched
+    assert f'incrowd_run_rounds{{run="{folder / "b/c"}"}} 2\n' in watched
+
+
+def test_a_label_of_a_metric_is_escaped() -> None:
+    assert metric("m", "Words.", {'a"b\\c\n': 1}, label="run").endswith('m{run="a\\"b\\\\c\\n"} 1\n')
 
 
 DOCS = Path(__file__).parents[2] / "docs"
