@@ -34,7 +34,7 @@ def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Comm
 
 
 def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
-    axes = ("--grid", "server.learning_rate=1..30:log", "--random", "3")
+    axes = ("--grid", "server.learning_rate=1,2,4,8", "--random", "3")
     law = ("--select", "private", "--expected-runs", "1")
     found = incrowd(*axes, *law, *QUICK, "--json").object()
     assert found["settings_compared"] == 3
@@ -56,12 +56,10 @@ def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, .
     [
         (("--grid", "server.learning_rate=4,16", "--budget", "9"), 3, "its budget is 9"),
         (("--grid", "server.learning_rat=4"), 2, "did you mean server.learning_rate"),
-        (("--grid", "server.learning_rate=1..4"), 2, "--random"),
         (("--grid", "server.learning_rate=4", "--select", "private"), 2, "expected_runs = None"),
         (("--grid", "server.learning_rate=4", "--expected-runs", "3"), 2, "expected_runs = 3"),
         (("--select", "private", "--expected-runs", "0.5"), 2, "expected_runs = 0.5"),
         (("--select", "best"), 2, "best"),
-        ((*GRID, "--jobs", "0"), 2, "jobs = 0"),
     ],
 )
 def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status: int, message: str) -> None:
@@ -75,7 +73,7 @@ def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path: Path, how: signal.Signals) -> None:
     grid = ("--grid", "server.learning_rate=1,2,4,8", "--set", "privacy.rounds=60", "--set", "data.clients=30")
-    words = [sys.executable, "-c", START, "sweep", *grid, "--jobs", "2", "--json", "--out", str(tmp_path / "s")]
+    words = [sys.executable, "-c", START, "sweep", *grid, "--json", "--out", str(tmp_path / "s")]
     summary = tmp_path / "s/runs/0000/summary.json"
     first = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(summary.exists, seconds=400)

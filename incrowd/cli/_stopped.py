@@ -1,7 +1,13 @@
 """How a command ends that cannot go on: one line on standard error, and an exit status."""
 
 import difflib
+import os
+import signal
 import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -97,3 +103,27 @@ def _keys_like(name: str) -> list[str]:
 
     keys = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
     return sorted((key for key in keys if "." in key), key=lambda key: (not key.startswith("privacy."), key))
+
+
+_A_MOMENT = 0.01  # seconds
+
+
+@contextmanager
+def again_where_dropped() -> Iterator[None]:
+    """Python drops an interruption that is raised in a finalizer: it comes once more a moment later, without a word.
+
+    Edge cases: Python prints other errors in finalizers, as ever.
+    """
+    told = sys.unraisablehook
+
+    def dropped(what: "sys.UnraisableHookArgs") -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            threading.Timer(_A_MOMENT, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            told(what)
+
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told

@@ -19,6 +19,7 @@ from incrowd.cli._options import (
     need_training,
 )
 from incrowd.cli._print import print_facts, print_json, say_what_takes_long
+from incrowd.cli._stopped import again_where_dropped
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     that was stopped.
     """
     from incrowd.algorithms.metrics import scalars
-    from incrowd.runs.processes import again_where_dropped
     from incrowd.runs.trackers import progress, say
 
     try:

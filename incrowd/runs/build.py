@@ -39,7 +39,6 @@ from incrowd.privacy.ledger.registry import state_folder
 from incrowd.runs.config import (
     CnnSection,
     CommonSections,
-    Config,
     FunctionModel,
     GivenModel,
     LinearSection,
@@ -52,24 +51,14 @@ from incrowd.runs.data_config import (
     MapFeatures,
     ModuleFeatures,
     NoFeatures,
-    PartitionedData,
     PictureFeatures,
     PieceFeatures,
     TableFeatures,
     TokenFeatures,
     UnitFeatures,
 )
-from incrowd.runs.sources import NOTHING, Given, call, handed_over, section, whole_split
+from incrowd.runs.sources import NOTHING, Given, call, handed_over, section
 from incrowd.settings import GIVEN
-
-
-def untouched_test(config: Config) -> Examples | None:
-    """The test examples, with features, of a config that holds examples out for validation; of others None."""
-    if not isinstance(config.data, PartitionedData) or config.data.validation is None:
-        return None
-    with section("data"):
-        test = whole_split(config.data).test
-    return None if test is None else featured_examples(config, test, alone=not config.data.public)
 
 
 def featured_examples(

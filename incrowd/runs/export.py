@@ -31,7 +31,6 @@ from incrowd.runs.folder import (
     STATEMENT,
     STATEMENT_TEXT,
     SUMMARY,
-    TABLE,
     database_in,
     part,
     payer_in,
@@ -39,7 +38,6 @@ from incrowd.runs.folder import (
     shown_settings,
 )
 from incrowd.runs.ledgers import RunLedger, own_place
-from incrowd.runs.search import MEASURED, table
 
 ONNX = "model.onnx"
 
@@ -123,9 +121,6 @@ def _of_a_search(folder: Path) -> Files:
     chosen = None if best is None else next(row for row in rows if Path(row["run"]).name == Path(best["run"]).name)
     shown = {**part(result, SEARCH_KEYS), "runs": rows, "best": chosen and {**chosen, **part(best, ROW_KEYS)}}
     yield RESULT, _json(shown)
-    keys = list(rows[0]["settings"]) if rows else []
-    measured = [name for name in MEASURED if name != "seconds"]
-    yield TABLE, table(rows, keys, measured=measured).encode()
     yield STATEMENT_TEXT, (result["statement"]["text"] + "\n").encode()
     yield STATEMENT, _json(result["statement"])
     ledger = _read(folder / SEARCH)["ledger"]

@@ -20,7 +20,7 @@ from incrowd.runs.database import Database
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
 EVALUATION, CURVE, LOCK, SILOS, START = "evaluation.json", "curve.png", "run.lock", "silos", "start.safetensors"
-SEARCH, RESULT, TABLE, BEST, RUNS = "search.json", "result.json", "table.csv", "best", "runs"
+SEARCH, RESULT, BEST, RUNS = "search.json", "result.json", "best", "runs"
 
 Summary = dict[str, Any]
 
@@ -134,7 +134,6 @@ OF_A_RUN = (
 
 OF_A_SEARCH = (
     Content("result.json", "the result", "in part"),
-    Content("table.csv", "settings and scores", "in part"),
     Content("search.json", "what is compared", "no"),
     Content("search.lock", "nothing: keeps two processes apart", "no"),
     Content("ledger.sqlite", "what the search has spent, written before each run (or the selection)", "in part"),
@@ -160,12 +159,12 @@ RESULT_KEYS = (
 """Parts of a run's summary that may be handed on."""
 
 SEARCH_KEYS = (
-    "epsilon_of_search", "delta", "select", "holds", "prices", "settings_compared", "validation_set", "statement",
+    "epsilon_of_search", "delta", "select", "holds", "settings_compared", "validation_set", "statement",
     "expected_runs", "chance_that_a_setting_is_tried",
 )  # fmt: skip
 """Parts of a search's result that may be handed on, beside its rows."""
 
-ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds", "test_accuracy", "test_loss")
+ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds")
 
 KEPT_BACK = (
     "data.enrolled", "data.file", "data.folder", "data.arguments", "data.seed", "data.test_file",

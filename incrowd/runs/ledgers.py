@@ -50,13 +50,14 @@ class RunLedger:
         own: Path,
         budget: Budget,
         relation: Relation,
-        path: Path | None = None,
-        witness: Path | None = None,
+        path: Path | str | None = None,
+        witness: Path | str | None = None,
     ) -> "RunLedger":
         """The ledger of the data, begun if they have none, and a new label there. Public data have their `own`, unless
         a path is given. Data that the run declares public are remembered as that.
         """
         label, home = secrets.token_hex(8), Home.of_user()
+        path, witness = (None if place is None else Path(place) for place in (path, witness))
         known = None
         if not identity.public:
             known = home.ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness)

@@ -161,8 +161,8 @@ class LedgerWork(Work, ABC):
             own=own,
             budget=self.begins_with,
             relation=self.plan.relation,
-            path=None if wanted.ledger is None else Path(wanted.ledger),
-            witness=None if wanted.witness is None else Path(wanted.witness),
+            path=wanted.ledger,
+            witness=wanted.witness,
         )
         with run_ledger.open(own) as ledger:
             ledger.check_room(self.plan.runs)

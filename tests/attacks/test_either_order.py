@@ -83,9 +83,9 @@ def test_control_people_of_another_shop_were_never_public(shop: Path, tmp_path: 
 
 def test_a_search_in_public_leaves_its_trace(shop: Path, tmp_path: Path) -> None:
     write(shop.with_name("test.csv"), HEADER, [["not", "1", "2", "3", "1"]])
-    public = search(shop, select="public")
+    public = search(shop)
     public = replace(public, overrides=(*public.overrides, PUBLIC))
-    Sweep(search=public, out=tmp_path / "search").run(jobs=1)
+    Sweep(search=public, out=tmp_path / "search").run()
     with pytest.raises(LedgerMismatch, match="without privacy"):
         Run.create(config(shop), tmp_path / "earnest")
 

@@ -125,7 +125,7 @@ def leave(kind: str, folder: Path) -> None:
         overrides = (*SMALL, "privacy.rounds=2", "run.randomness=seeded", "run.seed=7")
         selection = {"select": "private", "repetitions": _three()} if kind == "private search" else {}
         axes = [axis("server.learning_rate=2,8")]
-        Sweep(search=Search(overrides=overrides, axes=axes, **selection), out=folder).run(jobs=1)  # type: ignore[arg-type]  # by name
+        Sweep(search=Search(overrides=overrides, axes=axes, **selection), out=folder).run()  # type: ignore[arg-type]  # by name
     else:
         Run.create(small(tracked, "run.plot=true", *(CORRELATED if kind == "correlated" else ())), folder).train()
 

@@ -13,7 +13,6 @@ import pytest
 from incrowd.data.fingerprints import RowDigests
 from incrowd.errors import (
     BudgetExceeded,
-    ConfigError,
     DataError,
     IncrowdError,
     LedgerMismatch,
@@ -89,11 +88,11 @@ def test_smaller_runs_add_up_on_a_ledger_that_was_begun_for_them(incrowd: Comman
 
 @pytest.mark.slow
 def test_a_search_twice_is_refused_and_a_run_after_it(shop: Path, tmp_path: Path) -> None:
-    found = Sweep(search=search(shop), out=tmp_path / "first").run(jobs=1)
+    found = Sweep(search=search(shop), out=tmp_path / "first").run()
     assert found["statement"]["epsilon"] == found["epsilon_of_search"]
     again = search(shop)
     with pytest.raises(BudgetExceeded, match="is spent"):
-        Sweep(search=again, out=tmp_path / "second").run(jobs=1)
+        Sweep(search=again, out=tmp_path / "second").run()
     assert not (tmp_path / "second").exists()
     with pytest.raises(BudgetExceeded):
         Run.create(config(shop), tmp_path / "run")
@@ -104,7 +103,7 @@ def test_who_forgets_searches_twice(shop: Path, tmp_path: Path, monkeypatch: pyt
     """The control."""
     for number in range(2):
         monkeypatch.setenv("INCROWD_STATE", str(tmp_path / f"state-{number}"))
-        Sweep(search=search(shop), out=tmp_path / f"search-{number}").run(jobs=1)
+        Sweep(search=search(shop), out=tmp_path / f"search-{number}").run()
 
 
 def test_a_search_does_not_go_on_with_other_data_under_the_same_name(shop: Path, tmp_path: Path) -> None:
@@ -114,15 +113,10 @@ def test_a_search_does_not_go_on_with_other_data_under_the_same_name(shop: Path,
 
     wanted = search(shop)
     with pytest.raises(KeyboardInterrupt):
-        Sweep(search=wanted, out=tmp_path / "search", say=stop).run(jobs=1)
+        Sweep(search=wanted, out=tmp_path / "search", say=stop).run()
     flipped(shop)
     with pytest.raises(DataError, match="are not those that this run began with"):
-        Sweep(search=search(shop), out=tmp_path / "search").run(jobs=1)
-
-
-def test_a_rehearsal_is_for_public_data(shop: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the data are private"):
-        Sweep(search=search(shop, select="public"), out=tmp_path / "search").run(jobs=1)
+        Sweep(search=search(shop), out=tmp_path / "search").run()
 
 
 # Data that changed under a run
@@ -303,7 +297,7 @@ def test_an_attempt_of_a_private_search_is_not_trained_alone(
     with monkeypatch.context() as patched:
         patched.setattr(Run, "train", stopping)
         with pytest.raises(KeyboardInterrupt):
-            Sweep(search=wanted, out=tmp_path / "search").run(jobs=1)
+            Sweep(search=wanted, out=tmp_path / "search").run()
     shutil.copytree(tmp_path / "search", tmp_path / "copy")
     attempts = tmp_path / "search/private"
     if names := json.loads((attempts / ATTEMPTS).read_text()):
@@ -311,10 +305,10 @@ def test_an_attempt_of_a_private_search_is_not_trained_alone(
         refused = incrowd("resume", "alone")
         assert refused.status == 2
         assert "an attempt of a private search" in refused.err
-    Sweep(search=wanted, out=tmp_path / "search").run(jobs=1)
+    Sweep(search=wanted, out=tmp_path / "search").run()
     if json.loads((tmp_path / "copy/private" / ATTEMPTS).read_text()):
         with pytest.raises(IncrowdError):
-            Sweep(search=wanted, out=tmp_path / "copy").run(jobs=1)
+            Sweep(search=wanted, out=tmp_path / "copy").run()
     assert not list((Home.of_user().folder / "attempts").glob("*"))
 
 
@@ -324,7 +318,7 @@ def test_a_run_copied_out_of_a_search_spends_what_the_search_reserved_for_it(sho
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Sweep(search=search(shop), out=tmp_path / "search", say=stop).run(jobs=1)
+        Sweep(search=search(shop), out=tmp_path / "search", say=stop).run()
     shutil.copytree(tmp_path / "search/runs/0000", tmp_path / "alone")
     run = Run.open(tmp_path / "alone")
     with ledger_of(run) as ledger:

@@ -128,7 +128,7 @@ def test_pictures_that_are_learned_from_are_recognised(
     left = [] if change is None else [change]
 
     def load_and_change(*args: object, **kwargs: object) -> object:
-        found = load_mnist(*args, **kwargs)
+        found = load_mnist(*args, **kwargs)  # type: ignore[arg-type]  # passed on
         if left:
             left.pop()(folder)
         return found

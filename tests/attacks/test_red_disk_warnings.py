@@ -26,7 +26,7 @@ def lines(
         warnings.warn("overflow encountered in cast", RuntimeWarning, stacklevel=2)
         return train(run, *words)  # type: ignore[arg-type]  # whatever the caller gave
 
-    def found(attempts: int, jobs: int) -> str:
+    def found(attempts: int) -> str:
         monkeypatch.setenv("INCROWD_STATE", str(tmp_path / f"state-{attempts}"))
         monkeypatch.setattr(Repetitions, "sample", lambda *_: attempts)
         monkeypatch.setattr(Run, "train", warns)
@@ -34,22 +34,20 @@ def lines(
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = lambda message, *_, **__: os.write(2, f"warning: {message}\n".encode())  # type: ignore[assignment]  # a line, as the command line has it
-            Sweep(search=wanted, out=tmp_path / f"search-{attempts}").run(jobs=jobs)
+            Sweep(search=wanted, out=tmp_path / f"search-{attempts}").run()
         return "".join(line for line in capfd.readouterr().err.splitlines(keepends=True) if "overflow" in line)
 
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_how_often_attempts_warn_does_not_tell_how_many_there_were(lines: Callable[..., str], jobs: int) -> None:
-    assert lines(1, jobs) == lines(3, jobs)
+def test_how_often_attempts_warn_does_not_tell_how_many_there_were(lines: Callable[..., str]) -> None:
+    assert lines(1) == lines(3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
 def test_control_attempts_that_may_warn_can_be_counted(
-    lines: Callable[..., str], jobs: int, monkeypatch: pytest.MonkeyPatch
+    lines: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sweep, "_train", lambda self, task: self._open[task.number].train([]))
-    assert [lines(count, jobs).count("overflow") for count in (1, 3)] == [1, 3]
+    monkeypatch.setattr(Sweep, "_train", lambda self, task: self._open[task.number].train())
+    assert [lines(count).count("overflow") for count in (1, 3)] == [1, 3]

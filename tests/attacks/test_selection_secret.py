@@ -57,9 +57,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return say
 
 
-def selected(
-    place: Path, monkeypatch: pytest.MonkeyPatch, *, jobs: int = 1, search: Search | None = None
-) -> dict[str, Any]:
+def selected(place: Path, monkeypatch: pytest.MonkeyPatch, *, search: Search | None = None) -> dict[str, Any]:
     """All that can be found below a folder after a selection, and all that was said: made comparable."""
     for name in ("tmp", "state"):
         _files.folder(place / name)
@@ -70,7 +68,7 @@ def selected(
     said: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        result = Sweep(search=search or selection(), out=place / "search", say=said.append).run(jobs=jobs)
+        result = Sweep(search=search or selection(), out=place / "search", say=said.append).run()
     files = {str(path.relative_to(place)): _seen(path, place) for path in sorted(place.rglob("*"))}
     return {
         "files": files,
@@ -98,14 +96,13 @@ def _seen(path: Path, place: Path) -> tuple[int, float | None, object]:
     return path.stat().st_mode, date, path.read_bytes().replace(str(place).encode(), b"")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
 def test_after_one_attempt_and_after_three_everything_is_the_same(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None], jobs: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None]
 ) -> None:
     found = []
     for count in (1, 3):
         attempts(count)
-        found.append(selected(folder / str(count), monkeypatch, jobs=jobs))
+        found.append(selected(folder / str(count), monkeypatch))
     assert found[0] == found[1]
     assert "result.json" in " ".join(found[0]["files"])
 
@@ -129,7 +126,7 @@ def test_control_the_runs_of_a_search_that_shows_all_are_seen(folder: Path) -> N
     for name, rates in (("one", "8"), ("three", "8,9,10")):
         said: list[str] = []
         search = Search(overrides=OPTIONS, axes=[axis(f"server.learning_rate={rates}")])
-        Sweep(search=search, out=folder / name, say=said.append).run(jobs=1)
+        Sweep(search=search, out=folder / name, say=said.append).run()
         found.append((len(said), len(list((folder / name / "runs").iterdir()))))
     assert found == [(2, 1), (4, 3)]
 
@@ -137,7 +134,7 @@ def test_control_the_runs_of_a_search_that_shows_all_are_seen(folder: Path) -> N
 @pytest.mark.parametrize("name", ["csv", "jsonl", "tensorboard", "mlflow", "wandb"])
 def test_a_tracker_that_would_be_told_of_all_attempts_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.trackers = .*leave them out"):
-        Sweep(search=selection(f'run.trackers=["{name}"]'), out=folder / "search").run(jobs=1)
+        Sweep(search=selection(f'run.trackers=["{name}"]'), out=folder / "search").run()
     assert not (folder / "search").exists()
 
 
@@ -145,7 +142,7 @@ def test_control_a_tracker_would_be_told_of_all_attempts(folder: Path, monkeypat
     told: list[str] = []
     monkeypatch.setitem(trackers.BUILT_IN, "csv", lambda place: _Telling(told, place.name))
     rates = [axis("server.learning_rate=8,9,10")]
-    Sweep(search=Search(overrides=(*OPTIONS, 'run.trackers=["csv"]'), axes=rates), out=folder / "search").run(jobs=1)
+    Sweep(search=Search(overrides=(*OPTIONS, 'run.trackers=["csv"]'), axes=rates), out=folder / "search").run()
     assert sorted(set(told)) == ["0000", "0001", "0002"]
 
 
@@ -174,9 +171,9 @@ def test_attempts_that_cannot_be_removed_are_an_error_and_nothing_is_published(
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", stuck)
         with pytest.raises(DataError, match="must not be kept, and cannot be removed"):
-            Sweep(search=selection(), out=folder / "search").run(jobs=1)
+            Sweep(search=selection(), out=folder / "search").run()
         assert not (folder / "search" / RESULT).exists()
-    found = Sweep(search=selection(), out=folder / "search").run(jobs=1)
+    found = Sweep(search=selection(), out=folder / "search").run()
     assert found["best"] is not None
     assert not (folder / "search" / PRIVATE).exists()
 
@@ -200,7 +197,7 @@ def test_wherever_it_is_killed_nothing_more_is_left_in_the_end(
     whole = selected(folder / "whole", monkeypatch)
     search = folder / "killed" / "search"
     sweep = Sweep(search=selection(), out=search)
-    assert status_of(start(lambda: killed_in(place, lambda: sweep.run(jobs=1)))) == -signal.SIGKILL
+    assert status_of(start(lambda: killed_in(place, sweep.run))) == -signal.SIGKILL
     again = selected(folder / "killed", monkeypatch)
     for found in (whole, again):  # what was killed computed its prices in a process of its own
         found["files"] = {name: seen for name, seen in found["files"].items() if name.startswith("search")}
@@ -221,10 +218,10 @@ def test_until_then_the_attempts_are_for_this_user_alone_and_nameless(
     with monkeypatch.context() as patched:
         patched.setattr(Run, "train", fails)
         with pytest.raises(IncrowdError, match=r"/private/[0-9a-f]{16} is full$"):
-            sweep.run(jobs=1)
+            sweep.run()
     assert (folder / "search" / PRIVATE).stat().st_mode & 0o077 == 0
     assert len(listed(folder)) == 1
     assert listed(folder)[0]["state"] == "a search, not over"
-    found = Sweep(search=selection(), out=folder / "search").run(jobs=1)
+    found = Sweep(search=selection(), out=folder / "search").run()
     assert json.loads((Path(found["best"]["run"]) / SUMMARY).read_text())["seconds"] is None
     assert not (folder / "search" / PRIVATE).exists()

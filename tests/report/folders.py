@@ -53,7 +53,7 @@ def silos(place: Path) -> Path:
     return place
 
 
-def search(place: Path, *, select: Select = "public") -> Path:
+def search(place: Path, *, select: Select = "all") -> Path:
     """Four settings side by side, or a private selection among them."""
     law = Repetitions(mean=3.0) if select == "private" else None
     wanted = Search(
@@ -62,7 +62,7 @@ def search(place: Path, *, select: Select = "public") -> Path:
         select=select,
         repetitions=law,
     )
-    Sweep(search=wanted, out=place).run(jobs=1)
+    Sweep(search=wanted, out=place).run()
     return place
 
 

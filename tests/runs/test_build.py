@@ -6,7 +6,7 @@ import pytest
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.runs.build import randomness, untouched_test
+from incrowd.runs.build import randomness
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from incrowd.runs.sources import federated_data
@@ -172,13 +172,3 @@ def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settin
     for wrong in (0.0, 1.0, -0.5):
         with pytest.raises(ConfigError, match="validation"):
             federated_data(small(f"data.validation={wrong}"))
-
-
-def test_the_test_examples_stay_at_hand_where_others_are_held_out() -> None:
-    assert untouched_test(small()) is None
-    plain = untouched_test(small("data.validation=0.1"))
-    assert plain is not None
-    assert plain.shape == (8, 8)
-    mapped = untouched_test(small("data.validation=0.1", "features={name='unit'}"))
-    assert mapped is not None
-    assert (len(mapped), mapped.shape) == (297, (64,))

@@ -58,24 +58,23 @@ def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("select", ["all", "private", "public"])
+@pytest.mark.parametrize("select", ["all", "private"])
 def test_of_a_search_what_it_shows(folder: Path, select: str) -> None:
     search = Search(
         overrides=(*SMALL, "privacy.rounds=2", *SEEDED),
         axes=[axis("server.learning_rate=2,8")],
-        select=select,  # type: ignore[arg-type]  # one of the three
+        select=select,  # type: ignore[arg-type]  # one of the two
         repetitions=Repetitions(mean=3.0, shape=1.0) if select == "private" else None,
     )
-    found = Sweep(search=search, out=folder / "search").run(jobs=1)
+    found = Sweep(search=search, out=folder / "search").run()
     files = export(folder / "search", folder / "out")
     models = [name for name in files if name.endswith("model.safetensors")]
     assert models == (
         ["best/model.safetensors"] if select == "private" else [f"runs/000{n}/model.safetensors" for n in (0, 1)]
     )
-    assert ("ledger.json" in files) is (select != "public")
+    assert "ledger.json" in files
     shown = json.loads((folder / "out/result.json").read_text())
     assert shown["best"]["settings"] == found["best"]["settings"]
-    assert shown["best"]["test_accuracy"] == found["best"]["test_accuracy"]
     assert f"{shown['best']['run']}/model.safetensors" in models
     assert (folder / "out/statement.txt").read_text() == found["statement"]["text"] + "\n"
 

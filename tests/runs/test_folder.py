@@ -26,7 +26,7 @@ def test_each_run_and_each_search_has_a_row(
     Run.create(small(), folder / "d")
     spent = Run.create(silos(), folder / "e").train()
     search = Search(overrides=(*SMALL, "privacy.rounds=1", *SEEDED), axes=[axis("server.learning_rate=2,8")])
-    found = Sweep(search=search, out=folder / "f").run(jobs=1)
+    found = Sweep(search=search, out=folder / "f").run()
     (folder / "g").mkdir()
     (folder / "g/run.sqlite").write_bytes(b"no database at all, but long enough to be taken for one" * 20)
     rows = listed(folder)

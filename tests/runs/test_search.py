@@ -15,8 +15,7 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Schedule, Step, constant
 from incrowd.privacy.statement import FORGOTTEN, MEDIAN, SIMULATION
 from incrowd.runs.folder import Summary
-from incrowd.runs.search import HASTE, ON_TEST, PUBLIC, Cost, Search, axis, best_of, grid, ranked
-from incrowd.runs.settings import load
+from incrowd.runs.search import HASTE, ON_TEST, Cost, Search, axis, best_of, ranked
 
 BASE = ("model={kind='linear'}", "features={name='none'}", "data.clients=12", "privacy.rounds=2")
 
@@ -25,7 +24,7 @@ def search(*axes: str, **wanted: Any) -> Search:
     return Search(overrides=BASE, axes=[axis(text) for text in axes or ["local.epochs=2"]], **wanted)
 
 
-def test_every_point_is_a_whole_config_on_one_thread_with_a_validation_set() -> None:
+def test_every_point_is_a_whole_config() -> None:
     found = search("server.learning_rate=2,4", "model={kind='mlp', hidden=[8]},{kind='linear'}").candidates
     assert len(found) == 4
     assert [each.config.server.learning_rate for each in found] == [2, 2, 4, 4]
@@ -34,8 +33,7 @@ def test_every_point_is_a_whole_config_on_one_thread_with_a_validation_set() -> 
         "model": {"init_scale": 1.0, "kind": "mlp", "hidden": [8], "bias": True},
     }
     for each in found:
-        assert (each.config.run.threads, each.config.run.plot) == (1, False)
-        assert each.config.data.validation == 0.1  # type: ignore[union-attr]  # digits are divided
+        assert not each.config.run.plot
         assert each.config.privacy.rounds == 2
 
 
@@ -64,8 +62,6 @@ def test_what_a_search_is_survives_json_and_tells_searches_apart() -> None:
         ({"select": "best"}, "select"),
         ({"select": "private"}, "expected_runs"),
         ({"repetitions": Repetitions(mean=2.0)}, "expected_runs"),
-        ({"validation": -0.1}, "validation"),
-        ({"validation": 1.0}, "validation"),
         ({"budget": 0.0}, "budget"),
         ({"seed": -1}, "seed"),
     ],
@@ -99,7 +95,7 @@ def fixed_size(cohort: float) -> Plan:
 
 
 def cost(*plans: Plan, **wanted: Any) -> Cost:
-    return Cost(plans=plans, **{"select": "all"} | wanted)
+    return Cost(plans=plans, **wanted)
 
 
 def epsilon(*events: DpEvent) -> float:
@@ -118,23 +114,15 @@ def test_all_runs_that_are_shown_are_charged() -> None:
 
 def test_the_selection_is_one_event_over_all_settings() -> None:
     plans, law = [plan(4), plan(9, epsilon=1.0)], Repetitions(mean=6.0)
-    found = cost(*plans, select="private", repetitions=law)
+    found = cost(*plans, repetitions=law)
     ((event, count),) = found.events
     assert (event, count) == (law.event([each.event for each in plans]), 1)
     assert plans[0].price.epsilon < found.price.epsilon < epsilon(*[plans[0].event] * 6)
     # A law over the dearest alone costs no more than one over both.
-    dearest = cost(plans[0], select="private", repetitions=law).price.epsilon
+    dearest = cost(plans[0], repetitions=law).price.epsilon
     assert found.price.epsilon >= dearest
     assert found.holds()["selected"].endswith("differentially private")
     assert "must stay secret" in found.holds()["shown"]
-
-
-def test_nothing_is_charged_for_public_examples_and_what_it_would_cost_is_said() -> None:
-    found = cost(plan(4), plan(9), select="public")
-    assert found.events == []
-    assert found.price.epsilon == 0
-    assert found.prices["every_candidate"] == pytest.approx(cost(plan(4), plan(9)).price.epsilon)
-    assert PUBLIC in found.holds()["selected"]
 
 
 def test_the_search_s_delta_is_the_least_and_its_relation_is_one() -> None:
@@ -167,7 +155,7 @@ def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:
     assert set(plans[0].statement(ledger, own=2).assumed) < set(shown.assumed)
     assert HASTE not in shown.not_covered
     law = Repetitions(mean=3.0)
-    selected = cost(*plans, select="private", repetitions=law).statement(ledger, own=2, on_test=True)
+    selected = cost(*plans, repetitions=law).statement(ledger, own=2, on_test=True)
     assert selected.caveats == (SIMULATION, FORGOTTEN, ON_TEST)
     assert HASTE in selected.not_covered
     assert "random number" in selected.sampler
@@ -204,13 +192,19 @@ def test_the_best_is_found(rows: list[Summary], best: int | None) -> None:
         assert ranked(rows)[0] is rows[best]
 
 
-def test_a_grid_has_every_combination() -> None:
-    points = grid([axis("local.epochs=1,5"), axis("server.kind=sgd,adam")])
-    assert points == [
-        ("local.epochs=1", "server.kind=sgd"),
-        ("local.epochs=1", "server.kind=adam"),
-        ("local.epochs=5", "server.kind=sgd"),
-        ("local.epochs=5", "server.kind=adam"),
-    ]
-    assert grid([]) == [()]
-    assert load(overrides=points[1]).server.kind == "adam"
+def test_a_grid_has_every_combination_and_a_random_search_some() -> None:
+    axes = ("local.epochs=1,5", "server.kind=sgd,adam")
+    every = [each.settings for each in search(*axes).candidates]
+    assert every == [{"local.epochs": epochs, "server.kind": kind} for epochs in (1, 5) for kind in ("sgd", "adam")]
+    some = [[each.settings for each in search(*axes, random=2, seed=seed).candidates] for seed in range(8)]
+    assert all(len(few) == 2 and few[0] in every and few[1] in every and few[0] != few[1] for few in some)
+    assert any(few != some[0] for few in some)
+    assert len(search(*axes, random=9).candidates) == 4
+
+
+@pytest.mark.parametrize("text", ["local.epochs", "=1", "local.epochs=", "local.epochs=1,", "local.epochs=1,1"])
+def test_no_axis_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        axis(text)
+    with pytest.raises(ConfigError, match="twice"):
+        search("local.epochs=1", "local.epochs=2")
