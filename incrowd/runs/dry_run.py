@@ -25,7 +25,7 @@ from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.identity import identities_of_silos
 from incrowd.runs.run import Run, UnitWork, work_of
-from incrowd.runs.silo_work import RecordWork, SiloWork
+from incrowd.runs.silo_work import Silos
 from incrowd.runs.sources import NOTHING, Given
 from incrowd.runs.work import LedgerWork
 
@@ -60,7 +60,7 @@ def dry_run(config: Config, *, given: Given = NOTHING) -> dict[str, Any]:
         / (1 << (20 if sys.platform == "darwin" else 10)),
         "rounds": work.rounds,
         "clients": work.data.clients,
-        "made_up": f"{ROWS} rows a client",
+        "made_up": made_up(work).describe()["data"],
     }
 
 
@@ -132,17 +132,20 @@ def made_up(work: UnitWork) -> Clients:
     held = work.held
     assert held is not None  # noqa: S101 - only a run that goes on has none
     both = _examples(held.examples, held.table, POOL + TEST)
-    sizes = held.sizes if held.public else np.full(held.clients, ROWS)
-    if isinstance(work, SiloWork):
-        sizes = np.array([plan.config.members for plan in work.plans])
-    elif isinstance(work, RecordWork):
-        sizes = np.array(work.declared)
+    if isinstance(work, Silos):
+        sizes, rows = np.array(work.declared), "as many rows as each silo declares"
+    elif held.public:
+        sizes, rows = held.sizes, "as many rows as each client has"
+    else:
+        of_rows = held.table is not None and held.table.client is None
+        count = 1 if of_rows else ROWS
+        sizes, rows = np.full(held.clients, count), "1 row a client" if of_rows else f"{ROWS} rows a client"
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Clients(
         examples=both.some(slice(0, POOL)),
         partition=Partition(offsets=offsets, indices=np.arange(offsets[-1]) % POOL),
         test=both.some(slice(POOL, None)),
-        name="made up",
+        name=rows,
         public=True,
         owners=held.names or None,
         names=held.names,

@@ -96,6 +96,10 @@ class RecordWork(Silos, LedgerWork):
         """Whether silos are asked elsewhere."""
         return self.sums is not None
 
+    def answers(self, round: int) -> float:
+        """See `LedgerWork.answers`."""
+        return float(len(self.names))
+
     def identity(self) -> DataIdentity:
         """See `LedgerWork.identity`."""
         return identity_of_records(self.config, self.held)

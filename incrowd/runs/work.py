@@ -145,6 +145,10 @@ class LedgerWork(Work, ABC):
         """The budget of a ledger that this run begins: its own, and room for later runs."""
         return replace(self.plan.budget, epsilon=self.plan.budget.epsilon + self.config.privacy.room)
 
+    def answers(self, round: int) -> float:
+        """The expected number of clients that contribute to a round; every silo contributes to each."""
+        return self.plan.round(round).sampler.expected_cohort
+
     def settings(self) -> Summary:
         """The settings that were found for the run: the noise of each step."""
         steps = [asdict(step) for step in self.plan.config.schedule.steps]
@@ -272,13 +276,13 @@ class LedgerSession:
     def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
         """A state, and the record of the round that led to it."""
         plan, training = self.work.plan, report.seconds_of_training
-        cohort = plan.round(report.round).sampler.expected_cohort
+        answers = self.work.answers(report.round)
         seen = {"observed": report.observed, "diagnostics": report.diagnostics}
         record = Record(
             round=report.round,
             epsilon=SpentSoFar(plan).after(report.round + 1),
             seconds=report.seconds,
-            clients_per_second=None if training is None else cohort / max(training, 1e-9),
+            clients_per_second=None if training is None else answers / max(training, 1e-9),
             clip_norm=report.clip_norm,
             noise_std=report.noise_std,
             simulation={name: asdict(value) for name, value in seen.items() if value is not None} or None,
@@ -301,7 +305,7 @@ class LedgerSession:
         """Rounds and spending, by the expected cohorts, which are public; speed in simulations alone."""
         plan = self.work.plan
         done = [record for record in records if not record.lost]
-        expected = sum(plan.round(record.round).sampler.expected_cohort for record in done)
+        expected = sum(self.work.answers(record.round) for record in done)
         simulated = self.work.randomness.simulated
         seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
         return {

@@ -47,7 +47,7 @@ def test_what_is_learned_from_is_what_is_recognised(
     load = Clients.from_table
 
     def load_and_turn(*args: object, **kwargs: object) -> object:
-        found = load(*args, **kwargs)
+        found = load(*args, **kwargs)  # type: ignore[arg-type]  # passed on
         turned(link, decoy)
         return found
 

@@ -95,5 +95,13 @@ def test_made_up_rows_do_not_depend_on_private_ones(tmp_path: Path) -> None:
     second = made_up(work_of(config_of(tables(tmp_path / "visits.toml"))))
     np.testing.assert_array_equal(first.examples.features, second.examples.features)
     np.testing.assert_array_equal(first.sizes, second.sizes)
+    assert set(first.sizes) == {10}
+    text = (
+        SETTINGS.replace('client = "patient"\n', "")
+        .replace("[data.columns]", '[data.columns]\npatient = "ignore"')
+        .replace("clients = 30", "clients = 90")
+    )
+    (tmp_path / "rows.toml").write_text(text)
+    assert set(made_up(work_of(config_of(tables(tmp_path / "rows.toml")))).sizes) == {1}  # each row is a client
     public = made_up(work_of(config_of(tables(tmp_path / "visits.toml", overrides=["data.public=true"]))))
     assert not np.array_equal(public.sizes, first.sizes)  # the control: of public data sizes may be seen

@@ -23,6 +23,7 @@ from incrowd.runs.config import Config
 from incrowd.runs.dry_run import cost_of, dry_run
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
+from incrowd.runs.folder import database_in
 from incrowd.runs.run import Run, work_of
 from incrowd.runs.settings import parse, tables
 from incrowd.types import Tracker
@@ -72,6 +73,10 @@ def test_one_plan_and_one_ledger_protect_the_records_of_all_silos(tmp_path: Path
     assert report["intact"]
     assert (report["events"], summary["rounds"]) == (6, 6)
     assert 3.99 < summary["epsilon"] <= 4.0
+    assert summary["communications"] == 6 * 3  # of silos, not of records
+    with database_in(tmp_path / "run") as database:
+        speeds = [(one.clients_per_second or 0.0) * (one.seconds or 0.0) for one in database.rounds()]
+    assert all(3 <= speed < 400 for speed in speeds)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert (statement["unit"], statement["trust"]) == ("record", SUMS_TRUST)
     records = len(load_digits().train.labels)
