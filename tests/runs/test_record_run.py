@@ -21,9 +21,9 @@ from incrowd.privacy.statement import SUMS_TRUST
 from incrowd.runs.advice import advice
 from incrowd.runs.config import Config
 from incrowd.runs.dry_run import cost_of, dry_run
+from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
-from incrowd.runs.folder import database_in
 from incrowd.runs.run import Run, work_of
 from incrowd.runs.settings import parse, tables
 from incrowd.types import Tracker
