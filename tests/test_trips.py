@@ -15,7 +15,7 @@ import incrowd
 from incrowd.algorithms.silos import Silo
 from incrowd.runs import settings
 from incrowd.runs.run import Run
-from incrowd.runs.work import LedgerSession
+from incrowd.runs.work import Session
 
 PACKAGE = str(Path(incrowd.__file__).parent)
 ROUND, ANSWER, SETTING = 35, 33, 73
@@ -50,7 +50,7 @@ def files_of(owner: type, name: str, run: Callable[[], object], monkeypatch: pyt
 def test_a_round_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings.load(None, overrides=["privacy.rounds=3", "run.threads=1"])
     run = Run.create(config, tmp_path / "run")
-    files = files_of(LedgerSession, "step", run.train, monkeypatch)
+    files = files_of(Session, "step", run.train, monkeypatch)
     assert {"algorithms/fedavg.py", "algorithms/clients.py", "privacy/release.py", "privacy/ledger/ledger.py"} <= files
     assert len(files) <= ROUND, sorted(files)
 

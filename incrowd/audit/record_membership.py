@@ -82,10 +82,10 @@ class RecordTargets:
         silos = self.without(inside, randomness)
         if not private:
             asks = tuple(_noiseless(silos, place) for place in range(len(silos.plans)))
-            return self._published(silos.algorithm(asks)), 0.0
+            return self._published(silos.asking(asks)), 0.0
         ledgers = [Ledger.in_memory(budget=plan.budget, relation=plan.relation) for plan in silos.plans]
         members = [silos.silo(place, ledger, label="audit") for place, ledger in enumerate(ledgers)]
-        algorithm = silos.algorithm(tuple(member.answer for member in members))
+        algorithm = silos.asking(tuple(member.answer for member in members))
         return self._published(algorithm), max(member.epsilon for member in members)
 
     def _published(self, algorithm: FedAvg[SiloCohort]) -> nn.Module:

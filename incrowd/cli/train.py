@@ -23,7 +23,8 @@ from incrowd.cli._stopped import again_where_dropped
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from incrowd.runs.run import Run, UnitWork
+    from incrowd.runs.run import Run
+    from incrowd.runs.work import Work
     from incrowd.types import Tracker
 
 app = typer.Typer()
@@ -83,7 +84,7 @@ def train(
     finish(Run.create(wanted, folder, agree=None if yes else _ask), as_json)
 
 
-def _ask(work: "UnitWork") -> None:
+def _ask(work: "Work") -> None:
     """Ask on a terminal, and refuse elsewhere, before a run spends all of a private ledger."""
     from incrowd.runs.dry_run import cost_of, spends_all
 

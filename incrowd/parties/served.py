@@ -66,7 +66,7 @@ class ServedSilos(SiloWork):
     def open(self, folder: Path) -> Iterator["ServedSession"]:
         """Ready to train, for as long as the `with` block lasts."""
         heard = Heard(self.server)
-        algorithm = replace(self, together=heard.answers).algorithm(tuple(map(_not_here, self.plans)))
+        algorithm = replace(self, together=heard.answers).asking(tuple(map(_not_here, self.plans)))
         yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
 
 

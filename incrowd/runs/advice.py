@@ -17,7 +17,7 @@ from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.database import Record
 from incrowd.runs.folder import Summary
 from incrowd.runs.silo_work import SiloWork
-from incrowd.runs.work import LedgerWork
+from incrowd.runs.work import Work
 
 PROMISES_LITTLE = 50.0
 """A larger epsilon is no longer called a promise."""
@@ -44,7 +44,7 @@ _BASELINES = {
 }
 
 
-def advice(work: LedgerWork | SiloWork) -> list[str]:
+def advice(work: Work) -> list[str]:
     """The doubts before the first round.
 
     Guarantee: it depends on the settings, the declared numbers, the model and test examples that are public, alone.
@@ -53,7 +53,7 @@ def advice(work: LedgerWork | SiloWork) -> list[str]:
     return said if work.data.test is None else [*said, *_of_examples(work, work.data.test)]
 
 
-def verdict(work: LedgerWork | SiloWork, summary: Summary, records: Sequence[Record]) -> list[str]:
+def verdict(work: Work, summary: Summary, records: Sequence[Record]) -> list[str]:
     """The doubts at the end: a model that is no better than none, or that diverged.
 
     Guarantee: it depends on the public test set, and on releases that were measured there; without one it is empty.
@@ -64,9 +64,9 @@ def verdict(work: LedgerWork | SiloWork, summary: Summary, records: Sequence[Rec
     return [*_diverged(records), *(judgement["advice"] if judgement else ())]
 
 
-def _of_promise(work: LedgerWork | SiloWork) -> Iterator[str]:
+def _of_promise(work: Work) -> Iterator[str]:
     """An epsilon that promises little; each silo can have its own."""
-    plans = work.plans if isinstance(work, SiloWork) else (work.plan,)
+    plans = work.plans
     epsilon = max(plan.budget.epsilon for plan in plans)
     if epsilon > PROMISES_LITTLE:
         right = rounded_up(100 * guess(epsilon, plans[0].budget.delta))
@@ -76,19 +76,19 @@ def _of_promise(work: LedgerWork | SiloWork) -> Iterator[str]:
         )
 
 
-def _of_clients(work: LedgerWork | SiloWork) -> Iterator[str]:
+def _of_clients(work: Work) -> Iterator[str]:
     if work.data.clients == 1 and work.config.of_records:
         yield "data.clients = 1: one silo learns alone, and a server adds nothing to that. Find more silos."
     elif work.data.clients == 1:
         yield "data.clients = 1: nobody hides among others, and one client's noise is all there is. Find more clients."
 
 
-def _of_noise(work: LedgerWork | SiloWork) -> Iterator[str]:
+def _of_noise(work: Work) -> Iterator[str]:
     """The noise of all rounds together, in units of the farthest move of their means."""
     if isinstance(work, SiloWork):  # the mean over the silos has the noise of the first in each
         configs = [plan.config for plan in work.plans]
         variance = sum(1 / (one.schedule.at(0).cohort * one.schedule.communications * one.steps) for one in configs)
-        ratio = work.noise_multiplier * math.sqrt(work.model.size * variance) / len(configs)
+        ratio = work.plan.noise_multiplier * math.sqrt(work.model.size * variance) / len(configs)
         more = "Raise privacy.epsilon or local.batch_size, find more records"
     else:
         ratio = over_all_rounds(work.plan, weights=work.model.size)
@@ -101,7 +101,7 @@ def _of_noise(work: LedgerWork | SiloWork) -> Iterator[str]:
         )
 
 
-def _of_columns(work: LedgerWork | SiloWork) -> Iterator[str]:
+def _of_columns(work: Work) -> Iterator[str]:
     """Columns without a stated range, although others are scaled by one."""
     columns = work.data.table
     if columns is None:
@@ -118,7 +118,7 @@ def _of_columns(work: LedgerWork | SiloWork) -> Iterator[str]:
         yield f"{shown or 'all columns'} {why}. State a range in data.columns, say age = {{range = [0, 120]}}."
 
 
-def _of_examples(work: LedgerWork | SiloWork, test: Examples) -> Iterator[str]:
+def _of_examples(work: Work, test: Examples) -> Iterator[str]:
     """Large numbers, and a class so frequent that its constant prediction looks good, in public test examples."""
     values = test.values(slice(0, 1000))
     if work.data.table is None and isinstance(values, np.ndarray) and values.dtype.kind == "f":

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,11 +24,10 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
-from incrowd.runs.identity import identities_of_silos
-from incrowd.runs.run import Run, UnitWork, work_of
+from incrowd.runs.run import Run, work_of
 from incrowd.runs.silo_work import Silos
 from incrowd.runs.sources import NOTHING, Given
-from incrowd.runs.work import LedgerWork
+from incrowd.runs.work import Work
 
 ROWS = 10
 """Made-up rows of a client whose number of rows is private."""
@@ -64,23 +64,18 @@ def dry_run(config: Config, *, given: Given = NOTHING) -> dict[str, Any]:
     }
 
 
-def cost_of(work: UnitWork) -> tuple[float, float, float]:
+def cost_of(work: Work) -> tuple[float, float, float]:
     """The epsilon that a run would spend of its data's ledger, the epsilon left after it, and the budget.
 
     For silos it is the one with the smallest budget. A negative rest means that the ledger will refuse.
 
     Guarantee: nothing is written.
     """
-    if isinstance(work, LedgerWork):
-        ledger = _ledger_of(work.identity(), work.config.privacy.ledger)
-        return _cost(work.plan.runs, work.begins_with, work.plan.relation, ledger)
-    room, plans = work.config.privacy.room, work.plans  # the ledgers of real parties are their own
-    identities = [None] * len(plans) if work.elsewhere else identities_of_silos(work.config, work.held)
-    costs = []
-    for plan, identity in zip(plans, identities, strict=True):
-        budget = replace(plan.budget, epsilon=plan.budget.epsilon + room)
-        ledger = None if identity is None else _ledger_of(identity, None)
-        costs.append(_cost([*plan.runs, *plan.config.report_runs], budget, plan.relation, ledger))
+    costs = []  # the ledgers of real parties are their own
+    for plan, identity, place in zip_longest(work.plans, work.identities(), work.places(Path())):
+        ledger = None if identity is None else _ledger_of(identity, place[1])
+        runs = [*plan.runs, *plan.config.report_runs]
+        costs.append(_cost(runs, work.first_budget(plan), plan.relation, ledger))
     return min(costs, key=lambda cost: cost[2])
 
 
@@ -93,7 +88,7 @@ def _cost(
         return after - its.promised().epsilon, its.budget.epsilon - after, its.budget.epsilon
 
 
-def spends_all(work: UnitWork) -> bool:
+def spends_all(work: Work) -> bool:
     """Whether a run on private data would leave nothing of a ledger for later runs."""
     if work.data.public:
         return False
@@ -101,17 +96,17 @@ def spends_all(work: UnitWork) -> bool:
     return -_ROUNDING <= left < ALL_SPENT * budget
 
 
-def _ledger_of(identity: DataIdentity, path: str | None) -> Ledger | None:
+def _ledger_of(identity: DataIdentity, path: Path | None) -> Ledger | None:
     """The ledger that a run on these data would be charged to, if it has begun."""
     if identity.public:
         return None
     known = next((each for each in Home.of_user().found(identity) if each is not None), None)
     if known is not None:
         return Ledger.read(known.path)
-    return Ledger.read(path) if path is not None and Path(path).exists() else None
+    return Ledger.read(path) if path is not None and path.exists() else None
 
 
-def _trained(work: UnitWork, given: Given) -> None:
+def _trained(work: Work, given: Given) -> None:
     """A run of these settings on made-up rows."""
     config, data = work.config, made_up(work)
     options = config.run.model_copy(
@@ -124,7 +119,7 @@ def _trained(work: UnitWork, given: Given) -> None:
         Run.create(config, folder / "run", given=replace(given, data=data)).train()
 
 
-def made_up(work: UnitWork) -> Clients:
+def made_up(work: Work) -> Clients:
     """As many clients as there are, with made-up rows that look like theirs.
 
     Guarantee: declared numbers alone decide the rows of private clients.

@@ -35,8 +35,7 @@ from incrowd.runs.folder import (
     summary_in,
     write_results,
 )
-from incrowd.runs.silo_work import SiloWork
-from incrowd.runs.work import ClientWork, LedgerWork
+from incrowd.runs.work import ClientWork, Work
 
 __all__ = ["Evaluation", "EvaluationConfig"]
 
@@ -103,7 +102,7 @@ class Evaluation:
     def begin(
         cls,
         folder: Path,
-        work: LedgerWork | SiloWork,
+        work: Work,
         wanted: EvaluationConfig,
         *,
         weights: ArrayLike | None = None,

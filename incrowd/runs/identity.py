@@ -21,6 +21,13 @@ from incrowd.runs.sources import enrolled, federated_data, mnist_folder, section
 _NOT_PUBLIC = "leave data.public out"
 
 
+def identities_of(config: Config, held: Clients | None = None) -> list[DataIdentity]:
+    """The data that each ledger of a run is about: see `identity_of`."""
+    if config.privacy.by_silo:
+        return identities_of_silos(config, held)
+    return [identity_of_records(config, held) if config.of_records else identity_of(config, held)]
+
+
 def identity_of(config: Config, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 

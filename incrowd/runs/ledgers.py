@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic, Poisson
 from incrowd.runs.config import Config
 from incrowd.runs.folder import LEDGER, SILOS
-from incrowd.runs.identity import identities_of_silos, identity_of, identity_of_records
+from incrowd.runs.identity import identities_of
 from incrowd.runs.settings import parse
 
 
@@ -58,6 +58,9 @@ class RunLedger:
         """
         label, home = secrets.token_hex(8), Home.of_user()
         path, witness = (None if place is None else Path(place) for place in (path, witness))
+        for name, place in (("ledger", path), ("witness", witness)):
+            if place is not None and place.is_dir():
+                raise ConfigError(field=f"privacy.{name}", value=str(place), remedy="it is a folder: name a file")
         known = None
         if not identity.public:
             known = home.ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness)
@@ -130,26 +133,6 @@ class RunLedger:
         return {"path": self.path, "witness": self.witness}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SiloLedgers:
-    """A ledger for each silo, in order; part of the run's settings."""
-
-    silos: tuple[RunLedger, ...]
-
-    def open(self, folder: Path, names: Sequence[str]) -> Sequence[Ledger]:
-        """The ledgers of silos of these names, for writing."""
-        return [each.open(own_place(folder, name)) for name, each in zip(names, self.silos, strict=True)]
-
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON data."""
-        return {"silos": [each.to_json() for each in self.silos]}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "SiloLedgers":
-        """The ledgers that `to_json` wrote."""
-        return cls(silos=tuple(map(RunLedger.from_json, content["silos"])))
-
-
 def own_place(folder: Path, silo: str) -> Path:
     """The place of a silo's ledger in the run's folder."""
     return folder / SILOS / silo / LEDGER
@@ -188,21 +171,18 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
     config = parse({name: section for name, section in tables.items() if name != "recipe"})
-    if config.of_records:
-        together = config.privacy.noise_by != "party"
-        identities = [identity_of_records(config)] if together else identities_of_silos(config)
-        relation = Poisson.relation
-    else:
-        identities, relation = [identity_of(config)], relation_of(config)
+    identities = identities_of(config)
     if identities[0].public:
         remedy = "public data have no budget to keep: their runs have a ledger each, in their folders"
         raise ConfigError(field="data.public", value=True, remedy=remedy)
-    return identities, relation
+    return identities, relation_of(config)
 
 
 def relation_of(config: Config) -> Relation:
     """The neighbouring relation of a run of these settings."""
     wanted = config.privacy
+    if config.of_records:
+        return Poisson.relation
     if wanted.noise_by == "party":
         return Relation.REPLACE_ONE
     return Cyclic.relation if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation

@@ -19,7 +19,7 @@ from incrowd.learning.modules import trainable
 from incrowd.privacy.release import PrivateRound
 from incrowd.runs.database import Record
 from incrowd.runs.run import Rounds, Run
-from incrowd.runs.work import ClientWork, LedgerSession
+from incrowd.runs.work import ClientWork, Session
 from incrowd.types import Tracker
 
 _THIRD_PARTY = "training loop (not tried)"
@@ -109,7 +109,6 @@ class OwnLoop(AbstractContextManager["OwnLoop"]):
         try:
             session, state = next(self._rounds)
             while True:
-                assert isinstance(session, LedgerSession)  # noqa: S101 - the work of whole clients has no other
                 if session.algorithm.cohort.queries and state.round == 0:
                     session, state = self._rounds.send(session.step(state))
                     continue
@@ -120,7 +119,7 @@ class OwnLoop(AbstractContextManager["OwnLoop"]):
             return
 
 
-def _opened(session: LedgerSession, state: State, work: ClientWork) -> OwnRound:
+def _opened(session: Session, state: State, work: ClientWork) -> OwnRound:
     cohort: ClientCohort = session.algorithm.cohort
     cohort.private.name_third_party(_THIRD_PARTY)
     clients = cohort.present(cohort.private.cohort(state.round), number=state.round)
@@ -133,7 +132,7 @@ def _opened(session: LedgerSession, state: State, work: ClientWork) -> OwnRound:
     )
 
 
-def _taken(session: LedgerSession, state: State, done: OwnRound) -> tuple[State, Record]:
+def _taken(session: Session, state: State, done: OwnRound) -> tuple[State, Record]:
     if not done.submitted:
         raise ConfigError(field="round", value=done.number, remedy="submit its updates before the next round")
     algorithm = session.algorithm

@@ -31,8 +31,8 @@ from incrowd.runs.build import featured_examples, loss_of, model_of
 from incrowd.runs.config import CommonSections, Config, GivenModel
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning
 from incrowd.runs.database import Record
-from incrowd.runs.folder import LEDGER, MODEL, RESULT_KEYS, SUMMARY, Summary, database_in, part, settings_in, summary_in
-from incrowd.runs.ledgers import RunLedger, SiloLedgers
+from incrowd.runs.folder import MODEL, RESULT_KEYS, SUMMARY, Summary, database_in, part, settings_in, summary_in
+from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.plots import plot_run
 from incrowd.runs.run import Run
 from incrowd.runs.settings import read_back
@@ -56,7 +56,7 @@ class Result:
     model: Model
     loss: Loss
     settings: CommonSections
-    ledger: RunLedger | SiloLedgers
+    ledgers: tuple[tuple[RunLedger, Path], ...]
     scaling: tuple[float, float] = (1.0, 0.0)
     number_of_classes: int | None = None
     table: Columns | None = None
@@ -73,7 +73,7 @@ class Result:
             model=run.work.model.loaded(load_file(run.folder / MODEL)),
             loss=run.work.loss,
             settings=run.config,
-            ledger=run.work.payer,
+            ledgers=tuple(zip(run.work.paid_from, (own for own, *_ in run.work.places(run.folder)), strict=False)),
             scaling=(data.examples.scale, data.examples.offset),
             number_of_classes=data.examples.classes,
             table=data.table,
@@ -108,14 +108,9 @@ class Result:
         """The epsilon that the ledger of the data has left for later runs; None where parties keep their own ledgers,
         and of silos the smallest.
         """
-        if isinstance(self.ledger, RunLedger):
-            ledgers = [self.ledger.open(self.folder / LEDGER)]
-        else:
-            names = list(self.summary["epsilon_by_silo"])[: len(self.ledger.silos)]
-            ledgers = [*self.ledger.open(self.folder, names)]
         left = []
-        for each in ledgers:
-            with each as ledger:
+        for its, own in self.ledgers:
+            with its.open(own) as ledger:
                 left.append(max(0.0, ledger.budget.epsilon - ledger.promised().epsilon))
         return min(left, default=None)
 

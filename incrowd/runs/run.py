@@ -45,17 +45,15 @@ from incrowd.runs.folder import (
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop, decision
 from incrowd.runs.settings import read_back
-from incrowd.runs.silo_work import RecordWork, SiloSession, SiloWork, assemble_records, assemble_silos
+from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers
-from incrowd.runs.work import ClientWork, LedgerSession, LedgerWork, assemble
+from incrowd.runs.work import ClientWork, Session, Work, assemble
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:
     from incrowd.runs.evaluation import EvaluationConfig
 
-UnitWork = LedgerWork | SiloWork
-Session = LedgerSession | SiloSession
 Rounds = Generator[tuple[Session, State], tuple[State, Record], Summary]
 """The rounds of a run: see `Run.rounds`."""
 
@@ -77,7 +75,7 @@ class Run:
     search goes on with the search only.
     """
 
-    def __init__(self, folder: Path, work: UnitWork) -> None:
+    def __init__(self, folder: Path, work: Work) -> None:
         self.folder = folder
         self.work = work
 
@@ -92,7 +90,7 @@ class Run:
         schedule: Schedule | None = None,
         data: Clients | None = None,
         ledger: RunLedger | None = None,
-        agree: Callable[[UnitWork], None] | None = None,
+        agree: Callable[[Work], None] | None = None,
     ) -> "Run":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
@@ -115,9 +113,9 @@ class Run:
         work.try_out()
         if agree is not None:
             agree(work)
-        run = cls(folder, work.find_ledger(folder) if ledger is None else work.read_ledger(ledger.to_json()))
+        run = cls(folder, work.find_ledgers(folder) if ledger is None else replace(work, ledgers=(ledger,)))
         _files.folder(folder)
-        write_payer(folder, run.work.payer.to_json())
+        write_payer(folder, run.work.ledgers_to_json())
         if not run.work.model.fresh:  # the function that makes it anew may draw other weights
             _files.write(folder / START, save(run.work.model.state_dict(run.work.model.weights)))
         with database_in(folder) as database:
@@ -144,7 +142,7 @@ class Run:
         if payer.get("search") != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
-        work = reopened(settings, config, folder, given=given, data=data).read_ledger(payer)
+        work = reopened(settings, config, folder, given=given, data=data).with_ledgers(payer)
         if data is None:
             work.check_same()
         if settings["module"] != _form(work.model):
@@ -342,7 +340,7 @@ def work_of(
     schedule: Schedule | None = None,
     chunk: int | None = None,
     data: Clients | None = None,
-) -> UnitWork:
+) -> Work:
     """The data, the model, and the plan of these settings."""
     if not config.of_records:
         return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)
@@ -353,7 +351,7 @@ def work_of(
 
 def reopened(
     settings: Summary, config: Config, folder: Path, *, given: Given = NOTHING, data: Clients | None = None
-) -> UnitWork:
+) -> Work:
     """The work of a run that goes on: with its schedule, its chunk, and the first state of a module of your own."""
     path, steps = folder / START, settings.get("schedule")
     start: dict[str, Tensor] | None = load(path.read_bytes()) if path.exists() else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from incrowd import _validate
 from incrowd.algorithms import FedAvg, RecordCohort, RoundReport, Silo, SiloCohort, State
@@ -18,7 +18,7 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, Execution
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import RecordEngine, Records
+from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.account.accounting import Budget, most_rounds, price
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
@@ -33,12 +33,11 @@ from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
 from incrowd.runs.folder import SILOS, Summary
-from incrowd.runs.identity import identities_of_silos, identity_of_records
-from incrowd.runs.ledgers import RunLedger, SiloLedgers, own_place
+from incrowd.runs.ledgers import own_place
 from incrowd.runs.outbox import Checkpoints, DurableSilo
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.sources import NOTHING, Given, section
-from incrowd.runs.work import LedgerWork, Work
+from incrowd.runs.work import Session, Work, loaded
 from incrowd.settings import Descent, Local
 
 Figure = TypeVar("Figure", int, float)
@@ -48,30 +47,11 @@ Figure = TypeVar("Figure", int, float)
 class Silos(Work):
     """Silos with public numbers of records. Silos that are real parties have no `records` here."""
 
-    config: Config
     held: Clients
     names: tuple[str, ...]
     records: tuple[Records, ...]
     declared: tuple[int, ...]
-
-    @classmethod
-    def parts(cls, config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
-        """See `Work.parts`."""
-        parts = super().parts(config, given, data)
-        data = parts["data"]
-        assert data is not None  # noqa: S101 - it is loaded
-        with section("data"):
-            if data.present != data.clients:  # silos are parties that the server knows, so their number is exact
-                remedy = "every silo has to be there, and these are not how many there are: state how many take part"
-                raise ConfigError(field="clients", value=data.clients, remedy=remedy)
-        with _named_as_in_the_file():
-            declared = _declared(config, data)
-        names = data.names or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
-        records: tuple[Records, ...] = ()
-        if not isinstance(config.data, Parties):
-            tensors = ClientTensors.of(data)
-            records = tuple(Records.of(tensors, client) for client in range(data.clients))
-        return parts | {"names": names, "records": records, "declared": declared}
+    engines: tuple[BatchedRecords, ...]
 
     @property
     def elsewhere(self) -> bool:
@@ -85,27 +65,22 @@ class Silos(Work):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RecordWork(Silos, LedgerWork):
+class RecordWork(Silos):
     """A run whose silos send sums to a server, which adds the noise once for all of them."""
 
-    engines: tuple[BatchedRecords, ...]
     sums: AskSums | None = None
 
     @property
     def asks_others(self) -> bool:
-        """Whether silos are asked elsewhere."""
+        """See `Work.asks_others`."""
         return self.sums is not None
 
     def answers(self, round: int) -> float:
-        """See `LedgerWork.answers`."""
+        """See `Work.answers`."""
         return float(len(self.names))
 
-    def identity(self) -> DataIdentity:
-        """See `LedgerWork.identity`."""
-        return identity_of_records(self.config, self.held)
-
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[RecordCohort]:
-        """See `LedgerWork.algorithm`."""
+        """See `Work.algorithm`."""
         size = self.model.size
         private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
         private.name_third_party(self.third_party)
@@ -127,21 +102,11 @@ class SiloWork(Silos):
     Real parties have no engines here.
     """
 
-    plans: tuple[Plan, ...]
-    engines: tuple[RecordEngine, ...]
-    ledger: SiloLedgers | None = None
     together: AskAll | None = None
 
     @property
-    def payer(self) -> SiloLedgers:
-        """The ledgers that are charged. Edge cases: they are not known yet: `AttributeError`."""
-        if self.ledger is None:
-            raise AttributeError("the ledgers have not been found yet")
-        return self.ledger
-
-    @property
     def asks_others(self) -> bool:
-        """Whether silos are asked elsewhere."""
+        """See `Work.asks_others`."""
         return self.together is not None
 
     @property
@@ -149,14 +114,17 @@ class SiloWork(Silos):
         """The number of rounds at most."""
         return self.config.privacy.rounds
 
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise of the first silo's steps."""
-        return self.plans[0].noise_multiplier
+    def identities(self) -> list[DataIdentity]:
+        """See `Work.identities`; real parties have ledgers of their own."""
+        return [] if self.elsewhere else super().identities()
 
-    def settings(self) -> Summary:
-        """The settings that were found for the run: the noise of the first silo's steps."""
-        return {"noise_multiplier": self.noise_multiplier}
+    def places(self, folder: Path) -> list[tuple[Path, Path | None, Path | None]]:
+        """See `Work.places`."""
+        wanted = self.config.privacy
+        return [
+            (own_place(folder, name), _in(wanted.ledger, name), _in(wanted.witness, name, ".witness"))
+            for name in self.names
+        ]
 
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
@@ -173,7 +141,11 @@ class SiloWork(Silos):
             physical_batch=self.config.local.physical_batch,
         )
 
-    def algorithm(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
+    def settings(self) -> Summary:
+        """See `Work.settings`; the noise is that of the first silo."""
+        return {"noise_multiplier": self.plan.noise_multiplier}
+
+    def asking(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
         """The federation of silos that are asked like this."""
         by_records = self.config.privacy.weigh == "by records"
         cohort = SiloCohort(
@@ -186,79 +158,39 @@ class SiloWork(Silos):
         )
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
-    def find_ledger(self, folder: Path) -> Self:
-        """The same, charged to the ledgers of its data, begun where there are none: see `RunLedger.find`.
-
-        Edge cases: if one of those that are there is refused, the later ones are not begun; so where one has no room.
-        """
-        wanted, found = self.config.privacy, list[RunLedger]()
-        identities = [] if self.elsewhere else identities_of_silos(self.config, self.held)
-        for name, plan, identity in zip(self.names, self.plans, identities, strict=False):
-            found.append(
-                RunLedger.find(
-                    identity,
-                    own=own_place(folder, name),
-                    budget=replace(plan.budget, epsilon=plan.budget.epsilon + wanted.room),
-                    relation=plan.relation,
-                    path=_in(wanted.ledger, name),
-                    witness=_in(wanted.witness, name, ".witness"),
-                )
-            )
-        ledgers = SiloLedgers(silos=tuple(found))
-        with ExitStack() as stack:
-            for place, each in enumerate(ledgers.open(folder, self.names) if found else ()):
-                self.silo(place, stack.enter_context(each), label=found[place].label).run.check_room()
-        return replace(self, ledger=ledgers)
-
-    def read_ledger(self, content: Mapping[str, Any]) -> Self:
-        """The same, charged to the ledgers that `SiloLedgers.to_json` wrote."""
-        return replace(self, ledger=SiloLedgers.from_json(content))
-
-    def check_same(self) -> None:
-        """The data are those with which the run began (`DataError`)."""
-        identities = [] if self.elsewhere else identities_of_silos(self.config, self.held)
-        if len(identities) != len(self.payer.silos):
-            raise DataError(f"the run began with {len(self.payer.silos)} silos: put the data back as they were")
-        for each, identity in zip(self.payer.silos, identities, strict=True):
-            each.check_same(identity)
-
     def give_back(self, folder: Path) -> None:
-        """No round will follow: the rest of the plans is for others."""
-        for place in range(len(self.payer.silos)):
+        """See `Work.give_back`."""
+        for place in range(len(self.paid_from)):
             with self.open_silo(place, folder) as outbox:
                 outbox.silo.run.give_back()
 
     def try_out(self) -> None:
-        """Nothing: everything was put together when the silos' plans were made."""
+        """Nothing: the silos' engines were tried when they were made."""
 
     @contextmanager
     def open(self, folder: Path) -> Iterator["SiloSession"]:
-        """Ready to train, for as long as the `with` block lasts."""
+        """See `Work.open`."""
         with ExitStack() as stack:
-            silos = [stack.enter_context(each) for each in self.payer.open(folder, self.names)]
-            outboxes = [self._outbox(place, each, folder) for place, each in enumerate(silos)]
-            algorithm = self.algorithm(tuple(outbox.answer for outbox in outboxes))
+            outboxes = [stack.enter_context(self.open_silo(place, folder)) for place in range(len(self.paid_from))]
+            algorithm = self.asking(tuple(outbox.answer for outbox in outboxes))
             yield SiloSession(work=self, algorithm=algorithm, outboxes=outboxes)
 
     @contextmanager
     def open_silo(self, place: int, folder: Path) -> Iterator[DurableSilo]:
         """One silo on its ledger, in whatever process it answers."""
-        with self.payer.silos[place].open(own_place(folder, self.names[place])) as ledger:
-            yield self._outbox(place, ledger, folder)
-
-    def _outbox(self, place: int, ledger: Ledger, folder: Path) -> DurableSilo:
-        silo = self.silo(place, ledger, label=self.payer.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
         keep, simulated = self.config.run.checkpoint_every + 1, self.randomness.simulated
-        return DurableSilo(silo, Checkpoints(folder / SILOS / silo.name / "sent", keep=keep, dated=simulated))
+        sent = Checkpoints(folder / SILOS / self.names[place] / "sent", keep=keep, dated=simulated)
+        payer = self.paid_from[place]
+        with payer.open(own_place(folder, self.names[place])) as ledger:
+            yield DurableSilo(self.silo(place, ledger, label=payer.label), sent)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SiloSession:
-    """The work with its ledgers open."""
+class SiloSession(Session):
+    """The session of silos with ledgers of their own."""
 
     work: SiloWork
-    algorithm: FedAvg[SiloCohort]
     outboxes: Sequence[DurableSilo]
 
     def restored(self, loop: RoundLoop) -> State:
@@ -270,11 +202,6 @@ class SiloSession:
         """Every silo can go on from this state: no silo pays before all are ready."""
         for outbox in self.outboxes:
             outbox.silo.rehearse(state.weights)
-
-    def step(self, state: State) -> tuple[State, Record]:
-        """Take a state through its round."""
-        after, report = self.algorithm.apply(state)
-        return after, self._record(report)
 
     def report(self, state: State) -> Summary:
         """The report of each silo about the model on its own records, noised and paid for; None without one."""
@@ -299,7 +226,7 @@ class SiloSession:
             "delta": self.work.config.privacy.delta,
             "epsilon_by_silo": self._spent,
             "stopped": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
-            "noise_multiplier": self.work.noise_multiplier,
+            "noise_multiplier": self.work.plan.noise_multiplier,
             "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
         }
 
@@ -307,9 +234,10 @@ class SiloSession:
     def _spent(self) -> dict[str, float]:
         return {outbox.silo.name: outbox.silo.epsilon for outbox in self.outboxes}
 
-    def _record(self, report: RoundReport) -> Record:
+    def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
+        """See `Session.recorded`."""
         sent = sum(standing.absence is None for standing in report.silos)
-        return Record(
+        record = Record(
             round=report.round,
             epsilon=report.epsilon,
             seconds=report.seconds,
@@ -317,6 +245,7 @@ class SiloSession:
             clip_norm=self.work.config.privacy.clip_norm,
             silos=[asdict(standing) for standing in report.silos],
         )
+        return after, record
 
 
 def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
@@ -324,13 +253,12 @@ def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedu
 
     Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
     """
-    parts = Silos.parts(config, given)
-    model = parts["model"]
-    with _named_as_in_the_file():
+    parts = _silos(config, given)
+    with section("privacy", local=Local.model_fields):
         plan = _common_plan(config, parts["declared"], schedule)
-        plan.training(model.size)
+        plan.training(parts["model"].size)
     engines = _engines(config, parts, Descent(), plan.config.schedule.communications)
-    return RecordWork(**parts, plan=plan, engines=engines)
+    return RecordWork(**parts, plans=(plan,), engines=engines)
 
 
 def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
@@ -341,16 +269,32 @@ def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
     if config.privacy.noise_by != "party":
         remedy = 'models are attacked of silos that noise their own steps: use "party"'
         raise ConfigError(field="privacy.noise_by", value=config.privacy.noise_by, remedy=remedy)
-    parts = Silos.parts(config, given)
-    data = parts["data"]
-    with _named_as_in_the_file():
+    parts = _silos(config, given)
+    with section("privacy", local=Local.model_fields):
         plans = _plans(config, parts["declared"])
         for name, plan, records in zip(parts["names"], plans, parts["records"], strict=False):
             plan.check_held(len(records), silo=name)
-        _check_report(data, plans)
+        _check_report(parts["data"], plans)
     steps = sum(plan.config.schedule.communications * plan.config.steps for plan in plans)
-    engines = _engines(config, parts, config.local, steps)
-    return SiloWork(**parts, plans=plans, engines=engines)
+    return SiloWork(**parts, plans=plans, engines=_engines(config, parts, config.local, steps))
+
+
+def _silos(config: Config, given: Given) -> dict[str, Any]:
+    """The parts of silos but plans and engines: see `loaded`."""
+    parts = loaded(config, given)
+    data: Clients = parts["data"]
+    with section("data"):
+        if data.present != data.clients:  # silos are parties that the server knows, so their number is exact
+            remedy = "every silo has to be there, and these are not how many there are: state how many take part"
+            raise ConfigError(field="clients", value=data.clients, remedy=remedy)
+    with section("privacy"):
+        declared = _declared(config, data)
+    names = data.names or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
+    records: tuple[Records, ...] = ()
+    if not isinstance(config.data, Parties):
+        tensors = ClientTensors.of(data)
+        records = tuple(Records.of(tensors, client) for client in range(data.clients))
+    return parts | {"names": names, "records": records, "declared": declared}
 
 
 def _engines(
@@ -363,16 +307,6 @@ def _engines(
     return tuple(
         BatchedRecords(model, records, descent, loss=loss, execution=execution) for records in parts["records"]
     )
-
-
-@contextmanager
-def _named_as_in_the_file() -> Iterator[None]:
-    """Put the section's name before the field of a plan that an error names."""
-    try:
-        yield
-    except ConfigError as error:
-        name = "local" if error.field in Local.model_fields else "privacy"
-        raise ConfigError(field=f"{name}.{error.field}", value=error.value, remedy=error.remedy) from error
 
 
 def _declared(config: Config, data: Clients) -> tuple[int, ...]:

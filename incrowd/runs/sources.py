@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,12 +74,13 @@ NOTHING = Given()
 
 
 @contextmanager
-def section(name: str) -> Iterator[None]:
-    """Put the section's name before the field that an error names."""
+def section(name: str, **others: Container[str]) -> Iterator[None]:
+    """Put the section's name before the field that an error names; `others` are sections with fields of their own."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(field=f"{name}.{error.field}", value=error.value, remedy=error.remedy) from error
+        its = next((other for other, fields in others.items() if error.field in fields), name)
+        raise ConfigError(field=f"{its}.{error.field}", value=error.value, remedy=error.remedy) from error
 
 
 def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:

@@ -1,7 +1,6 @@
 """A run that one plan and one ledger pay for: the parts, the plan, the algorithm, its rounds; whole clients."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,13 +23,13 @@ from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, constant, growing, preceded
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.statement import Statement
+from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
 from incrowd.runs.config import Config, LinearSection, Stop, clip_of
 from incrowd.runs.data_config import MapFeatures
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
-from incrowd.runs.identity import identity_of
+from incrowd.runs.identity import identities_of
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
@@ -38,7 +37,11 @@ from incrowd.runs.sources import NOTHING, Given, federated_data, processors, sec
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Work:
-    """The parts of every run. `held` are the clients before the feature map replaced their examples."""
+    """A run that is put together: its data, its model, its plans, and the ledgers that are charged.
+
+    One plan and one ledger pay for it, unless silos noise their own steps (`SiloWork`): then each has its own. `held`
+    are the clients before the feature map replaced their examples. The `ledgers` are known once they are found.
+    """
 
     config: Config
     data: Clients
@@ -46,27 +49,144 @@ class Work:
     model: Model
     loss: Loss
     randomness: Randomness
+    plans: tuple[Plan, ...]
+    ledgers: tuple[RunLedger, ...] | None = None
 
-    @classmethod
-    def parts(cls, config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
-        """Load the data and build the model; given `data` are those of this config with its features."""
-        held = federated_data(config, given) if data is None else None
-        data = featured(config, held) if held is not None else data
-        assert data is not None  # noqa: S101 - one of the two
-        check_watched(config.stop, data)
-        with section("local"):
-            loss = loss_of(config.local.loss, data.examples, given)
-        with section("model"):
-            model = model_of(config, data.examples, loss, given)
-        check_model(model, data, loss)
-        work = Work(config=config, data=data, held=held, model=model, loss=loss, randomness=randomness(config))
-        return dict(vars(work))
+    @property
+    def asks_others(self) -> bool:
+        """Whether participants are trained elsewhere."""
+        return False
+
+    @property
+    def plan(self) -> Plan:
+        """The one plan; where each silo has its own, that of the first."""
+        return self.plans[0]
+
+    @property
+    def payer(self) -> RunLedger:
+        """The ledger that is charged. Edge cases: `AttributeError` before it is found."""
+        return self.paid_from[0]
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds at most."""
+        return self.plan.rounds
+
+    def answers(self, round: int) -> float:
+        """The expected number of clients that contribute to a round; every silo contributes to each."""
+        return self.plan.round(round).sampler.expected_cohort
+
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
+        """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
+        raise NotImplementedError
+
+    def give_back(self, folder: Path) -> None:
+        """No round will follow: others can use the rest of the plan, unless a search planned the run."""
+        if not self.payer.in_search:
+            with self.payer.open(folder / LEDGER) as ledger:
+                ledger.release_reservation(self.payer.label)
+
+    def try_out(self) -> None:
+        """Put everything together on a ledger in memory, before a file is written."""
+        self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator["Session"]:
+        """Ready to train, for as long as the `with` block lasts."""
+        with self.payer.open(folder / LEDGER, budget=self.first_budget(self.plan)) as opened:
+            yield Session(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
 
     @property
     def third_party(self) -> str:
         """The feature map of another package, in words; engine and plan name their own parts."""
         features = self.config.features
         return f"feature map {features.map}" if isinstance(features, MapFeatures) else ""
+
+    @property
+    def paid_from(self) -> tuple[RunLedger, ...]:
+        """The ledgers that are charged. Edge cases: `AttributeError` before they are found."""
+        if self.ledgers is None:
+            raise AttributeError("the ledger has not been found yet")
+        return self.ledgers
+
+    def identities(self) -> list[DataIdentity]:
+        """The data that each ledger is about."""
+        return identities_of(self.config, self.held)
+
+    def places(self, folder: Path) -> list[tuple[Path, Path | None, Path | None]]:
+        """The place of each ledger in the run's folder, and the stated ones of ledger and witness."""
+        wanted = self.config.privacy
+        ledger, witness = (None if path is None else Path(path) for path in (wanted.ledger, wanted.witness))
+        return [(folder / LEDGER, ledger, witness)]
+
+    def first_budget(self, plan: Plan) -> Budget:
+        """The budget of a ledger that this run begins: its own, and room for later runs."""
+        return replace(plan.budget, epsilon=plan.budget.epsilon + self.config.privacy.room)
+
+    def settings(self) -> Summary:
+        """The settings that were found for the run: the noise of each step."""
+        steps = [asdict(step) for step in self.plan.config.schedule.steps]
+        return {"schedule": steps, "noise_multiplier": self.plan.noise_multiplier}
+
+    def find_ledgers(self, folder: Path) -> Self:
+        """The same, charged to the ledgers of its data, which have room for it: see `RunLedger.find`.
+
+        Edge cases: if one of those that are there is refused, or has no room, the later ones are not begun.
+        """
+        found = []
+        for plan, identity, place in zip(self.plans, self.identities(), self.places(folder), strict=False):
+            own, path, witness = place
+            ledger = RunLedger.find(
+                identity,
+                own=own,
+                budget=self.first_budget(plan),
+                relation=plan.relation,
+                path=path,
+                witness=witness,
+            )
+            with ledger.open(own) as opened:
+                opened.check_room([*plan.runs, *plan.config.report_runs])
+            found.append(ledger)
+        return replace(self, ledgers=tuple(found))
+
+    def ledgers_to_json(self) -> Summary:
+        """Plain JSON data, part of the run's folder."""
+        each = [ledger.to_json() for ledger in self.paid_from]
+        return {"silos": each} if self.config.privacy.by_silo else each[0]
+
+    def with_ledgers(self, content: Mapping[str, Any]) -> Self:
+        """The same, charged to the ledgers that `ledgers_to_json` wrote."""
+        each = content["silos"] if self.config.privacy.by_silo else [content]
+        return replace(self, ledgers=tuple(map(RunLedger.from_json, each)))
+
+    def check_same(self) -> None:
+        """The data are those of the ledgers (`DataError`)."""
+        identities = self.identities()
+        if len(identities) != len(self.paid_from):
+            raise DataError(f"the run began with {len(self.paid_from)} silos: put the data back as they were")
+        for ledger, identity in zip(self.paid_from, identities, strict=True):
+            ledger.check_same(identity)
+
+
+def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
+    """The parts of a work but its plans: data and model; given `data` are those of this config with its features."""
+    held = federated_data(config, given) if data is None else None
+    data = featured(config, held) if held is not None else data
+    assert data is not None  # noqa: S101 - one of the two
+    check_watched(config.stop, data)
+    with section("local"):
+        loss = loss_of(config.local.loss, data.examples, given)
+    with section("model"):
+        model = model_of(config, data.examples, loss, given)
+    check_model(model, data, loss)
+    return {
+        "config": config,
+        "data": data,
+        "held": held,
+        "model": model,
+        "loss": loss,
+        "randomness": randomness(config),
+    }
 
 
 def check_watched(stop: Stop, data: Clients) -> None:
@@ -109,117 +229,23 @@ class SpentSoFar:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LedgerWork(Work, ABC):
-    """A run that one plan and one ledger of its data pay for. The `ledger` is known once it is found."""
-
-    plan: Plan
-    ledger: RunLedger | None = None
-
-    @abstractmethod
-    def identity(self) -> DataIdentity:
-        """The data that the ledger is about."""
-
-    @abstractmethod
-    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
-        """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
-
-    @property
-    def payer(self) -> RunLedger:
-        """The ledger that is charged. Edge cases: `AttributeError` before it is found."""
-        if self.ledger is None:
-            raise AttributeError("the ledger has not been found yet")
-        return self.ledger
-
-    @property
-    def asks_others(self) -> bool:
-        """Whether participants are trained elsewhere."""
-        return False
-
-    @property
-    def rounds(self) -> int:
-        """The number of planned rounds."""
-        return self.plan.rounds
-
-    @property
-    def begins_with(self) -> Budget:
-        """The budget of a ledger that this run begins: its own, and room for later runs."""
-        return replace(self.plan.budget, epsilon=self.plan.budget.epsilon + self.config.privacy.room)
-
-    def answers(self, round: int) -> float:
-        """The expected number of clients that contribute to a round; every silo contributes to each."""
-        return self.plan.round(round).sampler.expected_cohort
-
-    def settings(self) -> Summary:
-        """The settings that were found for the run: the noise of each step."""
-        steps = [asdict(step) for step in self.plan.config.schedule.steps]
-        return {"schedule": steps, "noise_multiplier": self.plan.noise_multiplier}
-
-    def find_ledger(self, folder: Path) -> Self:
-        """The same, charged to the ledger of its data, which has room for it."""
-        wanted, own = self.config.privacy, folder / LEDGER
-        for name, path in (("ledger", wanted.ledger), ("witness", wanted.witness)):
-            if path is not None and Path(path).is_dir():
-                raise ConfigError(field=f"privacy.{name}", value=path, remedy="it is a folder: name a file")
-        run_ledger = RunLedger.find(
-            self.identity(),
-            own=own,
-            budget=self.begins_with,
-            relation=self.plan.relation,
-            path=wanted.ledger,
-            witness=wanted.witness,
-        )
-        with run_ledger.open(own) as ledger:
-            ledger.check_room(self.plan.runs)
-        return replace(self, ledger=run_ledger)
-
-    def read_ledger(self, content: Mapping[str, Any]) -> Self:
-        """The same, charged to the ledger that `RunLedger.to_json` wrote."""
-        return replace(self, ledger=RunLedger.from_json(content))
-
-    def check_same(self) -> None:
-        """The data are those of the ledger (`DataError`)."""
-        self.payer.check_same(self.identity())
-
-    def give_back(self, folder: Path) -> None:
-        """No round will follow: others can use the rest of the plan, unless a search planned it."""
-        if not self.payer.in_search:
-            with self.payer.open(folder / LEDGER) as ledger:
-                ledger.release_reservation(self.payer.label)
-
-    def try_out(self) -> None:
-        """Put everything together on a ledger in memory, before a file is written."""
-        self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
-
-    @contextmanager
-    def open(self, folder: Path) -> Iterator["LedgerSession"]:
-        """Ready to train, for as long as the `with` block lasts."""
-        with self.payer.open(folder / LEDGER, budget=self.begins_with) as opened:
-            yield LedgerSession(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ClientWork(LedgerWork):
+class ClientWork(Work):
     """A run that protects whole clients. This machine's engine trains them, unless `trainers` say otherwise."""
 
-    config: Config
     engine: CohortEngine
     trainers: Trainers | None = None
 
     @property
     def asks_others(self) -> bool:
-        """See `LedgerWork.asks_others`."""
+        """See `Work.asks_others`."""
         return self.trainers is not None
 
-    def identity(self) -> DataIdentity:
-        """See `LedgerWork.identity`."""
-        return identity_of(self.config, self.held)
-
     def settings(self) -> Summary:
-        """See `LedgerWork.settings`; beside them the engine's chunk."""
+        """See `Work.settings`; beside them the engine's chunk."""
         return {**super().settings(), "chunk": self.engine.chunk}
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
-        """See `LedgerWork.algorithm`."""
+        """See `Work.algorithm`."""
         private = PrivateRun(
             self.plan,
             ledger=ledger,
@@ -243,10 +269,10 @@ class ClientWork(LedgerWork):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LedgerSession:
-    """The work with its ledger open."""
+class Session:
+    """The work with its ledger open; silos with ledgers of their own have another (`SiloSession`)."""
 
-    work: LedgerWork
+    work: Work
     algorithm: FedAvg[Any]
 
     @property
@@ -293,7 +319,7 @@ class LedgerSession:
         """Nothing: clients report nothing of themselves."""
         return {}
 
-    def claims(self) -> Statement:
+    def claims(self) -> Statement | Claims:
         """The statement. The price of a plan that ended early is that of the charged rounds."""
         said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan
         if charged == plan.rounds:
@@ -314,7 +340,7 @@ class LedgerSession:
             "communications": expected,
             "client_updates_per_second": expected / seconds if seconds else None,
             "seconds": seconds,
-            "epsilon": self.claims().epsilon,
+            "epsilon": self.private.statement().epsilon,
             "delta": plan.budget.delta,
             "budget": asdict(plan.budget),
             "noise_multiplier": plan.noise_multiplier,
@@ -338,7 +364,7 @@ def assemble(
     """
     with section("privacy"):
         budget = config.privacy.budget  # before data are loaded, which takes long
-    parts = Work.parts(config, given, data)
+    parts = loaded(config, given, data)
     data, model, loss = parts["data"], parts["model"], parts["loss"]
     assert data is not None  # noqa: S101 - it is loaded
     with section("privacy"):
@@ -349,7 +375,7 @@ def assemble(
             raise ConfigError(field="noise_by", value=config.privacy.noise_by, remedy=remedy)
     tensors = replace(ClientTensors.of(data), constant=_constant(config))
     engine = CohortEngine(model, tensors, config.local, _execution(config, chunk, plan), loss=loss)
-    return ClientWork(**parts, engine=engine, plan=plan)
+    return ClientWork(**parts, engine=engine, plans=(plan,))
 
 
 def _constant(config: Config) -> float:

@@ -175,7 +175,7 @@ def test_noise_of_silos_is_said_as_their_steps_have_it() -> None:
     (said,) = advice(found)
     plans, size = found.plans, found.model.size
     # The mean over the silos of the sums of all steps, each of which moves at most by the clip.
-    noise = [found.noise_multiplier / 8 * np.sqrt(plan.config.steps * 5) for plan in plans]
+    noise = [found.plan.noise_multiplier / 8 * np.sqrt(plan.config.steps * 5) for plan in plans]
     signal = np.mean([plan.config.steps * 5 for plan in plans])
     assert all(plan.config.steps == plans[0].config.steps for plan in plans)
     ratio = np.sqrt(size) * np.linalg.norm(noise) / 2 / signal

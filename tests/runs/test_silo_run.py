@@ -291,5 +291,5 @@ def test_report_weights_and_training_of_a_file_reach_the_silos() -> None:
     assert (first.config.report_std, training.clip_norm, training.expected_batch) == (9.0, 0.5, 100)
     ledger = Ledger.in_memory(budget=first.budget, relation=first.relation)
     assert federation.silo(0, ledger, label="run").training.physical_batch == 17
-    algorithm = federation.algorithm((lambda *_: None,) * 2)  # type: ignore[arg-type]  # never asked
+    algorithm = federation.asking((lambda *_: None,) * 2)  # type: ignore[arg-type]  # never asked
     assert algorithm.cohort.weights == [float(plan.config.members) for plan in federation.plans]
