@@ -27,7 +27,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.learning import mlp
 from incrowd.runs.config import NormalisedSection, Private, RunOptions
-from incrowd.runs.identity import declare_public
+from incrowd.runs.ledgers import declare_public
 from incrowd.runs.predict import Result
 from incrowd.runs.sources import processors
 from incrowd.settings import Local

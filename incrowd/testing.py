@@ -251,7 +251,7 @@ def check_tracker(make: Callable[[Path], Tracker]) -> None:
     """It hears complete, stopped and resumed runs, with rounds that were not measured and rounds that were lost. It
     changes no argument in place.
     """
-    from incrowd.runs.database import Record
+    from incrowd.runs.folder import Record
 
     settings = {"rounds": 3, "clients": 9, "noise_multiplier": 1.5, "config": {"run": {"report_every": 1}}}
     records = [

@@ -18,7 +18,7 @@ from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from incrowd.runs.database import Record
+    from incrowd.runs.folder import Record
 
 Batch = tuple[Any, "Tensor"]
 Facts = Mapping[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import incrowd
-from incrowd.runs.database import Record
+from incrowd.runs.folder import Record
 from incrowd.testing import check_tracker
 from incrowd.types import register
 

@@ -14,8 +14,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.parties.claims import recomputed
 from incrowd.parties.network import Network, Said, SiloServer
 from incrowd.privacy.statement import Claims
-from incrowd.runs.database import Record
-from incrowd.runs.folder import Summary
+from incrowd.runs.folder import Record, Summary
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import RecordWork, SiloSession, SiloWork

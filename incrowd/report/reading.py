@@ -42,7 +42,7 @@ def json_in(path: Path) -> dict[str, Any]:
 
 
 def settings_of(database: Path) -> dict[str, Any]:
-    """What a run was made with: see `incrowd.runs.database`."""
+    """What a run was made with: see `incrowd.runs.folder`."""
     with reading(database) as connection:
         rows = connection.execute("SELECT name, value FROM settings").fetchall()
     return {row["name"]: json.loads(row["value"]) for row in rows}

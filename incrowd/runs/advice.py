@@ -14,8 +14,7 @@ from incrowd.data import Examples
 from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
-from incrowd.runs.database import Record
-from incrowd.runs.folder import Summary
+from incrowd.runs.folder import Record, Summary
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.work import Work
 

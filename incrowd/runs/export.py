@@ -13,7 +13,6 @@ from typing import Any
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.events import event_to_json
-from incrowd.runs.database import Record
 from incrowd.runs.folder import (
     BEST,
     CURVE,
@@ -31,6 +30,7 @@ from incrowd.runs.folder import (
     STATEMENT,
     STATEMENT_TEXT,
     SUMMARY,
+    Record,
     database_in,
     part,
     payer_in,

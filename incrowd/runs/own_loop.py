@@ -17,7 +17,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.modules import trainable
 from incrowd.privacy.release import PrivateRound
-from incrowd.runs.database import Record
+from incrowd.runs.folder import Record
 from incrowd.runs.run import Rounds, Run
 from incrowd.runs.work import ClientWork, Session
 from incrowd.types import Tracker

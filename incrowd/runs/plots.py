@@ -14,7 +14,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.planner import row
 from incrowd.privacy.statement import rounded_up
-from incrowd.runs.database import Record
+from incrowd.runs.folder import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

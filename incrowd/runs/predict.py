@@ -30,8 +30,7 @@ from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
 from incrowd.runs.config import CommonSections, Config, GivenModel
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning
-from incrowd.runs.database import Record
-from incrowd.runs.folder import MODEL, RESULT_KEYS, SUMMARY, Summary, database_in, part, settings_in, summary_in
+from incrowd.runs.folder import MODEL, RESULT_KEYS, SUMMARY, Record, Summary, database_in, part, settings_in, summary_in
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.plots import plot_run
 from incrowd.runs.run import Run

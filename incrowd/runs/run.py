@@ -25,7 +25,6 @@ from incrowd.learning import Loss, Model
 from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
-from incrowd.runs.database import Record
 from incrowd.runs.folder import (
     CURVE,
     DATABASE,
@@ -34,6 +33,7 @@ from incrowd.runs.folder import (
     SILOS,
     START,
     SUMMARY,
+    Record,
     Summary,
     check_unused,
     database_in,

@@ -31,11 +31,9 @@ from incrowd.privacy.statement import Claims
 from incrowd.runs.build import init_scale_of
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
-from incrowd.runs.database import Record
-from incrowd.runs.folder import SILOS, Summary
+from incrowd.runs.folder import SILOS, Record, Summary
 from incrowd.runs.ledgers import own_place
-from incrowd.runs.outbox import Checkpoints, DurableSilo
-from incrowd.runs.round_loop import RoundLoop
+from incrowd.runs.round_loop import Checkpoints, DurableSilo, RoundLoop
 from incrowd.runs.sources import NOTHING, Given, section
 from incrowd.runs.work import Session, Work, loaded
 from incrowd.settings import Descent, Local

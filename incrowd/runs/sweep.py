@@ -36,8 +36,7 @@ from incrowd.runs.folder import (
     SUMMARY,
     Summary,
 )
-from incrowd.runs.identity import identity_of
-from incrowd.runs.ledgers import RunLedger
+from incrowd.runs.ledgers import RunLedger, identity_of
 from incrowd.runs.run import Run
 from incrowd.runs.search import Cost, Search, best_of
 from incrowd.runs.sources import federated_data

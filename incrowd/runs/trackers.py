@@ -16,8 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from incrowd import _extensions, _files
 from incrowd.errors import ConfigError
-from incrowd.runs.database import Record
-from incrowd.runs.folder import RESULT_KEYS, part, shown_settings
+from incrowd.runs.folder import RESULT_KEYS, Record, part, shown_settings
 from incrowd.types import Facts, Tracker
 
 _COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]

@@ -27,10 +27,8 @@ from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
 from incrowd.runs.config import Config, LinearSection, Stop, clip_of
 from incrowd.runs.data_config import MapFeatures
-from incrowd.runs.database import Record
-from incrowd.runs.folder import LEDGER, Summary
-from incrowd.runs.identity import identities_of
-from incrowd.runs.ledgers import RunLedger
+from incrowd.runs.folder import LEDGER, Record, Summary
+from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
 

@@ -20,8 +20,7 @@ from incrowd.parties.asking import UNANSWERED, Attendance, Patience
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.sampling import Poisson
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.database import Record
-from incrowd.runs.folder import database_in
+from incrowd.runs.folder import Record, database_in
 from tests.command import Command, Finished
 from tests.parties.members import Hospitals, MemberLine, settings_text
 from tests.parties.nodes import PlainLine, VirtualClock

@@ -31,7 +31,7 @@ from incrowd.privacy.paid import RoundNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.outbox import Checkpoints, DurableSilo
+from incrowd.runs.round_loop import Checkpoints, DurableSilo
 from incrowd.runs.run import Run
 from incrowd.settings import Descent
 from tests.algorithms.silos import CLASSES, FEATURES, MODEL, RECORDS, paying, plan, records, zeros

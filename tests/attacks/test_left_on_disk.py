@@ -179,9 +179,9 @@ def test_every_file_that_is_left_is_known(folder: Path, kind: str) -> None:
 
 FORGETTING = [
     Place("incrowd/_files.py", "remove", "call", 1),
-    Place("runs/outbox.py", "add", "return", 5),
-    Place("runs/outbox.py", "save", "return", 3),
-    Place("runs/outbox.py", "leave", "return", 7),
+    Place("runs/round_loop.py", "add", "return", 5),
+    Place("runs/round_loop.py", "save", "return", 3),
+    Place("runs/round_loop.py", "leave", "return", 7),
     Place("runs/round_loop.py", "_save", "return", 5),
     Place("incrowd/_files.py", "remove", "return", 4),
     Place("runs/run.py", "_finished", "call"),

@@ -23,8 +23,7 @@ from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.content import digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.identity import identity_of
-from incrowd.runs.ledgers import RunLedger
+from incrowd.runs.ledgers import RunLedger, identity_of
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import ATTEMPTS, Sweep
 from tests.attacks.shop import HEADER, config, ledger_of, place, rows, search, settings, spent, trained, write
@@ -157,7 +156,7 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(
 
 @pytest.mark.parametrize("public", ["true", "false"])
 def test_a_run_does_not_go_on_with_examples_that_were_divided_anew(tmp_path: Path, public: str) -> None:
-    from incrowd.runs.database import Database
+    from incrowd.runs.folder import Database
     from tests.runs.small import small
 
     Run.create(small(f"data.public={public}"), tmp_path / "run")
@@ -256,7 +255,7 @@ def test_a_hash_of_the_file_would_not_know_them(
         file = digests([(Path(data.folder or ".") / data.file).read_bytes()], key=key)
         return RowDigests(exact=file, cells=file, features=file, owners=np.zeros(1, np.int64))
 
-    monkeypatch.setattr("incrowd.runs.identity._IdentifiedTable.rows", rows_of)
+    monkeypatch.setattr("incrowd.runs.ledgers._IdentifiedTable.rows", rows_of)
     trained(shop, tmp_path / "run")
     dress(tmp_path / "dress.csv")
     trained(tmp_path / "dress.csv", tmp_path / "new")

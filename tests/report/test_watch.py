@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from incrowd.runs.database import Database
+from incrowd.runs.folder import Database
 from tests.report.conftest import Made
 from tests.report.test_browser import FAULTS, PHONE, look
 from tests.service.browser import Browser, browsing

@@ -12,7 +12,7 @@ import incrowd
 from incrowd.algorithms.metrics import metrics
 from incrowd.runs.advice import advice, judged, verdict
 from incrowd.runs.config import Config
-from incrowd.runs.database import Record
+from incrowd.runs.folder import Record
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import SiloWork, assemble_silos
 from incrowd.runs.work import ClientWork, assemble

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import DataError
-from incrowd.runs import database
-from incrowd.runs.database import Database, Record
+from incrowd.runs import folder as database
+from incrowd.runs.folder import Database, Record
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at
 

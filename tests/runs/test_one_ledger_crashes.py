@@ -14,7 +14,7 @@ from incrowd.errors import BudgetExceeded
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.config import Config
-from incrowd.runs.database import Database
+from incrowd.runs.folder import Database
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load
 from tests.privacy.ledgers import start, status_of
@@ -41,7 +41,7 @@ def config(folder: Path) -> Config:
 def begun(config: Config) -> Path:
     """The ledger, with room for a few runs."""
     from incrowd.privacy.account.accounting import Budget, Relation
-    from incrowd.runs.identity import identity_of
+    from incrowd.runs.ledgers import identity_of
 
     budget, relation = Budget(epsilon=5.0, delta=1e-3), Relation.REPLACE_SPECIAL
     return Home.of_user().ledger_of(identity_of(config), budget=budget, relation=relation).path

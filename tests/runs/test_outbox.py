@@ -20,7 +20,7 @@ from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.outbox import Checkpoints, DurableSilo, to_bytes
+from incrowd.runs.round_loop import Checkpoints, DurableSilo, to_bytes
 from tests.algorithms.silos import BUDGET, CLASSES, ROUNDS, SEEDED, paying, plan, silo, zeros
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at

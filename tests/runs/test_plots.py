@@ -7,7 +7,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs.database import Record
+from incrowd.runs.folder import Record
 from incrowd.runs.plots import plot_plans, plot_run
 
 

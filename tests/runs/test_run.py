@@ -11,7 +11,7 @@ from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, Le
 from incrowd.learning import linear
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs.database import Database, Record
+from incrowd.runs.folder import Database, Record
 from incrowd.runs.run import Run
 from incrowd.types import Facts
 from tests.privacy.ledgers import start, status_of

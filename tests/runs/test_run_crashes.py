@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.database import Database, Record
+from incrowd.runs.folder import Database, Record
 from incrowd.runs.run import Run
 from tests.privacy.ledgers import quick_folder, start, status_of
 from tests.runs.kills import Place, killed_at, killed_in
@@ -67,9 +67,9 @@ def check_ledger(folder: Path) -> None:
 
 BEFORE_THE_CHARGE = [
     Place("runs/work.py", "restored", "call"),
-    Place("runs/outbox.py", "save", "call"),
+    Place("runs/round_loop.py", "save", "call"),
     Place("incrowd/_files.py", "write", "call"),
-    Place("runs/outbox.py", "save", "return"),
+    Place("runs/round_loop.py", "save", "return"),
     Place("privacy/plan/sampling.py", "sample", "return", 2),
     Place("learning/engine.py", "_train_group", "return", 3),
     Place("privacy/release.py", "release", "call", 2),
@@ -81,14 +81,14 @@ CHARGED_AND_NOT_KEPT = [
     Place("privacy/paid.py", "added", "return", 2),
     Place("algorithms/fedavg.py", "after", "return", 2),
     Place("algorithms/fedavg.py", "apply", "return", 1),
-    Place("runs/database.py", "add", "call", 1),
-    Place("runs/database.py", "add", "return", 3),
-    Place("runs/outbox.py", "save", "call", 3),
+    Place("runs/folder.py", "add", "call", 1),
+    Place("runs/folder.py", "add", "return", 3),
+    Place("runs/round_loop.py", "save", "call", 3),
     Place("algorithms/fedavg.py", "apply", "return", 4),
 ]
 KEPT = [
-    Place("runs/outbox.py", "add", "return", 3),
-    Place("runs/outbox.py", "save", "return", 3),
+    Place("runs/round_loop.py", "add", "return", 3),
+    Place("runs/round_loop.py", "save", "return", 3),
     Place("runs/run.py", "_finished", "call"),
     Place("runs/run.py", "_finished", "return"),
 ]
@@ -121,7 +121,7 @@ def test_under_the_systems_randomness_a_round_that_was_charged_and_not_kept_is_l
 @pytest.mark.parametrize("simulated", [True, False])
 def test_with_rare_checkpoints_more_is_repeated_or_lost(folder: Path, whole: Path, simulated: bool) -> None:
     begun(folder, simulated=simulated, options=("run.checkpoint_every=4",))
-    place = Place("runs/database.py", "add", "return", 3)
+    place = Place("runs/folder.py", "add", "return", 3)
     assert status_of(start(lambda: killed_in(place, Run.open(folder).train))) == KILLED
     if simulated:
         check_same(folder, whole)

@@ -61,7 +61,7 @@ def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> N
     [
         Place("algorithms/silos.py", "report", "call", 2),
         Place("privacy/records.py", "report", "return"),
-        Place("runs/outbox.py", "report", "return", 2),
+        Place("runs/round_loop.py", "report", "return", 2),
         Place("runs/folder.py", "write_results", "call"),
     ],
     ids=lambda place: f"{place.function}-{place.happening}",

@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.config import Config
-from incrowd.runs.database import Database
-from incrowd.runs.folder import Summary
+from incrowd.runs.folder import Database, Summary
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
 from incrowd.runs.silo_work import assemble_silos
@@ -107,9 +106,9 @@ PLACES = [
     Place("privacy/ledger/ledger.py", "charge", "return", 3),
     Place("privacy/mechanism/grid.py", "add", "return", 5),
     Place("algorithms/silos.py", "answer", "return", 3),
-    Place("runs/outbox.py", "answer", "return", 4),
+    Place("runs/round_loop.py", "answer", "return", 4),
     Place("algorithms/fedavg.py", "apply", "return", 2),
-    Place("runs/database.py", "add", "return", 2),
+    Place("runs/folder.py", "add", "return", 2),
     Place("runs/run.py", "_finished", "call", 1),
 ]
 
@@ -173,7 +172,7 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
 def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
     config = small("model.init_scale=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
     Run.create(config, folder / "run")
-    place = Place("runs/outbox.py", "answer", "return", 1)
+    place = Place("runs/round_loop.py", "answer", "return", 1)
     assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
     first = load_file(folder / "run/checkpoints/round-000000.safetensors")["weights"]
     Run.open(folder / "run").train()

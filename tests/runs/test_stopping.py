@@ -15,8 +15,7 @@ import incrowd
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Stop
-from incrowd.runs.database import Record
-from incrowd.runs.folder import database_in
+from incrowd.runs.folder import Record, database_in
 from incrowd.runs.round_loop import decision
 from incrowd.runs.run import Run
 from incrowd.runs.work import check_watched
@@ -98,8 +97,8 @@ def test_one_that_does_not_stop_says_so_and_ends_as_one_without_the_section(fold
 
 
 PLACES = [
-    Place("runs/database.py", "add", "return"),
-    Place("runs/outbox.py", "save", "return", 2),
+    Place("runs/folder.py", "add", "return"),
+    Place("runs/round_loop.py", "save", "return", 2),
     Place("runs/run.py", "_finished", "call"),
     Place("runs/folder.py", "write_results", "return"),
     Place("privacy/ledger/ledger.py", "release_reservation", "call"),

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from incrowd.errors import ConfigError
-from incrowd.runs.database import Record
+from incrowd.runs.folder import Record
 from incrowd.runs.run import Run
 from incrowd.runs.trackers import Bar, Lines
 from tests.runs.small import seeded, small
