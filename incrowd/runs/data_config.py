@@ -222,7 +222,21 @@ class FunctionData(Section):
     folder: str | None = None
 
 
-AnyData = DigitsData | MnistData | Table | Parties | FunctionData | GivenData
+class SourceData(Section):
+    """The clients that a data source of an installed package (entry points `incrowd.data_sources`) reads with these
+    `arguments`. The ledger of the data knows them as `identity`.
+    """
+
+    name: Literal["source"] = "source"
+    source: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    classes: int | Words | None = None
+    clients: int | None = None
+    identity: str
+    public: bool = False
+
+
+AnyData = DigitsData | MnistData | Table | Parties | FunctionData | SourceData | GivenData
 if TYPE_CHECKING:
     DataSection = AnyData
 else:

@@ -323,7 +323,7 @@ SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
              "features", "federation", "function", "holdout_clients", "identity", "label", "label_range",
              "missing_texts", "name", "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma",
-             "test_clients", "thousands", "type", "validation"),
+             "source", "test_clients", "thousands", "type", "validation"),
     "features": ("bins", "buckets", "centred", "constant", "dimensions", "longest", "map", "module", "name",
                  "octave", "padding", "raw", "reads", "stride"),
     "local": ("algorithm", "batch_size", "batches", "epochs", "label_distribution", "label_shares",

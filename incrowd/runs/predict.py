@@ -29,7 +29,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
 from incrowd.runs.config import CommonSections, Config, GivenModel
-from incrowd.runs.data_config import FunctionData, GivenData, Meaning
+from incrowd.runs.data_config import FunctionData, GivenData, Meaning, SourceData
 from incrowd.runs.folder import MODEL, RESULT_KEYS, SUMMARY, Record, Summary, database_in, part, settings_in, summary_in
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.plots import plot_run
@@ -254,8 +254,8 @@ def _stated_in(folder: Path, *, instead: str) -> tuple[Config, Columns]:
     data, remedy = config.data, None
     if isinstance(data, GivenData) or (isinstance(data, Meaning) and isinstance(config.model, GivenModel)):
         remedy = f"a program began the run, and has the module: let it call {instead}"
-    elif isinstance(data, FunctionData):
-        remedy = f"its data come from a function, so no column is known by name: in Python, call {instead}"
+    elif isinstance(data, FunctionData | SourceData):
+        remedy = f"its data come from your code, so no column is known by name: in Python, call {instead}"
     elif not isinstance(data, Meaning) or not data.label:
         remedy = f"it learned from {data.name}, which is no table: in Python, call {instead}"
     elif not (folder / SUMMARY).is_file():

@@ -16,6 +16,7 @@ from incrowd.data import (
     Clients,
     Examples,
     Partition,
+    PublicFacts,
     Split,
     dirichlet,
     hold_out,
@@ -40,6 +41,7 @@ from incrowd.runs.data_config import (
     MnistData,
     Parties,
     PartitionedData,
+    SourceData,
     Table,
 )
 
@@ -91,6 +93,11 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
             return _table(wanted)
         if isinstance(wanted, Parties):
             return _in_place_of(wanted)
+        if isinstance(wanted, SourceData):
+            facts: PublicFacts = {"name": wanted.identity, "clients": wanted.clients, "public": wanted.public}
+            return _stated(
+                Clients.from_source(wanted.source, arguments=wanted.arguments, classes=wanted.classes, **facts)
+            )
         if isinstance(wanted, FunctionData):
             return _stated(_returned(wanted))
         if isinstance(wanted, GivenData):

@@ -1,12 +1,15 @@
-"""Functions of one's own: those of the folder that is named, and no other's."""
+"""Functions of your own from the folder that is named, and data sources of other packages."""
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from incrowd import Federation, _extensions
 from incrowd.errors import ConfigError
 from incrowd.runs.sources import call
+from incrowd.types import register
 
 
 def written(folder: Path, says: str) -> str:
@@ -46,3 +49,18 @@ def test_what_is_in_neither_place_is_refused(tmp_path: Path) -> None:
         call("own_things_nowhere:said", {}, folder=str(tmp_path), field="model.module")
     with pytest.raises(ConfigError, match="calling it failed: TypeError"):
         call("own_things:said", {"less": 1}, folder=written(tmp_path, "it"), field="model.module")
+
+
+def test_settings_name_the_data_source_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_extensions, "_REGISTERED", {})
+    draw = np.random.default_rng(0)
+    register(
+        "data_sources", "wells", lambda count: {f"w{n}": (draw.normal(size=(4, 2)), [n % 2] * 4) for n in range(count)}
+    )
+    data = {"name": "source", "source": "wells", "arguments": {"count": 5}, "classes": 2, "identity": "wells"}
+    budget = {"epsilon": 4.0, "delta": 1e-2, "rounds": 1, "ledger": str(tmp_path / "ledger.sqlite")}
+    federation = Federation.from_tables({"data": {**data, "clients": 5}, "privacy": budget, "run": {"plot": False}})
+    result = federation.train(tmp_path / "run", progress=False)
+    assert (result.summary["data"], result.summary["clients"]) == ("wells", 5)
+    with pytest.raises(ConfigError, match=r"data\.clients = None"):
+        Federation.from_tables({"data": data, "privacy": budget}).train(tmp_path / "other", progress=False)
