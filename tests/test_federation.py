@@ -219,7 +219,7 @@ def test_a_recipe_fills_in_what_is_not_stated(tmp_path: Path) -> None:
         "general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=3), run=QUICK
     )
     assert federation.settings.privacy.rounds == 3
-    assert federation.settings.local.label_shares is not None  # type: ignore[union-attr]  # of clients, not of records
+    assert federation.settings.local.label_shares is not None
     result = federation.train(tmp_path / "run", progress=False)
     assert result.summary["accuracy"] > 0.6
     again = incrowd.Federation.by_recipe(
@@ -236,7 +236,7 @@ def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
     )
     assert federation.settings.server.learning_rate == 0.5
     assert federation.settings.server.decay == "linear"
-    assert federation.settings.local.batches == 10  # type: ignore[union-attr]  # of clients, not of records
+    assert federation.settings.local.batches == 10
     assert federation.train(tmp_path / "run", progress=False).summary["rounds"] == 2
 
 
