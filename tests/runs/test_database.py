@@ -97,7 +97,7 @@ def test_a_process_killed_at_any_line_leaves_all_settings_or_none(path: Path) ->
     statuses = []
     for line in range(1, 200):
         path.unlink(missing_ok=True)
-        statuses.append(status_of(start(lambda: killed_at("/runs/database.py", line, work))))  # noqa: B023 - waited for
+        statuses.append(status_of(start(lambda: killed_at("/runs/folder.py", line, work))))  # noqa: B023 - waited for
         store = Database(path)
         assert store.settings in ({}, settings)
         store.close()
