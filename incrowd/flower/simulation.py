@@ -33,7 +33,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
-from incrowd.runs.outbox import DurableSilo
+from incrowd.runs.round_loop import DurableSilo
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.sources import processors

@@ -40,7 +40,7 @@ from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.records import RecordRun
-from incrowd.runs.outbox import Checkpoints, DurableSilo
+from incrowd.runs.round_loop import Checkpoints, DurableSilo
 
 if TYPE_CHECKING:
     from incrowd.parties.participant import Participant
