@@ -193,9 +193,6 @@ def test_networks_attacks_on_models_and_recipes_refuse_it_by_name(tmp_path: Path
         Simulation(workers=1).train(Run.create(small(), tmp_path / "run"))
     with pytest.raises(ConfigError, match="recipe = 'general'"):
         config_of(tables(overrides=(*SMALL, "recipe='general'")))
-    parties = "data={name='parties', federation='wards', enrolled='keys', shape=[4], classes=2}"
-    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
-        small(parties)
 
 
 def test_an_audit_attacks_the_one_plan_of_all_silos() -> None:
