@@ -28,7 +28,7 @@ from incrowd.runs.build import feature_map_for, loss_of, model_of
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
 from incrowd.runs.data_config import MapFeatures, ModuleFeatures, Parties
 from incrowd.runs.sources import call, section
-from incrowd.settings import Descent
+from incrowd.settings import LOCAL_ALGORITHMS, Descent
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,9 @@ class OwnExamples:
 
     def _engine(self, offer: Offer) -> CohortEngine:
         sections = sections_of(offer, "client")
+        if sections.local.algorithm not in (*LOCAL_ALGORITHMS, *self.file.allow.algorithms):
+            remedy = "is not among the algorithms that this party allows"
+            raise SpecificationRefused(f"{sections.local.algorithm} {remedy}")
         built = self._built(sections, offer, loss=sections.local.loss)
         number = offer.parties.index(self.file.name)
         tensors = alone(built.tensors, number=number, clients=len(offer.parties))

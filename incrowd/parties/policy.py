@@ -173,9 +173,9 @@ class OwnSection(Meaning):
 
 
 class Allowed(Section):
-    """What any server may ask: see `PartyPolicy`. `models` are kinds of the settings; of `modules`, functions of one's
-    own, "package:name", those that are named may be asked for. `fields` are all stated columns unless they are named.
-    An offer may ask for features of at most `most_features` numbers an example: all rows here are kept as such.
+    """What any server may ask: see `PartyPolicy`. `models` are kinds of the settings. A server may name a function of
+    `modules`, each "package:name", and an extension of `algorithms`. `fields` are all stated columns unless they are
+    named. An offer may ask for features of at most `most_features` numbers an example: all rows here are kept as such.
     """
 
     epsilon: float
@@ -186,6 +186,7 @@ class Allowed(Section):
     fields: Words | None = None
     models: Words = ("linear", "mlp", "cnn")
     modules: Words = ()
+    algorithms: Words = ()
     losses: Words = _ANY_NUMBER
     most_weights: Every = 10_000_000
     most_features: Every = 16_384

@@ -1,5 +1,6 @@
 """A server whose offer reaches for the party's machine: its files, its memory, its time."""
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from incrowd import _extensions
 from incrowd.errors import RoundUnanswered, SpecificationRefused
 from incrowd.federation import Federation
+from incrowd.learning.features import UnitNorm
+from incrowd.learning.local_algorithms import Sgd
 from incrowd.parties.guard import LEDGER, given
 from incrowd.parties.keys import question_key
 from incrowd.parties.offer import Offer, offer_of
@@ -17,6 +21,7 @@ from incrowd.parties.participant import Participant
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from incrowd.runs.work import assemble
+from incrowd.types import register
 from tests.parties.members import Hospitals, MemberLine
 from tests.parties.parties import request
 
@@ -91,6 +96,33 @@ def test_no_function_that_a_server_names_makes_features(
         reply(hospitals, party, offer, kind)
     assert not called.exists()
     reply(hospitals, party, offer_with(hospitals, len), kind)  # the control: the honest offer
+
+
+@pytest.mark.parametrize("kind", ["offer", "trial"])
+@pytest.mark.parametrize("named", ["map", "algorithm"])
+def test_no_extension_that_a_server_names_meets_examples(
+    kind: str, named: str, hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: a package that a party has for another federation is run on its examples. The control allows it."""
+    monkeypatch.setattr(_extensions, "_REGISTERED", {})
+    register("feature_maps", "mine", UnitNorm)
+    register("local_algorithms", "mine", Sgd)
+    offer = offer_with(
+        hospitals,
+        lambda settings: (
+            settings["local"].update(algorithm="mine")
+            if named == "algorithm"
+            else settings.update(features={"name": "map", "map": "mine"})
+        ),
+    )
+    member = hospitals.member("amber")
+    refused = pytest.raises(SpecificationRefused, match=r"no server may name code|algorithms that this party allows")
+    with contextlib.closing(member.open()) as party, refused:
+        reply(hospitals, party, offer, kind)
+    allow = member.file.allow.replaced(algorithms=("mine",))
+    with contextlib.closing(replace(member, file=member.file.replaced(allow=allow)).open()) as party:
+        if named == "algorithm":
+            reply(hospitals, party, offer, kind)
 
 
 GREEDY: dict[str, Callable[[dict[str, Any]], object]] = {
