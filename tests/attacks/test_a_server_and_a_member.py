@@ -98,6 +98,7 @@ def test_no_function_that_a_server_names_makes_features(
     reply(hospitals, party, offer_with(hospitals, len), kind)  # the control: the honest offer
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("kind", ["offer", "trial"])
 @pytest.mark.parametrize("named", ["map", "algorithm"])
 def test_no_extension_that_a_server_names_meets_examples(

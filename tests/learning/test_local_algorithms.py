@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from incrowd import Local
+from incrowd import Local, _extensions
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import SQUARED, ClientTensors, CohortEngine, Execution, Model, linear
@@ -16,7 +16,7 @@ from incrowd.learning.backends.backend import Task
 from incrowd.learning.backends.loop import Loop
 from incrowd.learning.local_algorithms import Sgd, descend
 from incrowd.learning.store import draw_batches
-from incrowd.types import ClientAtWork, LocalAlgorithm
+from incrowd.types import ClientAtWork, LocalAlgorithm, register
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
 LOCAL = Local(learning_rate=0.1, batch_size=5, epochs=2, algorithm="scaffold")
@@ -155,6 +155,16 @@ def test_an_algorithm_of_ones_own_is_used_and_named() -> None:
     half = PLAIN.replaced(learning_rate=PLAIN.learning_rate / 2)
     assert_close(trained(engine, weights, range(4)), twin(model, data, half, weights, range(4)))
     assert CohortEngine(model, data, PLAIN, algorithm=Sgd(PLAIN)).third_party == ""
+
+
+def test_a_registered_algorithm_is_found_by_its_name_and_sends_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_extensions, "_REGISTERED", {})
+    register("local_algorithms", "halved", Halved)
+    model, local = linear(FEATURES, CLASSES), PLAIN.replaced(algorithm="halved")
+    assert CohortEngine(model, clients(), local).third_party == "algorithm Halved"
+    monkeypatch.setattr(Halved, "sends", lambda _, size: size - 1)
+    with pytest.raises(ConfigError, match="let it send 0 or"):
+        CohortEngine(model, clients(), local).parts  # noqa: B018 - it is computed when it is asked for
 
 
 @pytest.mark.parametrize("kind", [Remembering, Halved])
