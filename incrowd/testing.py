@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent, SelfComposedDpEvent
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest
 
 from incrowd._random import Floats, KeyedStream, SeededRandomness
@@ -206,10 +206,16 @@ def check_feature_map(feature_map: FeatureMap, examples: ArrayLike) -> None:
     values = np.ascontiguousarray(examples, np.float32)
     given, name = values.copy(), feature_map.name
     _require(str(name).strip(), "it has no name")
-    rows = Examples(features=values, labels=np.zeros(len(values), np.float32), classes=None)
+    labels = np.zeros(len(values), np.float32)
+
+    def features(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        examples = Examples(features=rows, labels=labels, classes=None)
+        return np.asarray(transform(from_callable(feature_map, name=name), examples).features)
+
     with _no_error():
-        found = [transform(from_callable(feature_map, name=name), rows).features for _ in range(2)]
-    _require(np.array_equal(*found), "the same examples have other features in another call")
+        one, other, turned = features(values), features(values), features(values[::-1].copy())
+    _require(np.array_equal(one, other), "the same examples have other features in another call")
+    _require(np.array_equal(one, turned[::-1]), "an example has other features after other examples")
     feature_map(values)
     _require(np.array_equal(values, given), "it changes the examples in place")
     _require(feature_map.name == name, "its name changes")

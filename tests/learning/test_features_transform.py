@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from incrowd._random import SeededRandomness
 from incrowd.data import Examples, Split, load_digits
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
@@ -47,21 +46,6 @@ def network(seed: int = 1) -> nn.Module:
     return module
 
 
-MAPS: dict[str, Callable[[], FeatureMap]] = {
-    "unit": UnitNorm,
-    "centred": lambda: UnitNorm(centred=True),
-    "energies": lambda: ENERGIES,
-    "second order": lambda: SecondOrderEnergies(stride=2),
-    "callable": lambda: from_callable(lambda values: values.sum(axis=1).tolist(), name="columns"),
-    "module": lambda: from_module(network(), name="network"),
-}
-
-
-@pytest.fixture(params=MAPS)
-def feature_map(request: pytest.FixtureRequest) -> FeatureMap:
-    return MAPS[request.param]()
-
-
 class Counting:
     """Counts the examples it is given."""
 
@@ -75,15 +59,6 @@ class Counting:
         with self.lock:
             self.seen += len(values)
         return values.reshape(len(values), -1) + 1
-
-
-def test_features_depend_on_their_example_alone(feature_map: FeatureMap) -> None:
-    values = DIGITS.train.values(slice(0, 70))
-    together = transform(feature_map, DIGITS.train).features
-    assert together.dtype == np.float32
-    for row in (0, 31, 32, 69):
-        np.testing.assert_allclose(feature_map(values[row : row + 1])[0], together[row], atol=2e-5, rtol=1e-5)
-    np.testing.assert_allclose(feature_map(values[::-1])[::-1], together[:70], atol=2e-5, rtol=1e-5)
 
 
 def test_maps_see_values_as_they_are_meant() -> None:
@@ -190,13 +165,6 @@ def test_a_map_that_mixes_examples_is_refused(function: Callable[[Values], Value
     with pytest.raises(ConfigError, match="change with the examples around it"):
         transform(mixing, DIGITS.train, cache=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_map_that_changes_from_call_to_call_is_refused() -> None:
-    stream = SeededRandomness(seed=1).stream("mischief")
-    noisy = from_callable(lambda values: stream.normals(3 * len(values)).reshape(-1, 3), name="noisy")
-    with pytest.raises(ConfigError, match="from call to call"):
-        transform(noisy, DIGITS.train)
 
 
 def test_a_module_that_mixes_examples_is_refused() -> None:
