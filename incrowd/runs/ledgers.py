@@ -33,14 +33,10 @@ _NOT_PUBLIC = "leave data.public out"
 
 
 def identities_of(config: Config, held: Clients | None = None) -> list[DataIdentity]:
-    """The data that each ledger of a run is about: see `identity_of`."""
-    if config.privacy.by_silo:
-        return identities_of_silos(config, held)
-    return [identity_of_records(config, held) if config.of_records else identity_of(config, held)]
+    """The data that each ledger of a run is about; `held` are its clients, if they are loaded already.
 
-
-def identity_of(config: Config, held: Clients | None = None) -> DataIdentity:
-    """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
+    There is one, or, where silos noise their own steps, one for each: its fingerprint is over its own rows, and `whole`
+    is that of all silos' together. Where one plan protects the records of all silos, `parts` are those of each.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
     every row. It does not depend on the order of rows, on the file's name, on features or on the model. The division
@@ -51,37 +47,25 @@ def identity_of(config: Config, held: Clients | None = None) -> DataIdentity:
     data, and equal no training row (`ConfigError`), whatever the names of their owners.
     """
     with section("data"):
-        return _identity(_source(config, held), config)[0]
-
-
-def identities_of_silos(config: Config, held: Clients | None = None) -> list[DataIdentity]:
-    """The data of each silo, whose records are protected: see `identity_of`. The fingerprint is over its own rows;
-    `whole` is that of all silos' together, and `division` says how they were divided.
-    """
-    with section("data"):
         source = _source(config, held)
         common, rows = _identity(source, config)
-        whole = replace(common, unit="record", division=source.division("silo"), whole=common.fingerprint)
-        key = _key(source)
+        if not config.of_records:
+            return [common]
+        key, common = _key(source), replace(common, unit="record", division=source.division("silo"))
+        if not config.privacy.by_silo:
+            parts = () if common.public else tuple(its.fingerprint(key) for its in source.by_silo(rows))
+            return [replace(common, parts=parts)]
         return [
             replace(
-                whole,
+                common,
                 name=_of_silo(common.name, place),
+                whole=common.fingerprint,
                 fingerprint=its.fingerprint(key),
                 content=None if common.content is None else its.content(key),
                 declared=common.declared if place == 1 else (),
             )
             for place, its in enumerate(source.by_silo(rows), start=1)
         ]
-
-
-def identity_of_records(config: Config, held: Clients | None = None) -> DataIdentity:
-    """The records of all silos together, which one plan protects: see `identity_of`."""
-    with section("data"):
-        source = _source(config, held)
-        common, rows = _identity(source, config)
-        parts = () if common.public else tuple(its.fingerprint(_key(source)) for its in source.by_silo(rows))
-        return replace(common, unit="record", division=source.division("silo"), parts=parts)
 
 
 def declare_public(name: str, examples: Examples, *, remedy: str) -> None:

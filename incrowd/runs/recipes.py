@@ -123,12 +123,8 @@ class Outline:
         return signal(self.clients, self.budget) * math.sqrt(self.silos)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A way to learn: `settings` turns public facts into tables of settings."""
-
-    name: str
-    settings: Callable[[Outline], Tables]
+Recipe = Callable[[Outline], Tables]
+"""A way to learn: public facts become tables of settings."""
 
 
 def general(facts: Outline) -> Tables:
@@ -171,7 +167,7 @@ def text(facts: Outline) -> Tables:
     return _linear(facts, features)
 
 
-RECIPES = {each.__name__: Recipe(name=each.__name__, settings=each) for each in (general, images, tables, text)}
+RECIPES: dict[str, Recipe] = {each.__name__: each for each in (general, images, tables, text)}
 
 
 def _linear(facts: Outline, features: dict[str, Any]) -> Tables:
@@ -298,7 +294,7 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
         with section("model"):
             model = model_of(config, data.examples, loss_of(config.local.loss, data.examples, given), given)
         facts = replace(facts, biased=model.layout.names[-1].endswith("bias"))
-    ranged = facts.label_range is not None and recipe.name == "tables" and not own_model
+    ranged = facts.label_range is not None and name == "tables" and not own_model
     if facts.classes is None and not ranged and "learning_rate" not in settings.get("server", {}):
         remedy = (
             "labels are numbers, of a scale that no recipe knows: state data.label_range and take tables, or state "
@@ -333,8 +329,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     keys for others.
     """
     if not facts.own_model:
-        _check_fits(recipe.name, facts, features="name" in settings.get("features", {}))
-    advised = recipe.settings(facts)
+        _check_fits(recipe.__name__, facts, features="name" in settings.get("features", {}))
+    advised = recipe(facts)
     _ask_label_distribution(advised, settings, facts)
     for name, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(name, {}):

@@ -36,7 +36,7 @@ from incrowd.runs.folder import (
     SUMMARY,
     Summary,
 )
-from incrowd.runs.ledgers import RunLedger, identity_of
+from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.run import Run
 from incrowd.runs.search import Cost, Search, best_of
 from incrowd.runs.sources import federated_data
@@ -109,7 +109,7 @@ class Sweep:
     def identity(self) -> DataIdentity:
         """The data of the search."""
         configs = {candidate.config.data.model_dump_json(): candidate.config for candidate in self.search.candidates}
-        first, *others = map(identity_of, configs.values())
+        first, *others = [each for config in configs.values() for each in identities_of(config)]
         if not all(each.public for each in (first, *others)) and any(each != first for each in others):
             remedy = "on private data all runs of a search need the same data and clients: search them one by one"
             raise ConfigError(field="data", value=[each.division for each in (first, *others)], remedy=remedy)

@@ -23,7 +23,7 @@ from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.content import digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.ledgers import RunLedger, identity_of
+from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import ATTEMPTS, Sweep
 from tests.attacks.shop import HEADER, config, ledger_of, place, rows, search, settings, spent, trained, write
@@ -275,10 +275,10 @@ def test_a_table_that_grew_is_refused_under_its_name_until_it_is_said_what_it_is
 
 
 def test_a_fingerprint_tells_nothing_without_the_key(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = identity_of(config(shop)).fingerprint
-    assert identity_of(config(shop)).fingerprint == first
+    first = identities_of(config(shop))[0].fingerprint
+    assert identities_of(config(shop))[0].fingerprint == first
     monkeypatch.setenv("INCROWD_STATE", os.environ["INCROWD_STATE"] + "-other")
-    assert identity_of(config(shop)).fingerprint != first
+    assert identities_of(config(shop))[0].fingerprint != first
 
 
 # Out of a search

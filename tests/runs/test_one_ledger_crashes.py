@@ -41,10 +41,10 @@ def config(folder: Path) -> Config:
 def begun(config: Config) -> Path:
     """The ledger, with room for a few runs."""
     from incrowd.privacy.account.accounting import Budget, Relation
-    from incrowd.runs.ledgers import identity_of
+    from incrowd.runs.ledgers import identities_of
 
     budget, relation = Budget(epsilon=5.0, delta=1e-3), Relation.REPLACE_SPECIAL
-    return Home.of_user().ledger_of(identity_of(config), budget=budget, relation=relation).path
+    return Home.of_user().ledger_of(identities_of(config)[0], budget=budget, relation=relation).path
 
 
 def train(config: Config, place: Path) -> None:

@@ -75,8 +75,8 @@ def test_facts_are_shapes_and_types_not_numbers() -> None:
 def test_the_stronger_the_signal_the_more_is_learned() -> None:
     few, many = facts(budget=Budget(epsilon=0.5, delta=1e-5)), facts(clients=2000)
     assert few.signal < 150 < 400 < many.signal
-    assert named("images").settings(few)["features"]["dimensions"] < 512
-    assert named("images").settings(many)["features"]["dimensions"] == 1024
+    assert named("images")(few)["features"]["dimensions"] < 512
+    assert named("images")(many)["features"]["dimensions"] == 1024
 
 
 SHARED: dict[str, tuple[dict[str, Any], bool]] = {
