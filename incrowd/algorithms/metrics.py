@@ -22,8 +22,7 @@ from torch import nn
 from incrowd._random import Floats
 from incrowd._ranks import roc_auc
 from incrowd.data import Examples
-from incrowd.data.examples import IGNORED
-from incrowd.data.inputs import each
+from incrowd.data.examples import IGNORED, each
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
 from incrowd.learning.inputs import calling
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from incrowd.data.examples import Examples, Labels
-from incrowd.data.inputs import Inputs, each, is_single, named
+from incrowd.data.examples import Examples, Inputs, Labels, each, is_single, named
 from incrowd.errors import ConfigError, DataError
 
 Classes = int | Sequence[Any] | None

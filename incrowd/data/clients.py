@@ -12,9 +12,8 @@ from incrowd import _extensions, _validate
 from incrowd._random import SeededRandomness
 from incrowd.data.arrays import Classes, from_arrays, from_dataset
 from incrowd.data.columns import Columns
-from incrowd.data.examples import Examples, Split, check_alike
+from incrowd.data.examples import Examples, Split, check_alike, joined
 from incrowd.data.fingerprints import Cells, table_cells
-from incrowd.data.inputs import joined
 from incrowd.data.partition import (
     Indices,
     Partition,

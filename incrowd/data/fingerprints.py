@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.data.examples import Examples
-from incrowd.data.inputs import named
+from incrowd.data.examples import Examples, named
 from incrowd.data.reading import AS_USUAL, Reading, TableSource, read_rows, text_of
 from incrowd.privacy.content import Content, Digests, Rows, digests, fingerprint
 

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.data.examples import Examples
-from incrowd.data.inputs import named
+from incrowd.data.examples import Examples, named
 from incrowd.errors import ConfigError, DataError
 
 Indices = NDArray[np.int32] | NDArray[np.int64]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.data.inputs import shared_tensor
+from incrowd.data.examples import shared_tensor
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower._needed import need_flower
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model

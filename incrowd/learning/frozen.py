@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.inputs import Inputs, single
+from incrowd.data.examples import Inputs, single
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.inputs import meant, zeros
 from incrowd.learning.modules import has_dropout, known, settled

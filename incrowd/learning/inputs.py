@@ -1,4 +1,4 @@
-"""Inputs as tensors: decoded, synthetic, and passed to a module (see `incrowd.data.inputs`)."""
+"""Inputs as tensors: decoded, synthetic, and passed to a module (see `incrowd.data.examples`)."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.inputs import Inputs, each, is_single, named
+from incrowd.data.examples import Inputs, each, is_single, named
 from incrowd.errors import DataError
 
 _NUMBERS = (torch.uint8, torch.float32)

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.data.examples import IGNORED
-from incrowd.data.inputs import each
+from incrowd.data.examples import IGNORED, each
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.inputs import calling, chosen, meant, zeros

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incrowd._random import Integers, Randomness
-from incrowd.data.inputs import Inputs, each, named, single
+from incrowd.data.examples import Inputs, each, named, single
 from incrowd.errors import DataError
 from incrowd.learning.inputs import are_numbers, check_inputs
 from incrowd.settings import Local

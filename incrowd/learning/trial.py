@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.inputs import Inputs, each, named
+from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.inputs import calling, chosen, meant, noise, shown, zeros

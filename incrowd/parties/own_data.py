@@ -12,7 +12,7 @@ import torch
 from incrowd.algorithms.counts import Counter
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
 from incrowd.data.columns import agreed
-from incrowd.data.inputs import single
+from incrowd.data.examples import single
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords

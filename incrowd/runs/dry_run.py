@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from incrowd.data import Clients, Columns, Examples, Partition
 from incrowd.data.clients import made_up_row
-from incrowd.data.inputs import each, single
+from incrowd.data.examples import each, single
 from incrowd.learning.features.table_rows import texts_of
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import RepeatedEvent

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from incrowd._random import Floats
 from incrowd.algorithms import ClientCohort, State
-from incrowd.data.inputs import Inputs
+from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.modules import trainable

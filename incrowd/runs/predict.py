@@ -22,8 +22,7 @@ from incrowd import _files
 from incrowd._html import html_table
 from incrowd.algorithms.metrics import outputs_of, probabilities
 from incrowd.data import Clients, Columns, Examples, from_arrays, read_features
-from incrowd.data.examples import Labels
-from incrowd.data.inputs import first
+from incrowd.data.examples import Labels, first
 from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from incrowd.data import Clients
-from incrowd.data.inputs import form
+from incrowd.data.examples import form
 from incrowd.errors import ConfigError
 from incrowd.learning.features.pictures import A_PICTURE, is_picture
 from incrowd.learning.features.table_rows import PLACES, bare, texts_of

@@ -199,18 +199,12 @@ class Sweep:
         if not self.secret:
             part = own.part(task.number)
             return replace(part, path=part.path or self.folder / LEDGER)
-        path = folder / LEDGER if public else self._kept / f"{folder.name}.sqlite"
+        path = folder / LEDGER if public else _attempts(own) / f"{folder.name}.sqlite"
         _files.folder(folder) if public else make_ours(path.parent)
         budget = None if is_begun(path) else plan.budget
         with Ledger.open(path, budget=budget, relation=plan.relation, data_identity=self.identity) as ledger:
             place = None if public else path
             return RunLedger(identity=self.identity, id=ledger.id, label="run", path=place, search=own.label)
-
-    @property
-    def _kept(self) -> Path:
-        """The ledgers that keep attempts from being trained twice."""
-        stored = self._stored()
-        return Home.of_user().folder / "attempts" / ("" if stored is None else stored.label)
 
     # The runs
 
@@ -309,9 +303,10 @@ class Sweep:
             for path in private.iterdir():
                 if path.name != RESULT:
                     _files.remove(path)
-            if self._kept.exists():
-                _files.remove(self._kept)
-                _files.undate(self._kept.parent)
+            own = self._stored()
+            if own is not None and _attempts(own).exists():
+                _files.remove(_attempts(own))
+                _files.undate(_attempts(own).parent)
             _files.write(result, (private / RESULT).read_bytes())
         _files.remove(private)
         for path in (*self.folder.rglob("*"), self.folder):
@@ -377,3 +372,8 @@ class Sweep:
         if key not in self._data:
             self._data[key] = featured(config, federated_data(config))
         return self._data[key]
+
+
+def _attempts(own: RunLedger) -> Path:
+    """The ledgers of attempts, which keep a copy of the search from training them twice."""
+    return Home.of_user().folder / "attempts" / own.label

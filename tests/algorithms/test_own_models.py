@@ -11,7 +11,7 @@ from incrowd.algorithms import ClientCohort, FedAvg, SiloCohort, score
 from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.silos import Answer, Silo
 from incrowd.data import Clients, Examples, Partition
-from incrowd.data.inputs import each
+from incrowd.data.examples import each
 from incrowd.errors import ConfigError, DataError, RehearsalFailed
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords

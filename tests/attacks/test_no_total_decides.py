@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd._random import Floats, SeededRandomness
-from incrowd.data.inputs import each
+from incrowd.data.examples import each
 from incrowd.learning import (
     SQUARED,
     ClientTensors,

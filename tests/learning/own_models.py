@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.examples import IGNORED
-from incrowd.data.inputs import each
+from incrowd.data.examples import IGNORED, each
 from incrowd.learning import (
     ABSOLUTE,
     CROSS_ENTROPY,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from incrowd.data.inputs import Inputs
+from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task

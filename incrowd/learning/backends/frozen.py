@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from incrowd.data.inputs import is_single, single
+from incrowd.data.examples import is_single, single
 from incrowd.learning.backends.backend import Backend, Choice, ClientRound, MakeBackend, Task
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.frozen import divided, made_of_one

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from incrowd.data.inputs import Inputs
+from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from incrowd.data.inputs import Inputs, each, named
+from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import IncrowdError
 from incrowd.learning.arithmetic import ieee, in_one_order, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task

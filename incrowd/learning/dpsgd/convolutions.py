@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.inputs import Inputs, single
+from incrowd.data.examples import Inputs, single
 from incrowd.learning.backends.fast.layers import LINEAR, RELU, SIGMOID, TANH, Stack
 from incrowd.learning.backends.fast.memory import Memory
 from incrowd.learning.dpsgd.ghost import ACTIVATIONS, Dense, GhostClipping

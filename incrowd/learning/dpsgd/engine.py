@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from incrowd._random import Stream
-from incrowd.data.inputs import Inputs, is_single
+from incrowd.data.examples import Inputs, is_single
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dpsgd.gradients import RecordGradients
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained, poisson_batches

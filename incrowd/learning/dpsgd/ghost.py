@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.inputs import Inputs, single
+from incrowd.data.examples import Inputs, single
 from incrowd.learning.dpsgd.gradients import LEAST, RecordGradients, squares_of
 from incrowd.learning.losses import Canonical
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from incrowd.data.inputs import Inputs, each
+from incrowd.data.examples import Inputs, each
 from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.contributions import halved_squares
 from incrowd.learning.inputs import WithInputs, calling

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, Integers, Randomness, Stream
-from incrowd.data.inputs import Inputs, each, named, single
+from incrowd.data.examples import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import are_numbers, check_inputs, chosen, meant, zeros
 from incrowd.learning.store import ClientTensors

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import Floats
-from incrowd.data.inputs import Inputs, each, named
+from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.compiler import compiled, compiler_there, pays

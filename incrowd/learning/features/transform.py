@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from incrowd.data import Clients, Examples
-from incrowd.data.inputs import single
+from incrowd.data.examples import single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import CallableMap, ModuleMap, Values

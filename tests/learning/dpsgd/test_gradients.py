@@ -9,7 +9,7 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 
-from incrowd.data.inputs import Inputs
+from incrowd.data.examples import Inputs
 from incrowd.learning import CROSS_ENTROPY, Execution, Model, mlp
 from incrowd.learning.dpsgd.gradients import FormedGradients, PerExampleGradients, RecordGradients, squares_of
 from incrowd.learning.dpsgd.records import Records
