@@ -91,8 +91,8 @@ _CONVERTS = "or use from_arrays, which converts"
 class Examples:
     """N features and their N labels. The value of a feature is ``features * scale + offset``.
 
-    Features are one array, or a dict or a tuple of arrays. Numbers are uint8 or float32. Tokens (int64) and masks (bool)
-    have no scale. Of several inputs only those of type uint8 are scaled.
+    Features are one array, or a dict or a tuple of arrays. Numbers are uint8 or float32. Tokens (int64) and masks
+    (bool) have no scale. Of several inputs only those of type uint8 are scaled.
 
     `scale`, `offset` and `classes` are public, and never computed from the data. With `classes`, labels are int64 from
     0 to classes - 1, one for each example [N] or for each place of a sequence [N, T], with `IGNORED` places. Without,
