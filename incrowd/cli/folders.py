@@ -49,7 +49,6 @@ def _print_metrics(rows: list[dict[str, Any]]) -> None:
 def export_run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or of a search.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
-    onnx: Annotated[bool, typer.Option("--onnx", help="The model as ONNX, too: of a run on a table.")] = False,
     as_json: Json = False,
 ) -> None:
     """Copy what may be handed on of a run that is over, and nothing else: model, statement, result, what was spent.
@@ -59,7 +58,7 @@ def export_run(
     need_training()
     from incrowd.runs.export import export
 
-    files = export(folder, out, onnx=onnx)
+    files = export(folder, out)
     if as_json:
         print_json({"files": files, "out": str(out)})
     else:

@@ -39,16 +39,13 @@ from incrowd.runs.folder import (
 )
 from incrowd.runs.ledgers import RunLedger, own_place
 
-ONNX = "model.onnx"
-
 Files = Iterator[tuple[str, bytes]]
 
 _ROUND = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "lost")
 
 
-def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
-    """Copy what may be handed on of the run or the search in a folder; the names of the files. With `onnx`, a run's
-    model is among them as ONNX, too.
+def export(folder: Path, out: Path) -> list[str]:
+    """Copy what may be handed on of the run or the search in a folder; the names of the files.
 
     Guarantee: nothing is written but what `incrowd.runs.folder` lists, and that not before all of it is there; every
     file bears the same date, which says nothing. Files are open to whom the umask says: they are to be handed on.
@@ -63,14 +60,7 @@ def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
         raise ConfigError(field="out", value=str(out), remedy="name a new folder outside of the run")
     if any(place.exists() and not place.is_dir() for place in out.parents):
         raise ConfigError(field="out", value=str(out), remedy="it would lie in a file: name a new folder")
-    searched = (folder / SEARCH).is_file()
-    if searched and onnx:
-        raise ConfigError(field="onnx", value=True, remedy="a search has many models: name the folder of one run")
-    files = dict(_of_a_search(folder) if searched else _of_a_run(folder))
-    if onnx:
-        from incrowd.runs.predict import as_onnx
-
-        files[ONNX] = as_onnx(folder)
+    files = dict(_of_a_search(folder) if (folder / SEARCH).is_file() else _of_a_run(folder))
     fresh = out.with_name(f"{out.name}.{secrets.token_hex(8)}{_files.PART}")
     try:
         for name, content in files.items():

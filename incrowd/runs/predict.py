@@ -1,27 +1,22 @@
-"""The model of a finished run in use: in a program (`Result`), on a table from the folder alone, and as ONNX."""
+"""The model of a finished run in use: in a program (`Result`), and on a table from the folder alone."""
 
 import csv
 import html
-import logging
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
-from incrowd import _files
 from incrowd._html import html_table
 from incrowd.algorithms.metrics import outputs_of, probabilities
-from incrowd.data import Clients, Columns, Examples, from_arrays, read_features
+from incrowd.data import Columns, Examples, from_arrays, read_features
 from incrowd.data.examples import Labels, first
 from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
@@ -35,11 +30,6 @@ from incrowd.runs.plots import plot_run
 from incrowd.runs.run import Run
 from incrowd.runs.settings import read_back
 from incrowd.runs.sources import section
-
-INPUT, OUTPUT = "features", "outputs"
-"""The name of the one input of an ONNX graph, [examples, ...], and of its one output."""
-
-_OLDEST = 2  # examples: torch takes a number of 1 for a constant
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -58,7 +48,6 @@ class Result:
     scaling: tuple[float, float] = (1.0, 0.0)
     number_of_classes: int | None = None
     table: Columns | None = None
-    example: tuple[tuple[int, ...], np.dtype[Any]] | None = None
     label_names: tuple[str, ...] = ()
 
     @classmethod
@@ -75,7 +64,6 @@ class Result:
             scaling=(data.examples.scale, data.examples.offset),
             number_of_classes=data.examples.classes,
             table=data.table,
-            example=_example(data),
             label_names=data.label_names,
         )
 
@@ -154,25 +142,11 @@ class Result:
         """Draw accuracy (or loss) and epsilon, round by round, into a .png, .svg or .pdf."""
         return plot_run(Path(path), settings_in(self.folder), self.summary, self.rounds)
 
-    def to_onnx(self, path: Path | str) -> Path:
-        """Write the module as ONNX; its inputs are examples as the module sees them."""
-        if self.example is None:
-            remedy = "it takes several inputs, which is not written as ONNX; model.safetensors has its weights"
-            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
-        _files.write(Path(path), onnx_of(self.module, *self.example))
-        return Path(path)
-
     def _repr_html_(self) -> str:
         handed_on = part(self.summary, RESULT_KEYS)
         shown = {name: value for name, value in handed_on.items() if isinstance(value, int | float | str)}
         table = html_table({name.replace("_", " "): value for name, value in shown.items()})
         return f"{table}<pre>{html.escape(self.statement)}</pre>"
-
-
-def _example(data: Clients) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and type of an example as the module sees it; None where it is several arrays."""
-    values = data.examples.values(slice(1))
-    return (values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -223,7 +197,7 @@ def predict(folder: Path, table: Path) -> Predictions:
     Edge cases: no run, one that is not over, one that a program began or that did not learn from a table: `ConfigError`
     with the remedy; a column that is missing, or a cell that does not fit what the run's settings state: `DataError`.
     """
-    config, columns = _stated_in(folder, instead="result.predict(features)")
+    config, columns = _stated_in(folder)
     examples = _examples(config, columns, read_features(table, columns))
     module, loss = _module(config, examples, folder)
     outputs, classes = outputs_of(module, examples), columns.classes
@@ -236,27 +210,17 @@ def predict(folder: Path, table: Path) -> Predictions:
     return Predictions(ids=ids, labels=labels, classes=names, probabilities=probabilities(outputs.astype(np.float64)))
 
 
-def as_onnx(folder: Path) -> bytes:
-    """The same model as ONNX: its inputs are the numbers that the columns become, in the order of the columns.
-
-    Edge cases: as `predict` and `onnx_of`.
-    """
-    config, columns = _stated_in(folder, instead="result.to_onnx(path)")
-    examples = _examples(config, columns, np.zeros((1, len(columns.numbers())), np.float32))
-    return onnx_of(_module(config, examples, folder)[0], examples.shape, np.dtype(np.float32))
-
-
-def _stated_in(folder: Path, *, instead: str) -> tuple[Config, Columns]:
+def _stated_in(folder: Path) -> tuple[Config, Columns]:
     """The settings of a run that is over, and the meaning of its table's columns; the features are named."""
     settings = settings_in(folder)
     config = read_back(settings["config"])
     data, remedy = config.data, None
     if isinstance(data, GivenData) or (isinstance(data, Meaning) and isinstance(config.model, GivenModel)):
-        remedy = f"a program began the run, and has the module: let it call {instead}"
+        remedy = "a program began the run, and has the module: let it call result.predict(features)"
     elif isinstance(data, FunctionData | SourceData):
-        remedy = f"its data come from your code, so no column is known by name: in Python, call {instead}"
+        remedy = "its data come from your code, so no column is known by name: in Python, call result.predict(features)"
     elif not isinstance(data, Meaning) or not data.label:
-        remedy = f"it learned from {data.name}, which is no table: in Python, call {instead}"
+        remedy = f"it learned from {data.name}, which is no table: in Python, call result.predict(features)"
     elif not (folder / SUMMARY).is_file():
         remedy = f"it is not over: go on with `incrowd resume {folder}`"
     if remedy is not None or not isinstance(data, Meaning):
@@ -284,53 +248,3 @@ def _finite(numbers: NDArray[Any]) -> list[Any]:
     if numbers.dtype.kind != "f":
         return list(numbers.tolist())
     return [one if np.isfinite(one) else None for one in numbers.tolist()]
-
-
-def onnx_of(module: nn.Module, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> bytes:
-    """The module as an ONNX graph, for any number of examples of this shape.
-
-    Guarantee: the file holds the module and its weights, neither paths of code nor training data.
-
-    Edge cases: a module that torch cannot write as ONNX, and one for several inputs, are a `ConfigError`; so is a
-    missing package, which `incrowd[onnx]` brings.
-    """
-    for package in ("onnx", "onnxscript"):
-        if find_spec(package) is None:
-            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[onnx]' brings it")
-    examples: NDArray[Any] = np.zeros((_OLDEST, *shape), dtype)
-    logger = logging.getLogger("torch.onnx")  # which warns of other packages
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                module.eval(),
-                (torch.from_numpy(examples),),
-                input_names=[INPUT],
-                output_names=[OUTPUT],
-                dynamic_shapes=({0: torch.export.Dim("examples", min=1)},),
-                dynamo=True,
-                verbose=False,
-            )
-    except torch.onnx.errors.OnnxExporterError as error:
-        problem = str(error).strip().splitlines()[0]
-        remedy = f"torch cannot write it as ONNX: {problem}; model.safetensors has its weights"
-        raise ConfigError(field="module", value=type(module).__name__, remedy=remedy) from error
-    finally:
-        logger.setLevel(level)
-    assert program is not None  # noqa: S101 - with dynamo there is always one
-    graph = program.model_proto
-    _without_notes(graph)
-    content: bytes = graph.SerializeToString()
-    return content
-
-
-def _without_notes(message: Any) -> None:
-    """Remove torch's notes on each node: the lines of code that it is from, with their paths."""
-    for its, value in message.ListFields():
-        if its.name in ("metadata_props", "doc_string"):
-            message.ClearField(its.name)
-        elif its.message_type is not None:
-            for inner in value if isinstance(value, Iterable) else (value,):
-                _without_notes(inner)
