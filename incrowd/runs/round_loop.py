@@ -38,8 +38,7 @@ class Checkpoints:
     Guarantee: a file that is there is complete; after `save` returns, it is on disk, and the `keep` newest are kept.
     Only the user can read them. Without `dated` the files do not tell the duration of a round.
 
-    Edge cases: a newest file that cannot be read is a `DataError` that says what to do; without files, `latest` is
-    None.
+    Edge cases: a file that cannot be read is a `DataError` that says what to do.
     """
 
     folder: Path
@@ -69,11 +68,6 @@ class Checkpoints:
         """The numbers of rounds after which there is a state, in rising order."""
         matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
         return sorted(int(match[1]) for match in matches if match)
-
-    def latest(self) -> dict[str, NDArray[Any]] | None:
-        """The newest state."""
-        rounds = self.rounds()
-        return self.at(rounds[-1]) if rounds else None
 
     def at(self, rounds: int) -> dict[str, NDArray[Any]] | None:
         """The state after so many rounds, or None where it is not kept."""

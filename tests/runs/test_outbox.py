@@ -230,6 +230,7 @@ def test_a_damaged_newest_is_named(tmp_path: Path) -> None:
     newest = tmp_path / "round-000002.safetensors"
     newest.write_bytes(newest.read_bytes()[:-5])
     with pytest.raises(DataError, match=r"round-000002\.safetensors cannot be read .* delete it"):
-        checkpoints.latest()
+        checkpoints.at(2)
     newest.unlink()
-    assert checkpoints.latest() is not None
+    assert checkpoints.rounds() == [1]
+    assert checkpoints.at(1) is not None
