@@ -72,7 +72,7 @@ class CnnSection(Weights):
 
 
 class GivenModel(Section):
-    """A module that a program hands over (`incrowd.Federation`); it starts with its own weights."""
+    """A module that a program hands over (`incrowd.Federation`); it starts with the weights that it has."""
 
     kind: Literal["given"] = "given"
 
@@ -106,7 +106,7 @@ class FixedSection(Section):
 
 
 class PerLayerSection(Section):
-    """No layer of a contribution is longer than its own constant."""
+    """Each layer of a contribution has a largest length."""
 
     kind: Literal["per-layer"]
     clip_norms: Numbers
@@ -130,7 +130,7 @@ class QuantileSection(Section):
 
 
 class MedianSection(Section):
-    """The paper's clip, which is NOT private; every statement of such a run notes that."""
+    """The paper's clip, which is NOT private; every statement of the run notes that."""
 
     kind: Literal["median"]
     floor: float = 1e-12
@@ -206,28 +206,28 @@ class Private(Section):
     `unit` is the protected unit: a whole "client", or each "record" of a client, who is then a silo.
 
     With `noise_by` "server", the default for clients, the server adds the noise. With "party", the default for records,
-    each client or silo adds noise of its own, and the server none. With "parties" they share the central noise, under
-    masks: the server learns their sum alone, and so many `colluders` among them (1 unless it is given) may help it.
+    each client or silo adds noise, and the server none. With "parties" they share the central noise, under
+    masks: the server learns their sum alone, and so many `colluders` among them (1 by default) may help it.
 
-    `ledger` and its `witness` are files: the place of the data's ledger, which the run begins if there is none yet; of
-    silos that noise their own steps, folders. Without them it is in the user's state folder, or, of public data, in the
-    run's. A ledger that this run begins has so much `room` beside the run's own epsilon: for evaluations, or for later
+    `ledger` and its `witness` are files: the place of the data's ledger, which the run begins if the data have none;
+    of silos that each add noise, folders. Without them it is in the user's state folder, or, of public data, in the
+    run's. A ledger that this run begins has so much `room` besides the run's epsilon: for evaluations, or for later
     runs. `released_before` states that the data were declared public once, or released otherwise; every statement
     repeats that.
 
-    Of clients: `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it
-    grows from there (Geyer, Klein and Nabi 2017). With `noise` "correlated" (DP-FTRL) the plan samples no clients: they
+    Of clients: `cohort` is the expected number of clients a round, all of them by default; with `grow_from` it grows
+    from that number (Geyer, Klein and Nabi 2017). With `noise` "correlated" (DP-FTRL) the plan samples no clients: they
     take turns in so many `groups`, by their names (enrolled parties by their places on the roster), and each round's
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds.
 
     Of records: `records` is how many a silo has, a public number that is declared and never counted, one for all silos,
-    or one for each. For public data it may be left out: then it is what each has (see
-    `incrowd.privacy.plan.sampling`). With "party" each silo takes DP-SGD steps on a budget of its own, so `epsilon` may
-    be one for each, and `noise_multiplier` states the noise: there are as many rounds as the budget allows. Otherwise a
-    round is one step along the clipped sum of all silos' batches, `local.batch_size` is the expected batch of all silos
-    together, and one plan protects the records of all. `report_std` releases one noised table at the end, of how many
-    records of each class the model calls which. `hardlimit` may be left out: a round that would break the budget is
-    always refused before it begins.
+    or one for each. For public data it may be left out: then it is what each has (see `incrowd.privacy.plan.sampling`).
+    With "party" each silo takes DP-SGD steps on a separate budget, so `epsilon` may be one for each, and
+    `noise_multiplier` states the noise: the run has as many rounds as the budget allows. Otherwise a round is one step
+    along the clipped sum of all silos' batches, `local.batch_size` is the expected batch of all silos together, and one
+    plan protects the records of all. `report_std` releases one noised table at the end, of how many records of each
+    class the model calls which. `hardlimit` may be left out: a round that would break the budget is always refused
+    before it begins.
     """
 
     unit: Unit = "client"
@@ -284,12 +284,12 @@ class Private(Section):
 
     @property
     def by_silo(self) -> bool:
-        """Whether each silo has a plan and a ledger of its own."""
+        """Whether each silo has a separate plan and ledger."""
         return self.unit == "record" and self.noise_by == "party"
 
     @property
     def budget(self) -> Budget:
-        """The budget of the one plan; where each silo has its own, the smallest."""
+        """The budget of the one plan, or the smallest of the silos'."""
         epsilon = min(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         return Budget(epsilon=epsilon, delta=self.delta)
 
@@ -317,12 +317,12 @@ def _check_unit(unit: Unit, **sections: Section) -> None:
 class RunOptions(Section):
     """How a run is executed and reported.
 
-    Randomness is the operating system's unless a seed is asked for by name; a seeded run is a simulation. Whether
+    Randomness is the operating system's unless settings state a seed; a seeded run is a simulation. Whether
     torch compiles what is computed for a client, or for a few records, follows from the length of the run, unless
-    `compile` says it. A silo trains with one thread, clients with all, unless `threads` says it.
+    `compile` states it. A silo trains with one thread, clients with all, unless `threads` states a number.
 
     The rest is for runs of whole clients: `unavailable` and `diagnose` for simulations. `chunk` is the number of
-    contributions in memory at once; it follows from the model when it is left out, and changes nothing else.
+    contributions in memory at once; it follows from the model when it is left out, and changes only memory and speed.
     """
 
     randomness: Literal["system", "seeded"] = "system"

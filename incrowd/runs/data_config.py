@@ -25,7 +25,7 @@ class PartitionedData(Section):
     for the comparison of settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
 
     Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
-    share of them tells how many there are.
+    share of them reveals their number.
     """
 
     clients: int = 100
@@ -122,7 +122,7 @@ class Table(Meaning):
     client. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: a private table is never counted, so it
-    has to be stated (`incrowd.privacy.plan.sampling` says how many there may then be). `names` declares silos,
+    has to be stated (`incrowd.privacy.plan.sampling` states the bounds). `names` declares silos,
     who are public. The columns are as in `Meaning`.
     """
 
@@ -155,7 +155,7 @@ class Table(Meaning):
 
 
 class Parties(Meaning):
-    """Real parties, each with data of its own that stay there: `incrowd flower serve`. Private, always.
+    """Real parties, each of which keeps its data: `incrowd flower serve`. Private, always.
 
     `federation` is the name that the ledger of all that is learned from them knows them by. `enrolled` is a folder with
     the enrolment of each, NAME.pub. They learn from tables whose columns mean the same everywhere, or from arrays:
@@ -260,7 +260,7 @@ class NoFeatures(Section):
 
 
 class UnitFeatures(_Features):
-    """Every example as a vector of length one; its own mean is taken off first."""
+    """Every example as a vector of length one; its mean is subtracted first."""
 
     name: Literal["unit"] = "unit"
     centred: bool = True

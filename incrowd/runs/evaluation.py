@@ -1,4 +1,4 @@
-"""The quality of a finished run's model on the clients' own examples: noised, and paid for like a round."""
+"""The quality of a finished run's model on the clients' examples: noised, and paid for like a round."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ _SAMPLING: dict[Relation, Sampling] = {
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """The measures on the clients' own examples, and their price.
+    """The measures on the clients' examples, and their price.
 
     The accuracy is measured where labels are classes or yes and no. With `loss_bound` the mean loss is, of which no
     example counts for more than that, a public number; with `by_class` figures class by class. Each makes the noise of
@@ -79,14 +79,14 @@ class EvaluationConfig:
 class Evaluation:
     """Weights to be scored, and the one round that pays for it.
 
-    Guarantee: it is reserved in the ledger of the run's data before any example is looked at, and charged before there
-    is any noise: asked twice it is paid twice. One that was reserved and not charged, because the process ended, goes
-    on where it is asked for in the same words, and is given back where it is not. All figures come from one
-    `PrivateRun`, so the figures are as private as its plan.
+    Guarantee: it is reserved in the ledger of the run's data before any example is looked at, and charged before noise
+    is drawn: repeated, it is paid again. One that was reserved and not charged, because the process ended, goes on when
+    the same evaluation is repeated, and is released by another one. All figures come from one `PrivateRun`, so the
+    figures are as private as its plan.
 
     Edge cases: silos, a run that is not over, labels that are numbers without a `loss_bound`, and classes of labels
     that are none, are a `ConfigError`; a ledger without room is a `BudgetExceeded`. Under seeded randomness each
-    evaluation of a run has noise of its own. A process that ends between the charge and the result has lost both.
+    evaluation of a run has separate noise. A process that ends between the charge and the result has lost both.
     """
 
     folder: Path
@@ -148,7 +148,7 @@ class Evaluation:
         )
 
     def release(self, trainer: Trainer) -> Summary:
-        """Ask the clients, release the figures, and put them down beside the run's other results, whose statement is
+        """Ask the clients, release the figures, and write them next to the run's other results, whose statement is
         brought up to date.
         """
         opened = self.private.round(0)
@@ -158,7 +158,7 @@ class Evaluation:
         claims = self._claims()
         found: Summary = json.loads(json.dumps(self._summary(release, claims)))  # as it is read again
         summary["epsilon"] = claims.epsilon
-        write_results(folder, claims, summary)  # before there is any figure that it speaks of
+        write_results(folder, claims, summary)  # before the figures that it describes
         all_of_them = {"evaluations": [*evaluations_in(folder), found]}
         _files.write(folder / EVALUATION, json.dumps(all_of_them, indent=1, allow_nan=False))
         return found
@@ -215,7 +215,7 @@ def scoring_of(work: ClientWork, wanted: EvaluationConfig) -> Scoring:
 
 
 def plan_of(work: ClientWork, scoring: Scoring, budget: Budget) -> Plan:
-    """The one round in which all clients are asked for their scores, with noise in the place where training has it."""
+    """The one round that queries the scores of all clients, with noise by whoever adds it in training."""
     plan, clients = work.plan, work.data.clients
     config = PlanConfig(
         members=clients,
@@ -260,7 +260,7 @@ def _with_room(ledger: Ledger, plan: Plan, label: str) -> Ledger:
 
 
 def _apart(randomness: Randomness, number: int) -> Randomness:
-    """Independent noise: a separate seed where there is one."""
+    """Independent noise: a separate seed in simulations."""
     if not isinstance(randomness, SeededRandomness):
         return randomness
     digest = hashlib.sha256(f"{randomness.seed}: evaluation {number}".encode()).digest()

@@ -1,4 +1,4 @@
-"""The parts of a run, or of a search, that may be handed on, in a folder of their own: an allow-list."""
+"""The parts of a run, or of a search, that may be handed on, in a separate folder: an allow-list."""
 
 import csv
 import json
@@ -47,8 +47,8 @@ _ROUND = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "los
 def export(folder: Path, out: Path) -> list[str]:
     """Copy what may be handed on of the run or the search in a folder; the names of the files.
 
-    Guarantee: nothing is written but what `incrowd.runs.folder` lists, and that not before all of it is there; every
-    file bears the same date, which says nothing. Files are open to whom the umask says: they are to be handed on.
+    Guarantee: nothing is written but what `incrowd.runs.folder` lists, and only when all of it is complete; every
+    file has the same date. The umask decides who can read the files: they are to be handed on.
 
     Edge cases: a run that is not over, or a folder to write to that exists, is a `ConfigError`; a file that is a link
     or no file is a `DataError`, and nothing is written.
@@ -153,7 +153,7 @@ def _rounds(records: list[Record]) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    """A file as it is. Edge cases: a link might lead to something else, so it is refused."""
+    """A file as it is. Edge cases: a link might lead to something else, so incrowd refuses it."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DataError(f"{path} is no plain file of the run, so it is not handed on: put the right one there")

@@ -48,8 +48,8 @@ class Record:
     `epsilon` is what all rounds up to this one cost together. `accuracy` and `loss` are measured on the test set that
     the server holds, in the rounds that are reported. `lost` marks a round that a crash cut off after it had been paid
     for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise; so are
-    `seconds` and `clients_per_second`, because how long a round took tells who took part. `silos` says how each silo
-    stands, in a run of silos.
+    `seconds` and `clients_per_second`, because the duration of a round reveals who took part. `silos` is the state of
+    each silo, in a run of silos.
     """
 
     round: int
@@ -77,9 +77,9 @@ class Database:
     """The settings and the rounds of one run.
 
     Guarantee: the schema is created or brought up to date in one transaction, and so is every write; a round that is
-    added again replaces itself.
+    added again replaces the old row.
 
-    Edge cases: a file that is no such database, or is of a newer version, is a `DataError`; a disk that cannot be
+    Edge cases: a file that is another database, or of a newer version, is a `DataError`; a disk that cannot be
     written is an `OSError`.
     """
 
@@ -172,7 +172,7 @@ Summary = dict[str, Any]
 
 
 def check_unused(folder: Path, *names: str) -> None:
-    """A new run may begin here: it is no file, and none of these files of another run is there (`ConfigError`)."""
+    """Refuse a file, and a folder with any of these files of another run (`ConfigError`)."""
     taken = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
     if taken is not None:
         raise ConfigError(field="out", value=str(folder), remedy=f"{taken.name} is a file: name a new folder")
@@ -195,7 +195,7 @@ def database_in(folder: Path) -> "closing[Database]":
 def settings_in(folder: Path) -> Summary:
     """The settings of the run in a folder.
 
-    Edge cases: no run there, one that was never begun: refused, with the remedy.
+    Edge cases: no run, or one that was never begun: refused, with the remedy.
     """
     if (folder / SEARCH).is_file():
         remedy = "it is a search: the same incrowd sweep command goes on with it"
@@ -308,7 +308,7 @@ SEARCH_KEYS = (
     "epsilon_of_search", "delta", "select", "holds", "settings_compared", "validation_set", "statement",
     "expected_runs", "chance_that_a_setting_is_tried",
 )  # fmt: skip
-"""Parts of a search's result that may be handed on, beside its rows."""
+"""Parts of a search's result that may be handed on, besides its rows."""
 
 ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds")
 
@@ -359,7 +359,7 @@ def listed(folder: Path) -> list[Summary]:
 
     A search is one row.
 
-    Edge cases: a folder that is not there is a `ConfigError`; a run that cannot be read has a row that says so.
+    Edge cases: a missing folder is a `ConfigError`; a run that cannot be read has a row with the reason.
     """
     if not folder.is_dir():
         raise ConfigError(field="folder", value=str(folder), remedy="name a folder with runs in it")

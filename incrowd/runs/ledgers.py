@@ -35,7 +35,7 @@ _NOT_PUBLIC = "leave data.public out"
 def identities_of(config: Config, held: Clients | None = None) -> list[DataIdentity]:
     """The data that each ledger of a run is about; `held` are its clients, if they are loaded already.
 
-    There is one, or, where silos noise their own steps, one for each: its fingerprint is over its own rows, and `whole`
+    It is one, or one for each silo where each noises its steps: its fingerprint is over that silo's rows, and `whole`
     is that of all silos' together. Where one plan protects the records of all silos, `parts` are those of each.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
@@ -128,7 +128,7 @@ class _IdentifiedTable:
 
 @dataclass(frozen=True)
 class _PartiesElsewhere:
-    """Parties with data of their own elsewhere: the name of the federation alone identifies them, whichever join or
+    """Parties who keep their data: the name of the federation alone identifies them, whichever join or
     leave. Each party's ledger knows its disclosures.
     """
 
@@ -313,8 +313,8 @@ def _of_silo(name: str, place: int) -> str:
 class RunLedger:
     """Which ledger a run is charged to, under which label, and for which data. It is part of the run's settings.
 
-    `path` is where the ledger was when the run began, or None for one in the run's own folder, as public data have it.
-    `search` is the label of the private search that the run is an attempt of, and `planned_by_search` says that its
+    `path` is where the ledger was when the run began, or None for one in the run's folder, as public data have it.
+    `search` is the label of the private search that the run is an attempt of, and `planned_by_search` that its
     rounds were reserved together with those of other runs.
 
     Guarantee: it opens the ledger with which the run began, wherever that was moved to with `incrowd ledger move`, and
@@ -340,8 +340,8 @@ class RunLedger:
         path: Path | str | None = None,
         witness: Path | str | None = None,
     ) -> "RunLedger":
-        """The ledger of the data, begun if they have none, and a new label there. Public data have their `own`, unless
-        a path is given. Data that the run declares public are remembered as that.
+        """The ledger of the data, begun if they have none, and a new label in it. Public data have their `own`, unless
+        a path is given. Data that the run declares public are remembered as public.
         """
         label, home = secrets.token_hex(8), Home.of_user()
         path, witness = (None if place is None else Path(place) for place in (path, witness))
@@ -367,7 +367,7 @@ class RunLedger:
             return cls(identity=identity, id=ledger.id, label=label, path=place, witness=witness)
 
     def open(self, own: Path, *, budget: Budget | None = None) -> Ledger:
-        """Open it, for writing; `own` is where it is if it is in the run's folder, and then the budget is its own."""
+        """Open it, for writing; `own` is its place in the run's folder, where it has this budget."""
         path = own if self.path is None else self.path
         known = Home.of_user().by_id(self.id)
         if known is not None:
@@ -391,7 +391,7 @@ class RunLedger:
     def check_same(self, identity: DataIdentity) -> None:
         """The data are those with which the run began (`DataError`).
 
-        Edge cases: under another key, content cannot be compared: names are, and a warning says so.
+        Edge cases: under another key, names are compared instead of content, with a warning.
         """
         content, its = same(self.identity.fingerprint, identity.fingerprint), self.identity
         if content is False or replace(identity, name=its.name, fingerprint=its.fingerprint, whole=its.whole) != its:

@@ -27,7 +27,7 @@ _THIRD_PARTY = "training loop (not tried)"
 
 @dataclass(eq=False)
 class OwnRound:
-    """One round of a training loop: the clients of its `cohort` that are there, and the `weights` to start from.
+    """One round of a training loop: the present clients of its `cohort`, and the `weights` to start from.
 
     Guarantee: each client's update is clipped, and enters once. The cohort and its updates are private: they are for
     the training on this machine.

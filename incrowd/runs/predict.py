@@ -91,7 +91,7 @@ class Result:
 
     @cached_property
     def left(self) -> float | None:
-        """The epsilon that the ledger of the data has left for later runs; None where parties keep their own ledgers,
+        """The epsilon that the ledger of the data has left for later runs; None where parties keep their ledgers,
         and of silos the smallest.
         """
         left = []

@@ -28,17 +28,17 @@ REPORT = "report.json"
 
 _NAME = re.compile(r"round-(\d+)\.safetensors")
 _OVERHEAD = 4096
-"""Bytes of an answer's file around the update itself, at most."""
+"""The most bytes of an answer's file around the update."""
 
 
 @dataclass(frozen=True)
 class Checkpoints:
     """The last few states of a run, a file each, named after the number of rounds that are behind it.
 
-    Guarantee: a file that is there is complete; after `save` returns, it is on disk, and the `keep` newest are kept.
+    Guarantee: every file is complete; after `save` returns, it is on disk, and the `keep` newest are kept.
     Only the user can read them. Without `dated` the files do not tell the duration of a round.
 
-    Edge cases: a file that cannot be read is a `DataError` that says what to do.
+    Edge cases: a file that cannot be read is a `DataError` with a remedy.
     """
 
     folder: Path
@@ -65,7 +65,7 @@ class Checkpoints:
             _files.undate(self.folder)
 
     def rounds(self) -> list[int]:
-        """The numbers of rounds after which there is a state, in rising order."""
+        """The numbers of rounds after which a state is kept, in rising order."""
         matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
         return sorted(int(match[1]) for match in matches if match)
 
@@ -119,7 +119,7 @@ class DurableSilo:
         return answer
 
     def report(self, weights: Floats, *, classes: int) -> Floats | None:
-        """See `Silo.report`; asked for again, it is the same, whatever the weights."""
+        """See `Silo.report`; a later call returns the same, whatever the weights."""
         path = self.sent.folder.parent / REPORT
         if path.exists():
             return np.asarray(json.loads(path.read_text()), dtype=np.float64)
@@ -177,7 +177,7 @@ class RoundLoop:
     any result is written.
 
     Edge cases: two processes cannot be on the way in one folder at a time (`ConfigError`); secrets that cannot be
-    removed are a `DataError`, and there is no result.
+    removed are a `DataError`, and no result is written.
     """
 
     folder: Path
@@ -252,7 +252,7 @@ class RoundLoop:
         settings: Facts,
         watchers: Sequence[Tracker],
     ) -> Walk:
-        """Go from this state to the last round, or to the one that decides to stop, and finish there.
+        """Go from this state to the last round, or to the one that decides to stop, and finish.
 
         Each round's state is yielded; the state after it, and its record, are sent back.
         """
@@ -295,7 +295,7 @@ class RoundLoop:
         if state.round in self.checkpoints.rounds():
             return
         secret = state.secret_arrays()
-        if secret is not None:  # after the last round there is none
+        if secret is not None:  # after the last round it is None
             self.secrets.add(state.round, secret)
         self.checkpoints.save(state.round, state.to_arrays())
         self.secrets.leave(self.checkpoints.rounds())

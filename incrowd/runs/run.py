@@ -64,7 +64,7 @@ class Run:
     Guarantee: every release is in the ledger, whenever and however the process ends, and no ledger exceeds its budget.
     Under seeded randomness a run that was cut off and goes on ends with the same weights, bit for bit, as one that
     never stopped. Under the operating system's randomness a round that was paid for and then cut off is lost, not
-    repeated: it stays paid, and the run goes on with the next; each silo loses its own.
+    repeated: it stays paid, and the run goes on with the next; each silo loses only such rounds of its ledger.
 
     All runs on the same data are charged to one ledger (`incrowd.runs.ledgers`), which has to have room for the whole
     plan; runs on public data have a ledger each. Each silo has one for all runs on its records, and the server one
@@ -92,10 +92,10 @@ class Run:
         ledger: RunLedger | None = None,
         agree: Callable[[Work], None] | None = None,
     ) -> "Run":
-        """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
+        """A new run. Nothing is written before config and data are checked, and nothing is spent.
 
-        `given` are objects that a program hands over where settings name nothing. With a `schedule`, cohorts and noise
-        are taken from it, and only whether it fits the budget is asked. With `data`, this config's with its features,
+        `given` are objects of the program, for settings that name none. With a `schedule`, cohorts and noise
+        are taken from it, and checked against the budget. With `data`, this config's with its features,
         they are not loaded once more. A `ledger` is for runs that are part of a search. `agree` is called before a
         ledger is looked for, and may raise.
 
@@ -127,7 +127,7 @@ class Run:
     def open(
         cls, folder: Path | str, *, given: Given = NOTHING, data: Clients | None = None, search: str | None = None
     ) -> "Run":
-        """The run in a folder, with its own settings, plan, first weights and chunk; `given` and `data` as in `create`.
+        """The run in a folder, with its settings, plan, first weights and chunk; `given` and `data` as in `create`.
         A private search gives its label to open an attempt.
 
         Edge cases: data that have changed since the run began are refused (`DataError`); the caller checks `data`.
@@ -136,7 +136,7 @@ class Run:
         settings, payer = settings_in(folder), payer_in(folder)
         config, began = _settings_of_version(settings), settings["clients"]
         if isinstance(config.data, Parties) and (found := len(enrolled(config.data))) != began:
-            # Parties keep their places for as long as a run lasts, there or not.
+            # Parties keep their places for as long as a run lasts, present or absent.
             remedy = f"the run began with {began}: put back who is missing, as NAME.gone; for new ones begin another"
             raise ConfigError(field="data.enrolled", value=found, remedy=remedy)
         if payer.get("search") != search:
@@ -162,7 +162,7 @@ class Run:
         return Run(self.folder, work)
 
     def answered_by(self, together: AskAll) -> "Run":
-        """The same run, whose silos are asked elsewhere: see `incrowd.algorithms.silos.AskAll`.
+        """The same run, whose silos answer over a network: see `incrowd.algorithms.silos.AskAll`.
 
         Edge cases: whole clients are trained: `ConfigError`.
         """
@@ -188,7 +188,7 @@ class Run:
 
     @property
     def settings(self) -> Summary:
-        """The settings of the run, and those that were found for it."""
+        """The settings of the run, stated and calibrated."""
         return {
             "config": self.config.model_dump(mode="json"),
             "version": __version__,
@@ -200,9 +200,9 @@ class Run:
         }
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train to the end, from wherever the run stands, and write the results; a run that is over says them again.
+        """Train to the end, from wherever the run stands, and write the results; a run that is over returns them.
 
-        Edge cases: parties are asked by `incrowd flower serve` alone: here a `ConfigError`.
+        Edge cases: only a server of parties trains with them: here a `ConfigError`.
         """
         with closing(self.rounds(watchers)) as rounds:
             try:
@@ -214,7 +214,7 @@ class Run:
                 return summary
 
     def rounds(self, watchers: Sequence[Tracker] = ()) -> Rounds:
-        """The rounds that are left, for a loop that takes them itself: see `train`.
+        """The rounds that are left, for a loop of the caller: see `train`.
 
         Each round is yielded as the session and the state before it; the state after it, and its record, are sent back.
         """
@@ -352,7 +352,7 @@ def work_of(
 def reopened(
     settings: Summary, config: Config, folder: Path, *, given: Given = NOTHING, data: Clients | None = None
 ) -> Work:
-    """The work of a run that goes on: with its schedule, its chunk, and the first state of a module of your own."""
+    """The work of a run that goes on: with its schedule, its chunk, and the first state of your module."""
     path, steps = folder / START, settings.get("schedule")
     start: dict[str, Tensor] | None = load(path.read_bytes()) if path.exists() else None
     schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))

@@ -47,7 +47,7 @@ def axis(text: str) -> Axis:
     """The axis that `key=a,b,c` spells. Commas within a list, a table or quotes belong to a value:
     `model.hidden=[200],[600, 100]`.
 
-    Edge cases: no key, no value, or a value that is there twice: `ConfigError`.
+    Edge cases: no key, no value, or a repeated value: `ConfigError`.
     """
     key, equals, rest = (part.strip() for part in text.partition("="))
     if not key or not equals:
@@ -70,13 +70,13 @@ class Candidate(NamedTuple):
 class Search:
     """Settings to compare: a file (or the demonstration) with overrides, and axes over it.
 
-    With `select` "all" every run is charged, and everything is shown. With "private" there is a random number of runs,
-    each with settings picked at random, and only the best is kept and shown. `random` takes so many random points in
+    With `select` "all" every run is charged, and everything is shown. With "private" the number of runs is random,
+    each has settings picked at random, and only the best is kept and shown. `random` takes so many random points in
     place of all combinations. `budget` is the most that the whole search may cost.
 
     Edge cases: no axis, or whatever is wrong with any of the configs, is a `ConfigError` before anything is loaded; the
-    number of runs can only be drawn for `private`. Runs that a tracker would be told of cannot be kept back, so for
-    `private` there is none.
+    number of runs can only be drawn for `private`. Runs that a tracker would be told of cannot be kept back, so
+    `private` refuses trackers.
     """
 
     source: Path | str | None = None
@@ -121,7 +121,7 @@ class Search:
         return [self._candidate(["run.plot=false", *self.overrides, *point]) for point in points]
 
     def config(self, candidate: int, *, run: int) -> Config:
-        """The config of a run: its candidate's, and, where randomness is seeded, with a seed of its own.
+        """The config of a run: its candidate's, and, where randomness is seeded, with a separate seed.
 
         Runs share no noise; in a simulation of them, they must not either.
         """
@@ -215,7 +215,7 @@ class Cost:
         return Budget(epsilon=epsilon if most is None else most, delta=self.delta)
 
     def statement(self, ledger: Ledger, *, own: int, on_test: bool) -> Statement:
-        """The promise of the search, so many of whose own charges are on this ledger."""
+        """The promise of the search, which made so many of the charges on this ledger."""
         statements = [plan.statement(ledger, own=own) for plan in self.plans]
         first = statements[0]
         runs = "every run" if self.repetitions is None else "the best of a random number of runs"
@@ -242,7 +242,7 @@ class Cost:
 def best_of(rows: Sequence[Summary]) -> int | None:
     """The place of the row with the highest accuracy (without one, with the least loss); the first of equals.
 
-    Edge cases: weights that went astray have no loss and come last; without rows there is no best.
+    Edge cases: weights that went astray have no loss and come last; without rows the best is None.
     """
     return max(range(len(rows)), key=lambda place: _merit(rows[place]), default=None)
 

@@ -1,7 +1,7 @@
-"""A run that protects the records of silos: by noise of the server, or of each silo on a ledger of its own.
+"""A run that protects the records of silos: by noise of the server, or of each silo, with a ledger each.
 
 Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`. The ledger
-of public data lies there, too.
+of public data lies in it, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ class Silos(Work):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the silos are real parties, whose records and ledgers are their own."""
+        """Whether the silos are real parties, who keep their records and ledgers."""
         return isinstance(self.config.data, Parties)
 
     @property
@@ -95,7 +95,7 @@ class RecordWork(Silos):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloWork(Silos):
-    """Silos that noise their own steps. They are asked one after the other, or all `together` elsewhere.
+    """Silos that each noise their steps. They answer one after the other, or all `together` over a network.
 
     Real parties have no engines here.
     """
@@ -113,7 +113,7 @@ class SiloWork(Silos):
         return self.config.privacy.rounds
 
     def identities(self) -> list[DataIdentity]:
-        """See `Work.identities`; real parties have ledgers of their own."""
+        """See `Work.identities`; real parties keep their ledgers."""
         return [] if self.elsewhere else super().identities()
 
     def places(self, folder: Path) -> list[tuple[Path, Path | None, Path | None]]:
@@ -144,7 +144,7 @@ class SiloWork(Silos):
         return {"noise_multiplier": self.plan.noise_multiplier}
 
     def asking(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
-        """The federation of silos that are asked like this."""
+        """The federation of silos that answer through these functions."""
         by_records = self.config.privacy.weigh == "by records"
         cohort = SiloCohort(
             asks=asks,
@@ -186,7 +186,7 @@ class SiloWork(Silos):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloSession(Session):
-    """The session of silos with ledgers of their own."""
+    """The session of silos with a ledger each."""
 
     work: SiloWork
     outboxes: Sequence[DurableSilo]
@@ -202,7 +202,7 @@ class SiloSession(Session):
             outbox.silo.rehearse(state.weights)
 
     def report(self, state: State) -> Summary:
-        """The report of each silo about the model on its own records, noised and paid for; None without one."""
+        """The report of each silo about the model on its records, noised and paid for; None without one."""
         std, classes = self.work.config.privacy.report_std, self.work.data.examples.classes
         if std is None or classes is None:
             return {}
@@ -247,7 +247,7 @@ class SiloSession(Session):
 
 
 def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
-    """Load the data, build the model and the engines, calibrate the one plan, all unspent; a given schedule is kept.
+    """Load the data, build the model and the engines, calibrate the one plan, all unspent; a schedule is kept.
 
     Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
     """

@@ -61,16 +61,16 @@ class Sweep:
     """A search and the folder for it; without one, a folder in `out` that is named after what is searched.
 
     Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.ledgers`) before the first
-    run trains, and each release charged there first: every run's under a label of its own, or, where only the best is
-    shown, the one event of the selection; then each attempt has a ledger of its own, in the user's state folder if the
+    run trains, and each release charged there first: every run's under a separate label, or, where only the best is
+    shown, the one event of the selection; then each attempt has a separate ledger, in the user's state folder if the
     data are private, and cannot go on without the search. A search that was cut off goes on where it stopped, and
     trains no run twice, nor does a copy of its folder. If only the best is shown, the number of runs follows the priced
     law; files, messages and dates do not depend on the number; and the result comes when all other runs are gone.
 
     Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
     the same folder, or private data that differ from run to run. A run that was paid for and is gone is not trained
-    again. A random number of runs may be 0 under the Poisson law: then there is no best, and the price is paid all the
-    same. Attempts that cannot be removed are a `DataError`, and the same search goes on from there.
+    again. A random number of runs may be 0 under the Poisson law: then the result has no best, and the price is
+    paid all the same. Attempts that cannot be removed are a `DataError`, and the same search goes on from there.
     """
 
     search: Search
@@ -117,7 +117,7 @@ class Sweep:
 
     @read_once()
     def run(self) -> Summary:
-        """Search to the end, from wherever it stands; a search that is over says its result again."""
+        """Search to the end, from wherever it stands; a search that is over returns its result."""
         self._check_folder()
         if (self.folder / RESULT).exists() and not self.secret:
             return dict(json.loads((self.folder / RESULT).read_text()))
@@ -222,13 +222,13 @@ class Sweep:
                 )
             attempts = law.sample(source.stream("attempts"))
             picks = [int(source.stream("pick", number).bits(1)[0]) % len(plans) for number in range(attempts)]
-            # An error may name the folder of an attempt, so its name must not tell how many there are.
+            # An error may name the folder of an attempt, so its name must not reveal their number.
             _files.folder(path.parent)
             _files.write(path, json.dumps([[secrets.token_hex(8), pick] for pick in picks]))
         attempted = enumerate(json.loads(path.read_text()))
         tasks = [SearchRun(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said once for each candidate, when it was planned
+            warnings.simplefilter("ignore")  # each candidate warned when it was planned
             for task in tasks:  # all of them, because the one charge is for all
                 self._open[task.number] = self._run(task, paid=paid)
         if not paid:
@@ -243,7 +243,7 @@ class Sweep:
         if run is None:
             run = self._run(task, paid=self._charged(self._ledger[0].part(task.number).label))
         with warnings.catch_warnings():
-            if self.secret:  # how often training warns tells how many attempts there are
+            if self.secret:  # the number of warnings reveals the number of attempts
                 warnings.simplefilter("ignore")
             run.train()
 
@@ -294,7 +294,7 @@ class Sweep:
         return dict(json.loads(text))
 
     def _published(self) -> Summary:
-        """Remove all but the best, and then, not before, let there be a result.
+        """Remove all but the best, and only then write the result.
 
         Whenever this is cut off, it is done again: the result waits among what is private, and is the last to leave it.
         """
@@ -310,7 +310,7 @@ class Sweep:
             _files.write(result, (private / RESULT).read_bytes())
         _files.remove(private)
         for path in (*self.folder.rglob("*"), self.folder):
-            _files.undate(path)  # how long it took tells how many attempts there were
+            _files.undate(path)  # the duration reveals the number of attempts
         return dict(json.loads(result.read_text()))
 
     def _row(self, task: SearchRun) -> Summary:
@@ -324,8 +324,8 @@ class Sweep:
         }
 
     def _moved(self, best: Summary, statement: dict[str, Any]) -> Summary:
-        """The best, where only that may be seen: its model and what is promised for it, in a folder of its own. Its
-        duration would tell of the others, so that is not said.
+        """The best, where only that may be seen: its model and what is promised for it, in a separate folder. Its
+        duration would reveal the others, so it is left out.
         """
         target = self.folder / BEST
         _files.folder(target)
@@ -367,7 +367,7 @@ class Sweep:
         self.say(f"run {task.number + 1}/{of}  {settings}  {measured}  epsilon {row['epsilon']:.3f}")
 
     def _loaded(self, config: Config) -> Clients:
-        """The data of a config with their features, loaded once however many runs there are."""
+        """The data of a config with their features, loaded once for all runs."""
         key = config.data.model_dump_json() + config.features.model_dump_json()
         if key not in self._data:
             self._data[key] = featured(config, federated_data(config))

@@ -37,8 +37,8 @@ from incrowd.runs.sources import NOTHING, Given, federated_data, processors, sec
 class Work:
     """A run that is put together: its data, its model, its plans, and the ledgers that are charged.
 
-    One plan and one ledger pay for it, unless silos noise their own steps (`SiloWork`): then each has its own. `held`
-    are the clients before the feature map replaced their examples. The `ledgers` are known once they are found.
+    One plan and one ledger pay for it, unless each silo noises its steps (`SiloWork`): then each silo has both. `held`
+    are the clients before the feature map replaced their examples. `find_ledgers` sets the `ledgers`.
     """
 
     config: Config
@@ -57,12 +57,12 @@ class Work:
 
     @property
     def plan(self) -> Plan:
-        """The one plan; where each silo has its own, that of the first."""
+        """The one plan, or that of the first silo."""
         return self.plans[0]
 
     @property
     def payer(self) -> RunLedger:
-        """The ledger that is charged. Edge cases: `AttributeError` before it is found."""
+        """The ledger that is charged. Edge cases: `AttributeError` before `find_ledgers`."""
         return self.paid_from[0]
 
     @property
@@ -96,13 +96,13 @@ class Work:
 
     @property
     def third_party(self) -> str:
-        """The feature map of another package, in words; engine and plan name their own parts."""
+        """The feature map of another package, in words; engine and plan name the rest."""
         features = self.config.features
         return f"feature map {features.map}" if isinstance(features, MapFeatures) else ""
 
     @property
     def paid_from(self) -> tuple[RunLedger, ...]:
-        """The ledgers that are charged. Edge cases: `AttributeError` before they are found."""
+        """The ledgers that are charged. Edge cases: `AttributeError` before `find_ledgers`."""
         if self.ledgers is None:
             raise AttributeError("the ledger has not been found yet")
         return self.ledgers
@@ -118,18 +118,18 @@ class Work:
         return [(folder / LEDGER, ledger, witness)]
 
     def first_budget(self, plan: Plan) -> Budget:
-        """The budget of a ledger that this run begins: its own, and room for later runs."""
+        """The budget of a ledger that this run begins: the plan's, and room for later runs."""
         return replace(plan.budget, epsilon=plan.budget.epsilon + self.config.privacy.room)
 
     def settings(self) -> Summary:
-        """The settings that were found for the run: the noise of each step."""
+        """The calibrated settings: the noise of each step."""
         steps = [asdict(step) for step in self.plan.config.schedule.steps]
         return {"schedule": steps, "noise_multiplier": self.plan.noise_multiplier}
 
     def find_ledgers(self, folder: Path) -> Self:
         """The same, charged to the ledgers of its data, which have room for it: see `RunLedger.find`.
 
-        Edge cases: if one of those that are there is refused, or has no room, the later ones are not begun.
+        Edge cases: after a ledger that is refused, or has no room, the later ones are not begun.
         """
         found = []
         for plan, identity, place in zip(self.plans, self.identities(), self.places(folder), strict=False):
@@ -167,7 +167,7 @@ class Work:
 
 
 def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
-    """The parts of a work but its plans: data and model; given `data` are those of this config with its features."""
+    """The parts of a work but its plans: data and model; `data` are those of this config with its features."""
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
@@ -188,7 +188,7 @@ def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[st
 
 
 def check_watched(stop: Stop, data: Clients) -> None:
-    """The figure that is watched is there, and is public (`ConfigError`)."""
+    """Refuse to watch a figure that is missing or private (`ConfigError`)."""
     if not stop.wanted:
         return
     if data.test is None:
@@ -239,7 +239,7 @@ class ClientWork(Work):
         return self.trainers is not None
 
     def settings(self) -> Summary:
-        """See `Work.settings`; beside them the engine's chunk."""
+        """See `Work.settings`; and the engine's chunk."""
         return {**super().settings(), "chunk": self.engine.chunk}
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
@@ -268,7 +268,7 @@ class ClientWork(Work):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Session:
-    """The work with its ledger open; silos with ledgers of their own have another (`SiloSession`)."""
+    """The work with its ledger open; for several ledgers see `SiloSession`."""
 
     work: Work
     algorithm: FedAvg[Any]
@@ -368,7 +368,7 @@ def assemble(
     with section("privacy"):
         plan = _plan(config, budget, data.clients, model, schedule)
         if config.privacy.noise_by != "server" and data.present != data.clients:
-            # The noise of their mean would tell how many are there.
+            # The noise of their mean would reveal their number.
             remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
             raise ConfigError(field="noise_by", value=config.privacy.noise_by, remedy=remedy)
     tensors = replace(ClientTensors.of(data), constant=_constant(config))
@@ -430,7 +430,7 @@ def _cohort(config: Config, clients: int) -> float:
 
 
 def _schedule(config: Config, cohort: float) -> Schedule:
-    """The schedule of training, after the round that asks for the label distribution, if there is one."""
+    """The schedule of training, after the round of the label distribution, if any."""
     share, wanted, rounds = config.local.label_distribution, config.privacy, config.privacy.rounds
     if share is not None and rounds < 2:
         remedy = "plan at least 2: the first is for local.label_distribution"
