@@ -62,6 +62,10 @@ class RoundUnanswered(IncrowdError):
     """Nobody answered a server's round. Noise alone is not released; no further round is charged."""
 
 
+class RoundLost(DataError):
+    """A listed party did not send its part of a masked sum. The round is paid for, and nothing of it is released."""
+
+
 class RehearsalFailed(IncrowdError):
     """Something fails on records that are made up, and would on real ones. Nothing was spent and nothing released."""
 

@@ -53,6 +53,9 @@ Ask = Callable[[int, Floats], Answer]
 AskAll = Callable[[int, Floats], Sequence[Answer]]
 """Asks all silos for a round; the answers are in the silos' order."""
 
+AskShared = Callable[[int, Floats], tuple[int, Callable[[], Whole]]]
+"""Asks all silos for a masked sum of a round: the number of those that are listed, and a way to their noised sum."""
+
 AskSums = Callable[[int, Floats], Mapping[int, Whole]]
 """Asks all silos for the clipped sums of a round; those that came are by the silos' places."""
 
@@ -111,7 +114,7 @@ class RecordCohort:
 
     A round is one step. Each silo draws a batch, clips the gradients and sends their sum; the server moves against the
     noised mean. There is an engine for each silo, and its declared number of records; or `sums` asks silos elsewhere,
-    and a silo that does not answer counts as zero.
+    and a silo that does not answer counts as zero; or `shared` asks for the masked sum of silos that share the noise.
 
     Edge cases: a silo with fewer or more records than its declared number allows, and declared numbers that do not add
     up to the plan's, are refused.
@@ -123,6 +126,7 @@ class RecordCohort:
     model: Model
     threads: int = 1
     sums: AskSums | None = None
+    shared: AskShared | None = None
     rounds: int = field(init=False)
     randomness: Randomness = field(init=False, repr=False)
     size: int = field(init=False)
@@ -137,7 +141,7 @@ class RecordCohort:
         if plan.noise_by == "parties" and plan.config.parties != len(self.records):
             remedy = f"{len(self.records)} silos share the noise: plan for as many"
             raise ConfigError(field="parties", value=plan.config.parties, remedy=remedy)
-        for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=self.sums is None), start=1):
+        for place, (engine, declared) in enumerate(zip(self.engines, self.records, strict=self.engines != ()), start=1):
             check_declared(declared, held=engine.held, field="records", what=f"the records of silo {place}")
             self.private.name_third_party(engine.third_party)
         self.size = self.model.size
@@ -147,7 +151,9 @@ class RecordCohort:
         """See `Cohort.answers`."""
         begin, start = time.perf_counter(), state.weights.astype(np.float32)
         opened, training = self.private.round(state.round, carry=state.carry), self.private.plan.training()
-        if self.private.plan.noise_by == "parties":
+        if self.shared is not None:
+            opened.add_shared(*self.shared(state.round, state.weights))
+        elif self.private.plan.noise_by == "parties":
             opened.listing(len(self.engines))
         if self.sums is not None:
             for place, part in self.sums(state.round, state.weights).items():

@@ -336,7 +336,7 @@ class Clients:
 
         Simulated and unnamed clients have none.
         """
-        if self.declared is None or self.owners is None:
+        if self.owners is None or (self.declared is None and not self.names):
             return None
         return np.arange(len(self.names)) if self.names else named_places(self.owners)
 
@@ -386,7 +386,6 @@ def stand_in(examples: Examples, names: tuple[str, ...], *, name: str, columns: 
         examples=examples,
         partition=Partition(offsets=np.arange(len(names) + 1), indices=np.zeros(len(names), np.int64)),
         name=name,
-        declared=len(names),
         owners=names,
         names=names,
         table=columns,

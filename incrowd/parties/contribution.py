@@ -1,7 +1,6 @@
 """A party's part of a round: the contributions of its clients, or its records, clipped, in whole steps, and paid."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole, largest_norm
 from incrowd.privacy.plan import forms
-from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.records import RecordRun
 from incrowd.runs.round_loop import Checkpoints, DurableSilo
@@ -73,9 +72,6 @@ class RoundTask:
     def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
         """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
         offer.plan.round(number)
-        if offer.plan.noise_by == "parties":
-            remedy = 'parties over a network do not mask what they send yet: use "server" or "party"'
-            raise ConfigError(field="noise_by", value="parties", remedy=remedy)
         if clip is None or isinstance(clip, MedianClip):
             remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
             raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
@@ -200,6 +196,9 @@ class OwnRecords:
 class Contributor:
     """The work of a party for one offer: its training on its own data, and its payment for each round."""
 
+    keeps = True
+    """Whether its answer is final, and kept for the same question."""
+
     def __init__(self, party: "Participant", offer: Offer, plan: Plan, own: CohortEngine | OwnRecords) -> None:
         self.party = party
         self.offer = offer
@@ -240,6 +239,10 @@ class Contributor:
     def answer(self, request: Request) -> bytes:
         """Pay for the round, and compute the answer."""
         raise NotImplementedError
+
+    def told(self, kind: str, place: Place, frame: bytes) -> bytes:
+        """Answer keys, or a list, of a sum."""
+        raise SpecificationRefused(f"a frame of the kind {kind!r}, and nothing is masked in this plan")
 
 
 class ClientPart(Contributor):
@@ -459,15 +462,6 @@ class SiloPart(Contributor):
         body = b"" if table is None else table.astype("<f8").tobytes()
         silo.run.give_back()
         return self.party.sealed("statement", place, {"statement": silo.statement().to_json()}, body)
-
-
-CONTRIBUTORS: Mapping[tuple[Unit, NoiseBy], type[Contributor]] = {
-    ("client", "server"): ClientPart,
-    ("client", "party"): ClientPart,
-    ("record", "server"): RecordPart,
-    ("record", "party"): SiloPart,
-}
-"""The work of a party, by the unit of protection and the actor that adds noise."""
 
 
 def check_records(offer: Offer, own: OwnRecords, *, stated: int) -> None:

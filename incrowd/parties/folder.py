@@ -1,5 +1,6 @@
 """The folder of a party: its keys, its owner's file, its own ledger, and the process that answers for it."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from incrowd import _files
-from incrowd._private import make_ours
+from incrowd._private import make_ours, read_ours
 from incrowd.data.reading import read_once
 from incrowd.data.template import Header, read_header, relative
 from incrowd.errors import ConfigError
@@ -16,7 +17,11 @@ from incrowd.parties.keys import INVITATION, Enrolment, Invitation, answer_key, 
 from incrowd.parties.own_data import OwnExamples
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PARTY_FILE, PartyFile
+from incrowd.parties.roster import Roster
 from incrowd.privacy.ledger.ledger import Ledger
+
+ROSTER = "roster.json"
+"""The roster that the party's owner has compared with the others."""
 
 LEFT = "left"
 """A file that says that a party takes part in nothing any more."""
@@ -29,6 +34,7 @@ class PartyFolder:
     folder: Path
     file: PartyFile
     invitation: Invitation
+    roster: Roster | None = None
 
     @classmethod
     def read(cls, folder: Path) -> "PartyFolder":
@@ -37,7 +43,9 @@ class PartyFolder:
         if (folder / LEFT).exists():
             remedy = "this party has left for good; a new one has keys, and an allowance, of its own"
             raise ConfigError(field="folder", value=str(folder), remedy=remedy)
-        return cls(folder=folder, file=file, invitation=Invitation.read(folder / INVITATION))
+        path = folder / ROSTER
+        roster = Roster.from_json(json.loads(read_ours(path))) if path.exists() else None
+        return cls(folder=folder, file=file, invitation=Invitation.read(folder / INVITATION), roster=roster)
 
     @property
     def identity(self) -> Identity:
@@ -56,6 +64,7 @@ class PartyFolder:
             policy=self.file.policy(),
             unit=self.file.unit,
             learner=OwnExamples(self.file).learn,
+            roster=self.roster,
             randomness=self.file.random(),
         )
 
@@ -74,6 +83,19 @@ class PartyFolder:
                 yield party
             finally:
                 party.close()
+
+    def compared(self, roster: Roster) -> None:
+        """Take this roster, whose fingerprint the owner has compared with the other owners.
+
+        Edge cases: a roster with another key of this party is a `ConfigError`.
+        """
+        own = answer_key(self.folder).public_key().public_bytes_raw().hex()
+        if own not in {card.key for card in roster.cards if card.name == self.file.name}:
+            remedy = (
+                f"it has no {self.file.name}, or another key for it: get the enrolments from the parties themselves"
+            )
+            raise ConfigError(field="roster", value=list(roster.names), remedy=remedy)
+        _files.write(self.folder / ROSTER, json.dumps(roster.to_json(), indent=1) + "\n")
 
     def leave(self) -> None:
         """Take part in nothing any more, and give back what was reserved and will not be spent.

@@ -14,7 +14,8 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -105,6 +106,13 @@ _MOST_HEAD = {
     "answer": 2**12,
     "silo": 2**12,
     "statement": 2**16,
+    "keys": 2**12,  # of a secure sum, as the server hands them on
+    "hello": 2**12,
+    "sealed": 2**12,
+    "zeros": 2**12,
+    "ready": 2**12,
+    "list": 2**16,
+    "masked": 2**12,
 }
 _ABSENCES: Mapping[str, Absence | None] = {
     "": None,
@@ -115,6 +123,8 @@ _ABSENCES: Mapping[str, Absence | None] = {
 _LONGEST_NAME = 128  # of a plan or a party: it is remembered
 _MOST_HISTORY = DIGEST * 100_000
 _MOST_WORDS = 1000
+MOST_BESIDE = _MOST_HISTORY + 2**10
+"""The most bytes of a server's frame beside its head and its weights."""
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
@@ -291,6 +301,20 @@ def read_refusal(data: object, *, question: bytes, key: Ed25519PublicKey) -> str
     if head.get("question") != hashlib.sha256(question).hexdigest():
         return None
     return "".join(one if one.isprintable() else " " for one in str(head.get("why", "")))[:_MOST_WORDS]
+
+
+def kind_of(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: int) -> str:
+    """The kind, among some, as which the holder of `key` signed a frame of at most so many bytes beside its head.
+
+    Edge cases: a frame that is signed as none of them is a `DataError`.
+    """
+    if isinstance(data, bytes) and len(data) <= most + max(_MOST_HEAD[kind] for kind in kinds):
+        digest = hashlib.sha256(data[:-_SIGNATURE]).digest()
+        for kind in kinds:
+            with suppress(InvalidSignature):
+                key.verify(data[-_SIGNATURE:], f"incrowd {kind} ".encode() + digest)
+                return kind
+    raise DataError("a message that is not by who it should be from, or longer than one can be")
 
 
 def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key: Ed25519PublicKey) -> str:

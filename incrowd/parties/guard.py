@@ -335,6 +335,7 @@ def given(file: Path, *, begun: bool = True) -> dict[str, Any]:
 
 def _row(at: str, content: dict[str, Any]) -> dict[str, Any]:
     note = content["note"]
+    note = {**note, "plan": note.get("offer") or note.get("plan")}
     return {"at": at[:19], **{name: note.get(name) for name in ("server", "plan", "what", "round", "noise_multiplier")}}
 
 

@@ -29,6 +29,7 @@ from incrowd import _files
 from incrowd._private import make_ours, read_ours
 from incrowd._validate import count
 from incrowd.errors import ConfigError, DataError
+from incrowd.parties.roster import Card, Roster
 
 AUTHORITY_KEY, AUTHORITY = "ca.key", "ca.crt"
 SERVER_KEY, SERVER = "server.key", "server.crt"
@@ -104,6 +105,20 @@ class Enrolment:
         if not own:
             remedy = "give the certificate that its node key signed: `incrowd party new` makes it"
             raise ConfigError(field="certificate", value=self.certificate, remedy=remedy)
+
+
+def read_roster(folder: Path, names: Sequence[str] | None = None) -> Roster:
+    """The roster of the parties whose enrolments lie in a folder, all of them or these.
+
+    Edge cases: a folder without enrolments, and a party without one, are a `ConfigError`.
+    """
+    paths = sorted(folder.glob("*.pub")) if names is None else [folder / f"{name}.pub" for name in names]
+    for path in paths:
+        if not path.exists():
+            remedy = "parties that share noise are all there from the first round to the last: put it back"
+            raise ConfigError(field="enrolled", value=str(path), remedy=remedy)
+    enrolled = [read_enrolment(path) for path in paths]
+    return Roster(tuple(Card(name=each.name, key=each.verifier().public_bytes_raw().hex()) for each in enrolled))
 
 
 def read_enrolment(path: Path) -> Enrolment:

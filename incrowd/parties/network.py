@@ -117,15 +117,13 @@ class Network:
         """The first answer of each node that was dealt some of these clients, as `read` understands it; None where it
         refuses, by its number.
         """
+        plain = self.question(weights, clip, round=round)
         dealt, parties = dict[int, tuple[Node, tuple[int, ...]]](), self.offer.parties
         for node, its in self.deal(clients).items():
             if not node.block and [parties[place] for place in its] != [node.party]:
                 remedy = f"give nodes by their places: {', '.join(parties)}"
                 raise ConfigError(field="nodes", value=(*its, node.party), remedy=remedy)
             dealt[node.id] = node, its
-        place = Place(plan=self.offer.fingerprint, round=round, party="")
-        small, before = weights.astype(np.float32), self.history.before(round)
-        plain = Request(place=place, weights=small, clip=dict(clip), history=before)
         self.history.add(round, plain.digest)  # on disk, before anybody is asked
         frames, signed = dict[int, bytes](), dict[tuple[int, ...], bytes]()
         for number, (node, its) in dealt.items():
@@ -150,6 +148,11 @@ class Network:
             attendance=self.attendance,
         )
         return {number: (*dealt[number], answer) for number, answer in found.items()}
+
+    def question(self, weights: Floats, clip: Mapping[str, Any], *, round: int) -> Request:
+        """The question of a round, with all questions before it."""
+        place, before = Place(plan=self.offer.fingerprint, round=round, party=""), self.history.before(round)
+        return Request(place=place, weights=weights.astype(np.float32), clip=dict(clip), history=before)
 
     def parts(
         self, clients: Sequence[int], weights: Floats, *, round: int, clip: Clip

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -16,6 +17,7 @@ from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.learning import Model
 from incrowd.learning.scoring import Scoring
 from incrowd.parties.frames import Place, sealed, unsealed
+from incrowd.parties.keys import read_roster
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, Unit
 from incrowd.runs.config import CommonSections
@@ -299,6 +301,8 @@ def offer_of(work: ClientWork | RecordWork | SiloWork) -> Offer:
         more |= {"size": work.engine.size, "classes": None}
     else:
         more["records"] = work.declared
+    if isinstance(data, Parties) and work.plan.noise_by == "parties":
+        more["roster"] = tuple(read_roster(Path(data.enrolled), enrolled(data)).to_json())
     return Offer.of_plan(work.plan, parties=enrolled(data) if isinstance(data, Parties) else (), **more)
 
 

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
 from incrowd.learning import CohortEngine
-from incrowd.parties.contribution import CONTRIBUTORS, Contributor, OwnRecords
-from incrowd.parties.frames import Place, Request, refusal, sealed
+from incrowd.parties.contribution import ClientPart, Contributor, OwnRecords, RecordPart, SiloPart
+from incrowd.parties.frames import MOST_BESIDE, Place, Request, kind_of, refusal, sealed, unsealed
 from incrowd.parties.guard import Guard, Identity
+from incrowd.parties.masked import Masked, MaskedClient, MaskedRecords
 from incrowd.parties.offer import Offer, OfferKind, made, signed_offer
 from incrowd.parties.policy import PartyPolicy
+from incrowd.parties.roster import Roster
 from incrowd.privacy.daily import utc_today
-from incrowd.privacy.plan.plan import Unit
+from incrowd.privacy.plan.plan import NoiseBy, Unit
 
-_KINDS: tuple[OfferKind, ...] = ("offer", "trial")
+_OFFERS: Mapping[str, OfferKind] = {"offer": "offer", "trial": "trial"}
 _OPEN = 2  # offers whose engines are kept from round to round
 
 
@@ -39,6 +41,9 @@ class Participant:
     is noted. A question that the policy does not allow, or the ledger has no room for, is refused, and nothing is
     spent. An offer is tried on synthetic records before it is accepted. No code of the server's is run.
 
+    Parties that share noise answer keys and lists, too: see `incrowd.parties.masked`. `roster` is the one that the
+    party's owner has compared with the others.
+
     Edge cases: killed between charging and keeping the answer, the party computes it again; where it adds noise under
     the operating system's randomness the round is lost instead, for noise is not drawn twice for one charge. A party
     that has lost its memory, and not its ledger, answers none of the rounds that it has paid for. An offer that a
@@ -53,6 +58,7 @@ class Participant:
         policy: PartyPolicy,
         learner: Learner,
         unit: Unit = "client",
+        roster: Roster | None = None,
         randomness: Randomness | None = None,
         today: Callable[[], date] = utc_today,
     ) -> None:
@@ -61,6 +67,7 @@ class Participant:
         self.policy = policy
         self.randomness = randomness or SystemRandomness()
         self.guard = Guard(folder, identity=identity, policy=policy, unit=unit, today=today)
+        self.roster = roster
         self._learner = learner
         self._offers: dict[str, Offer] = {}
         self._parts: dict[str, Contributor] = {}
@@ -79,16 +86,20 @@ class Participant:
         Edge cases: a frame that the server has not signed: `DataError`; anything that the policy, the plan or the order
         of rounds does not allow: `SpecificationRefused`; no room on the ledger or in the day: `BudgetExceeded`.
         """
-        for kind in _KINDS:
-            try:
-                plan, form = signed_offer(frame, key=self.identity.server, kind=kind)
-            except DataError:
-                continue
+        key, most = self.identity.server, self.policy.most_weights
+        kind = kind_of(frame, ("request", *_OFFERS, "keys", "list"), key=key, most=MOST_BESIDE + 4 * most)
+        if kind in _OFFERS:
+            plan, form = signed_offer(frame, key=key, kind=_OFFERS[kind])
             with self.guard.turn, self.guard.noting(plan, None):
                 with _in_words_of_the_server():
                     offer = made(plan, form)
-                return self._offered(offer, frame, kind)
-        request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
+                return self._offered(offer, frame, _OFFERS[kind])
+        if kind != "request":
+            place, _, _ = unsealed(frame, kind=kind, key=key, most=MOST_BESIDE)
+            with self.guard.turn, self.guard.noting(place.plan, place.round):
+                assert isinstance(frame, bytes)  # noqa: S101 - it was read
+                return self._told(kind, place, frame)
+        request = Request.read(frame, key=key, most=most)
         with self.guard.turn, self.guard.noting(request.place.plan, request.place.round):
             return self._answered(request)
 
@@ -144,8 +155,18 @@ class Participant:
         contributor.admit(request)
         self.guard.take_up(request)
         answer = contributor.answer(request)
-        self.guard.memory.keep(plan, number, answer)
+        if contributor.keeps:
+            self.guard.memory.keep(plan, number, answer)
         return answer
+
+    def _told(self, kind: str, place: Place, frame: bytes) -> bytes:
+        """The answer to keys or a list of a sum, which is of a plan that the party has accepted."""
+        if kind == "keys":
+            return self._contributor(self._accepted(place.plan)).told(kind, place, frame)
+        for contributor in self._parts.values():
+            if isinstance(contributor, Masked) and contributor.member.plan.name == place.plan:
+                return self._contributor(contributor.offer).told(kind, place, frame)
+        raise SpecificationRefused("a list of a sum for which this party is not ready")
 
     def _accepted(self, plan: str) -> Offer:
         if plan not in self._offers:
@@ -166,8 +187,7 @@ class Participant:
             while len(self._parts) >= _OPEN:
                 del self._parts[next(iter(self._parts))]
             own = self._learner(offer)
-            if (kind := CONTRIBUTORS.get((plan.unit, plan.noise_by))) is None:
-                raise SpecificationRefused("parties do not mask what they send yet")
+            kind = CONTRIBUTORS[plan.unit, plan.noise_by]
             self._parts[offer.fingerprint] = kind(self, offer, plan, own)
         return self._parts[offer.fingerprint]
 
@@ -179,6 +199,17 @@ def _in_words_of_the_server() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise SpecificationRefused(str(error)) from error
+
+
+CONTRIBUTORS: Mapping[tuple[Unit, NoiseBy], type[Contributor]] = {
+    ("client", "server"): ClientPart,
+    ("client", "party"): ClientPart,
+    ("client", "parties"): MaskedClient,
+    ("record", "server"): RecordPart,
+    ("record", "party"): SiloPart,
+    ("record", "parties"): MaskedRecords,
+}
+"""The work of a party, by the unit of protection and the actor that adds noise."""
 
 
 class Refusal(Exception):

@@ -1,19 +1,16 @@
-"""The parties that share noise: their cards, the fingerprint that their owners compare, and signed messages.
+"""The parties that share noise: their cards, and the fingerprint that their owners compare.
 
 A card is a name and an Ed25519 key. A server hands the cards around, and may have made some of them up. So owners
 compare the roster's fingerprint with each other, by telephone say, and never by the server's word.
 """
 
 import hashlib
-import json
-import struct
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd.errors import ConfigError, DataError
@@ -22,9 +19,7 @@ from incrowd.privacy.ledger.chain import canonical
 MOST_PARTIES = 100
 """Each answer has a mask for every other party, and one silent party loses a round: beyond, another protocol is due."""
 
-_LONGEST_NAME, _MOST_HEAD, _SIGNATURE, _KEY = 60, 2**16, 64, 32
-_LENGTHS = struct.Struct(">8sII")
-_MAGIC = b"incrowd1"
+_LONGEST_NAME, _KEY = 60, 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,41 +125,3 @@ def _alike(name: str) -> str:
 def digest(*values: object) -> str:
     """SHA-256 of some JSON values, which no other values share."""
     return hashlib.sha256(canonical({"of": list(values)}).encode()).hexdigest()
-
-
-def signed(kind: str, head: Mapping[str, object], body: bytes = b"", *, key: Ed25519PrivateKey) -> bytes:
-    """A message of a kind: a JSON head and raw bytes, signed together."""
-    text = canonical(head).encode()
-    front = _LENGTHS.pack(_MAGIC, len(text), len(body)) + text + body
-    return front + key.sign(_statement(kind, front))
-
-
-def opened(kind: str, frame: object, *, key: Ed25519PublicKey, most: int = 0) -> tuple[dict[str, Any], bytes]:
-    """The head and the body, of at most so many bytes, of a message of a kind.
-
-    Guarantee: nothing of it is parsed before its length and its signature are right.
-
-    Edge cases: anything that the holder of `key` did not sign as this kind is a `DataError`.
-    """
-    least = _LENGTHS.size + _SIGNATURE
-    if not isinstance(frame, bytes) or not least <= len(frame) <= least + _MOST_HEAD + most:
-        raise DataError(f"a message that is no {kind}, or longer than one can be")
-    magic, heads, bodies = _LENGTHS.unpack_from(frame)
-    if magic != _MAGIC or len(frame) != least + heads + bodies or bodies > most:
-        raise DataError("a message that is no frame of ours, or shorter or longer than it says")
-    front = frame[:-_SIGNATURE]
-    try:
-        key.verify(frame[-_SIGNATURE:], _statement(kind, front))
-    except InvalidSignature as error:
-        raise DataError(f"a message that is no {kind} by who it should be from: its signature is wrong") from error
-    try:
-        head = json.loads(front[_LENGTHS.size : _LENGTHS.size + heads])
-    except (ValueError, RecursionError) as error:
-        raise DataError("a message whose head is no JSON") from error
-    if not isinstance(head, dict):
-        raise DataError("a message whose head is no JSON object")
-    return head, front[_LENGTHS.size + heads :]
-
-
-def _statement(kind: str, front: bytes) -> bytes:
-    return f"incrowd secure sum {kind} ".encode() + hashlib.sha256(front).digest()

@@ -4,7 +4,7 @@
              sealed   party -> all      a secret for each later name, encapsulated to its hello, signed
     round    ready    party -> server   round, digest of the question, a fresh random number, signed
              list     server -> party   round, digest of the question, names and their random numbers, signed
-             answer   party -> server   part + share of noise, rounded, + and - a mask for each other name, signed
+             masked   party -> server   part + share of noise, rounded, + and - a mask for each other name, signed
 
 No mask is ever revealed, so a listed party that stays silent loses the round: it is spent, and the next has fresh
 noise. Two lists, or two questions, in one round give masks that do not cancel: garbage, not a leak. See
@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from incrowd import _files
 from incrowd._private import check_ours
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.parties.roster import Roster, digest, opened, signed
+from incrowd.parties.frames import Place, sealed, unsealed
+from incrowd.parties.roster import Roster, digest
 from incrowd.privacy.ledger.chain import check_own, connect, translated
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipping import MedianClip
@@ -44,6 +45,7 @@ from incrowd.privacy.plan.plan import Plan
 Words = NDArray[np.unsignedinteger[Any]]
 
 _AGREE, _KEM, _SEALED = 32, 1184, 1088
+_LIST_KEYS = 6  # kind, plan, round, party, question, parties
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS plans (name TEXT PRIMARY KEY, agree BLOB, kem BLOB, hello BLOB NOT NULL, sealed BLOB, "
     "secrets BLOB)",
@@ -105,15 +107,20 @@ class Listed:
         """The list as plain JSON data."""
         return {"plan": self.plan, "round": self.round, "question": self.question, "parties": dict(self.parties)}
 
+    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
+        """The list, signed by the server."""
+        place = Place(plan=self.plan, round=self.round, party="")
+        return sealed("list", place, {"question": self.question, "parties": dict(self.parties)}, b"", key=key)
+
     @classmethod
     def read(cls, frame: object, *, server: Ed25519PublicKey) -> "Listed":
         """A list that the server signed. Edge cases: anything else is a `DataError`."""
-        head, _ = opened("list", frame, key=server)
-        parties, number = head.get("parties"), head.get("round")
+        place, head, _ = unsealed(frame, kind="list", key=server, most=0)
+        parties, question = head.get("parties"), head.get("question")
         whole = isinstance(parties, dict) and all(isinstance(each, str) for each in parties.values())
-        if not whole or type(number) is not int or number < 0 or set(head) != set(cls.__annotations__):
+        if not whole or place.party or not isinstance(question, str) or len(head) != _LIST_KEYS:
             raise DataError("a list that is not whole")
-        return cls(plan=str(head["plan"]), round=number, question=str(head["question"]), parties=parties or {})
+        return cls(plan=place.plan, round=place.round, question=question, parties=parties or {})
 
 
 class Member:
@@ -164,7 +171,7 @@ class Member:
                 return bytes(known)
             agree, kem = X25519PrivateKey.generate(), MLKEM768PrivateKey.generate()
             body = agree.public_key().public_bytes_raw() + kem.public_key().public_bytes_raw()
-            hello = signed("hello", self._head, body, key=self._key)
+            hello = sealed("hello", self._place(), {}, body, key=self._key)
             row = (self.plan.name, agree.private_bytes_raw(), kem.private_bytes_raw(), hello)
             state.execute("INSERT INTO plans VALUES (?, ?, ?, ?, NULL, NULL)", row)
         return hello
@@ -180,10 +187,10 @@ class Member:
                 return bytes(known)
             later = [name for name in self.plan.roster.names if name > self.name]
             made = [MLKEM768PublicKey.from_public_bytes(bodies[name][_AGREE:]).encapsulate() for name in later]
-            sealed = signed("sealed", self._head, b"".join(hidden for _, hidden in made), key=self._key)
-            row = sealed, b"".join(secret for secret, _ in made), self.plan.name
+            frame = sealed("sealed", self._place(), {}, b"".join(hidden for _, hidden in made), key=self._key)
+            row = frame, b"".join(secret for secret, _ in made), self.plan.name
             state.execute("UPDATE plans SET sealed = ?, secrets = ? WHERE name = ?", row)
-        return sealed
+        return frame
 
     def agree(self, hellos: Mapping[str, bytes], sealed: Mapping[str, bytes]) -> None:
         """Derive a key with each other party, and forget what led to it; done again it changes nothing.
@@ -216,16 +223,16 @@ class Member:
                 state.execute("INSERT INTO pairs VALUES (?, ?, 0, ?)", (self.plan.name, peer, key))
             state.execute("UPDATE plans SET agree = NULL, kem = NULL, secrets = NULL WHERE name = ?", (self.plan.name,))
 
-    def trial(self) -> bytes:
-        """Masked zeros, unpaid: all parties' trials add up to zeros, or their keys differ."""
+    def zeros(self) -> bytes:
+        """Masked zeros, unpaid: those of all parties add up to zeros, or their keys differ."""
         noise = self.plan.noise(0)
         words = np.zeros(self.plan.size, noise.word)
         with self._turn, self._state() as state:
             for peer, at, key in self._pairs(state):
                 if at:
-                    raise SpecificationRefused("the keys of a trial are gone: rounds have begun")
-                self._mask(words, peer, _key(key, "trial", self.plan.name))
-        return signed("trial", self._head, words.tobytes(), key=self._key)
+                    raise SpecificationRefused("the keys of masked zeros are gone: rounds have begun")
+                self._mask(words, peer, _key(key, "zeros", self.plan.name))
+        return sealed("zeros", self._place(), {}, words.tobytes(), key=self._key)
 
     def ready(self, number: int, question: str) -> bytes:
         """Say that the part for this question is computed: `question` is the digest of all that it was computed from.
@@ -233,8 +240,8 @@ class Member:
         Edge cases: said again, the list with the random number of before is answered no more.
         """
         self._ready = os.getpid(), number, question, secrets.token_hex(32)
-        head = {**self._head, "round": number, "question": question, "random": self._ready[3]}
-        return signed("ready", head, key=self._key)
+        head = {"question": question, "random": self._ready[3]}
+        return sealed("ready", self._place(number), head, b"", key=self._key)
 
     def answer(self, listed: object, part: Whole, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
@@ -270,7 +277,7 @@ class Member:
                 row = (asked.round + 1, _moved(now, asked.round, asked.round + 1), asked.plan, peer)
                 state.execute("UPDATE pairs SET round = ?, key = ? WHERE plan = ? AND peer = ?", row)
             self._ready = None
-            frame = signed("answer", {**self._head, "list": said}, words.tobytes(), key=self._key)
+            frame = sealed("masked", self._place(asked.round), {"list": said}, words.tobytes(), key=self._key)
             state.execute("REPLACE INTO answers VALUES (?, ?, ?, ?)", (asked.plan, asked.round, said, frame))
         return frame
 
@@ -297,16 +304,15 @@ class Member:
             raise DataError(f"a {kind} of each party of the roster is needed, and of nobody else")
         found = {}
         for place, name in enumerate(roster.names):
-            head, body = opened(kind, frames[name], key=roster.card(name).public, most=most)
+            there, _, body = unsealed(frames[name], kind=kind, key=roster.card(name).public, most=most)
             wanted = _AGREE + _KEM if kind == "hello" else _SEALED * (len(roster.cards) - place - 1)
-            if head != {"plan": self.plan.name, "party": name} or len(body) != wanted:
+            if there != Place(plan=self.plan.name, round=0, party=name) or len(body) != wanted:
                 raise DataError(f"a {kind} of {name} for another plan, or one that is not whole")
-            found[name] = body
+            found[name] = bytes(body)
         return found
 
-    @property
-    def _head(self) -> dict[str, object]:
-        return {"plan": self.plan.name, "party": self.name}
+    def _place(self, number: int = 0) -> Place:
+        return Place(plan=self.plan.name, round=number, party=self.name)
 
     def _row(self, state: sqlite3.Connection, column: str) -> Any:
         query = f"SELECT {column} FROM plans WHERE name = ?"  # noqa: S608 - our own names
@@ -341,9 +347,9 @@ class SumServer:
         self.plan, self._key = plan, key
         self._listed: dict[int, Listed] = {}
 
-    def check_trial(self, frames: Mapping[str, bytes]) -> None:
+    def check_zeros(self, frames: Mapping[str, bytes]) -> None:
         """Refuse (`DataError`) parties whose keys do not agree, before a round is paid."""
-        words = self._added("trial", frames, {}, number=0)
+        words = self._added("zeros", frames, {}, number=0)
         if words.any():
             raise DataError("masked zeros do not add up to zeros: some parties have other keys, so begin anew with all")
 
@@ -354,9 +360,8 @@ class SumServer:
         """
         parties = {}
         for name, frame in ready.items():
-            head, _ = opened("ready", frame, key=self.plan.roster.card(name).public)
-            its = {"plan": self.plan.name, "party": name, "round": number, "question": question}
-            if {key: head.get(key) for key in its} != its:
+            place, head, _ = unsealed(frame, kind="ready", key=self.plan.roster.card(name).public, most=0)
+            if (place, head.get("question")) != (Place(plan=self.plan.name, round=number, party=name), question):
                 raise DataError(f"{name} is ready for another question")
             parties[name] = str(head.get("random"))
             if len(parties[name]) != 64:
@@ -365,7 +370,7 @@ class SumServer:
         new = Listed(plan=self.plan.name, round=number, question=question, parties=parties)
         if self._listed.setdefault(number, new) != new:
             raise ConfigError(field="ready", value=sorted(parties), remedy=f"round {number} has its list already")
-        return signed("list", new.to_json(), key=self._key)
+        return new.to_bytes(self._key)
 
     def total(self, number: int, answers: Mapping[str, bytes]) -> Whole:
         """The sum of all listed parts with their noise.
@@ -378,7 +383,7 @@ class SumServer:
             missing = sorted(set(asked.names) - set(answers))
             raise DataError(f"the round is lost: nothing, or too much, came of {missing or sorted(answers)}")
         noise = self.plan.noise(number)
-        words = self._added("answer", answers, {"list": digest(asked.to_json())}, number=number)
+        words = self._added("masked", answers, {"list": digest(asked.to_json())}, number=number)
         total = noise.total(words)
         most = largest_norm(noise.noise.clip_norm, contributions_bound=noise.contributions_bound)
         most += noise.released_std(len(asked.names)) * (self.plan.size**0.5 + 10)
@@ -391,8 +396,9 @@ class SumServer:
         words: Words = np.zeros(self.plan.size, noise.word)
         for name, frame in frames.items():
             key = self.plan.roster.card(name).public
-            head, body = opened(kind, frame, key=key, most=words.nbytes)
-            if head != {"plan": self.plan.name, "party": name, **more} or len(body) != words.nbytes:
+            place, head, body = unsealed(frame, kind=kind, key=key, most=words.nbytes)
+            wanted = Place(plan=self.plan.name, round=number, party=name)
+            if place != wanted or head.get("list") != more.get("list") or len(body) != words.nbytes:
                 raise DataError(f"the round is lost: {name} answered another list, or not whole")
             np.add(words, np.frombuffer(body, words.dtype), out=words)
         return words

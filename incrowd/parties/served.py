@@ -12,6 +12,7 @@ from incrowd.algorithms.counts import figures
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError
 from incrowd.parties.claims import recomputed
+from incrowd.parties.masked import SumNetwork
 from incrowd.parties.network import Network, Said, SiloServer
 from incrowd.privacy.statement import Claims
 from incrowd.runs.folder import Record, Summary
@@ -28,10 +29,11 @@ def served(run: Run, network: Network) -> Run:
     `ConfigError`.
     """
     work = run.work
+    masked = SumNetwork(network=network) if network.offer.roster else None
     if isinstance(work, ClientWork):
-        return run.trained_by(network.trainer)
+        return run.trained_by(network.trainer if masked is None else masked.trainer)
     if isinstance(work, RecordWork):
-        return run.summed_by(network.records)
+        return run.summed_by(network.records) if masked is None else run.summed_by(shared=masked.records)
     if not isinstance(work, SiloWork) or not work.elsewhere:
         remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
         raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)

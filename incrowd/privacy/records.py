@@ -158,6 +158,12 @@ class ShareRun(PaidRun):
 
     takes = frozenset({("client", "parties"), ("record", "parties")})
 
+    def __init__(
+        self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str = "run", owner: Owner | None = None
+    ) -> None:
+        super().__init__(plan, ledger=ledger, randomness=randomness, label=label)
+        self._owner = owner
+
     def batches(self, number: int, *, place: int) -> Stream:
         """The random bits by which the silo in this place of the roster draws its batch of records. Private."""
         return self.randomness.stream("batches", number, place)
@@ -173,7 +179,12 @@ class ShareRun(PaidRun):
         if self.ledger.paid(f"{self.label}: {key}") and not self.randomness.simulated:
             raise ConfigError(field="round", value=number, remedy="it is paid for, and lost: go on with the next round")
         self.check_plan()
-        note: Note = {"round": number, "plan": self.fingerprint}
+        owned: Note = {}
+        if self._owner is not None:
+            self._owner.admit(self.ledger, said.event)
+            owned = self._owner.note(self.ledger, self.plan, number)
+        noise = {"round": number, "noise_multiplier": said.noise_multiplier}
+        note: Note = {**owned, **noise, "offer": owned.get("plan"), "plan": self.fingerprint}
         return self.pay(said.event, ((share, 1),), key=key, reservation=self.label, note=note)
 
 

@@ -328,6 +328,25 @@ class PrivateRound:
         self._sum.add_whole(part)
         self._silos[silo] = records
 
+    def add_shared(self, listed: int, collect: Callable[[], Whole]) -> None:
+        """Add a sum over records with the noise of so many listed silos, charged before `collect` asks for it.
+
+        Edge cases: a sum that is not on the grid of the plan's shared noise is a `DataError`.
+        """
+        self.listing(listed)
+        clip, shared = self._sum.clip, self._shared
+        assert shared is not None  # noqa: S101 - a plan that is listed shares its noise
+        assert not isinstance(clip, MedianClip)  # noqa: S101 - and has no median
+        self._paid(clip)
+        self._sum.check_open()
+        part = collect()
+        if (part.steps.shape, part.step) != ((self._run.size,), shared.step):
+            raise DataError(
+                f"a sum of {part.steps.size} numbers in steps of {part.step:g} does not fit the plan's grid"
+            )
+        self._sum.add_whole(part)
+        self._silos = dict.fromkeys(range(listed), 0)
+
     def _add_elsewhere(self, cohort: Elsewhere, clip: Clip | MedianClip) -> None:
         if isinstance(clip, MedianClip):
             remedy = "the norms of a cohort are not known where it is added up elsewhere: use another clip"
@@ -343,9 +362,10 @@ class PrivateRound:
         """Have the round's cohort trained; `present` says who of it answers, where not all do."""
         cohort = self._run.cohort(self._number)
         there = cohort if present is None else present(cohort)
+        found = trainer.cohort(there, round=self._number)
         if self._shared is not None:
-            self.listing(len(there))
-        self.add_cohort(trainer.cohort(there, round=self._number))
+            self.listing(len(found.clients))
+        self.add_cohort(found)
 
     def release(self) -> Release:
         """Charge the round, add its noise and give the mean away."""

@@ -17,7 +17,7 @@ from incrowd import __version__, _files
 from incrowd._random import Floats
 from incrowd.algorithms import State, evaluate, score
 from incrowd.algorithms.clients import Trainers
-from incrowd.algorithms.silos import AskAll, AskSums
+from incrowd.algorithms.silos import AskAll, AskShared, AskSums
 from incrowd.data import Clients, Examples
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
@@ -170,8 +170,8 @@ class Run:
             raise ConfigError(field="privacy.unit", value="client", remedy="clients are trained: use trained_by")
         return Run(self.folder, replace(self.work, together=together))
 
-    def summed_by(self, sums: AskSums) -> "Run":
-        """The same run, whose silos send the sums of their records: see `incrowd.algorithms.silos.AskSums`.
+    def summed_by(self, sums: AskSums | None = None, *, shared: AskShared | None = None) -> "Run":
+        """The same run, whose silos send the sums of their records, open or masked: see `incrowd.algorithms.silos`.
 
         Edge cases: a run of other parties is a `ConfigError`.
         """
@@ -179,7 +179,7 @@ class Run:
             raise ConfigError(
                 field="privacy.unit", value="client", remedy="it is for records whose sums a server noises"
             )
-        return Run(self.folder, replace(self.work, sums=sums))
+        return Run(self.folder, replace(self.work, sums=sums, shared=shared))
 
     @property
     def config(self) -> Config:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from incrowd import _validate
 from incrowd.algorithms import FedAvg, RecordCohort, RoundReport, Silo, SiloCohort, State
 from incrowd.algorithms.counts import Counter, figures
-from incrowd.algorithms.silos import Ask, AskAll, AskSums
+from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, Execution
@@ -67,11 +67,12 @@ class RecordWork(Silos):
     """A run whose silos send sums to a server, which adds the noise once for all of them."""
 
     sums: AskSums | None = None
+    shared: AskShared | None = None
 
     @property
     def asks_others(self) -> bool:
         """See `Work.asks_others`."""
-        return self.sums is not None
+        return self.sums is not None or self.shared is not None
 
     def answers(self, round: int) -> float:
         """See `Work.answers`."""
@@ -89,6 +90,7 @@ class RecordWork(Silos):
             model=self.model,
             threads=self.threads,
             sums=self.sums,
+            shared=self.shared,
         )
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 

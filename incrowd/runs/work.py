@@ -1,5 +1,6 @@
 """A run that one plan and one ledger pay for: the parts, the plan, the algorithm, its rounds; whole clients."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,11 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from incrowd import _validate
+from incrowd._log import note
 from incrowd._random import Randomness
 from incrowd.algorithms import ClientCohort, FedAvg, RoundReport, State
 from incrowd.algorithms.clients import Trainers
 from incrowd.data import Clients
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError, DataError, RoundLost
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.privacy.account.accountants import GaussianCurve, RenyiCurve
@@ -31,6 +33,8 @@ from incrowd.runs.folder import LEDGER, Record, Summary
 from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -294,8 +298,13 @@ class Session:
         """Nothing: clients cannot be tried without their examples."""
 
     def step(self, state: State) -> tuple[State, Record]:
-        """Take a state through its round."""
-        return self.recorded(*self.algorithm.apply(state))
+        """Take a state through its round. Edge cases: a round that is lost moves nothing, and stays paid for."""
+        try:
+            return self.recorded(*self.algorithm.apply(state))
+        except RoundLost as lost:
+            note(_log, "round lost", level=logging.WARNING, round=state.round, why=str(lost))
+            spent = SpentSoFar(self.work.plan).after(state.round + 1)
+            return replace(state, round=state.round + 1), Record(round=state.round, epsilon=spent, lost=True)
 
     def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
         """A state, and the record of the round that led to it."""

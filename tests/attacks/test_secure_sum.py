@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError, IncrowdError, SpecificationRefused
-from incrowd.parties.roster import Card, Roster, opened, signed
+from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import SumServer
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.records import ShareRun
-from tests.parties.crew import Crew, key_of, plan_of, question
+from tests.parties.crew import Crew, key_of, opened, plan_of, question, signed
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -136,8 +136,8 @@ def test_a_list_that_colluders_fill_is_refused(crew: Crew, colluding: int) -> No
         ({"question": question("others")}, "not ready for"),
         ({"plan": "another"}, "another plan"),
         ({"by": "party 1"}, "signature"),
-        ({"round": 0.0}, "not whole"),
-        ({"round": -1}, "not whole"),
+        ({"round": 0.0}, "does not say which plan, round"),
+        ({"round": -1}, "does not say which plan, round"),
         ({"parties": "party 0"}, "not whole"),
         ({"parties": {"party 0": 1}}, "not whole"),
         ({"more": 1}, "not whole"),
@@ -452,7 +452,7 @@ def test_keys_that_others_may_touch_are_refused_unpaid(
 
 
 def test_a_random_number_that_spoils_the_list_is_refused(crew: Crew) -> None:
-    head = {"plan": crew.plan.name, "party": "party 4", "round": 0, "question": question(), "random": "0" * 60_000}
+    head = {"plan": crew.plan.name, "party": "party 4", "round": 0, "question": question(), "random": "0" * 60}
     ready = {**crew.ready(0), "party 4": signed("ready", head, key=key_of("party 4"))}
     with pytest.raises(DataError, match="party 4 sent no random number"):
         crew.server.listed(0, ready, question=question())

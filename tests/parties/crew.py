@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.parties.frames import Place, sealed, unsealed
 from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import Member, SumPlan, SumServer
 from incrowd.privacy.account.accounting import Budget
@@ -45,6 +46,19 @@ def question(text: str = "weights") -> str:
 def key_of(name: str) -> Ed25519PrivateKey:
     """The same key for the same name, in tests alone."""
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
+
+
+def signed(kind: str, head: dict[str, Any], body: bytes = b"", *, key: Ed25519PrivateKey) -> bytes:
+    """A frame of a sum with whatever its head says of its place, and else."""
+    place = Place(plan=head["plan"], round=head.get("round", 0), party=head.get("party", ""))
+    rest = {name: value for name, value in head.items() if name not in ("kind", "plan", "round", "party")}
+    return sealed(kind, place, rest, body, key=key)
+
+
+def opened(kind: str, frame: bytes, *, key: Ed25519PublicKey, most: int = 0) -> tuple[dict[str, Any], bytes]:
+    """The head and the body of a frame."""
+    _, head, body = unsealed(frame, kind=kind, key=key, most=most)
+    return head, bytes(body)
 
 
 @dataclass

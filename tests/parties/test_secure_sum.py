@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
-from incrowd.parties.roster import Card, Roster, opened, signed
+from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import Member, SumPlan, SumServer
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -15,7 +15,7 @@ from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
-from tests.parties.crew import Crew, key_of, plan_of, question
+from tests.parties.crew import Crew, key_of, opened, plan_of, question, signed
 from tests.statistics import NORMAL_MOMENTS, rejects_wrong_scale
 
 pytestmark = pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning")
@@ -112,14 +112,14 @@ def test_a_silent_party_loses_the_round_and_the_next_one_goes_on(tmp_path: Path)
 
 def test_masked_zeros_show_whether_keys_agree_before_anything_is_paid(tmp_path: Path) -> None:
     crew = Crew(tmp_path)
-    crew.server.check_trial({name: member.trial() for name, member in crew.members.items()})
+    crew.server.check_zeros({name: member.zeros() for name, member in crew.members.items()})
     assert {run.ledger.charges() for run in crew.runs.values()} == {(0, 0)}
-    trials = {name: member.trial() for name, member in crew.members.items()}
+    trials = {name: member.zeros() for name, member in crew.members.items()}
     with pytest.raises(DataError, match="do not add up to zeros"):
-        crew.server.check_trial({name: trials[name] for name in crew.names[:4]})
+        crew.server.check_zeros({name: trials[name] for name in crew.names[:4]})
     crew.answers(0)
     with pytest.raises(SpecificationRefused, match="rounds have begun"):
-        crew.members["party 1"].trial()
+        crew.members["party 1"].zeros()
 
 
 def test_a_party_without_room_answers_nothing_and_keeps_its_keys(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_lie_beyond_what_clipped_parts_can_be_is_noticed(tmp_path: Path) -> No
     answers = crew.answers(0)
     honest = answers["party 0"]
     words = np.frombuffer(honest[-64 - 4000 : -64], np.uint16) + np.uint16(40)
-    head, _ = opened("answer", honest, key=key_of("party 0").public_key(), most=4000)
-    answers["party 0"] = signed("answer", head, words.astype(np.uint16).tobytes(), key=key_of("party 0"))
+    head, _ = opened("masked", honest, key=key_of("party 0").public_key(), most=4000)
+    answers["party 0"] = signed("masked", head, words.astype(np.uint16).tobytes(), key=key_of("party 0"))
     with pytest.raises(DataError, match="longer than clipped parts"):
         crew.server.total(0, answers)
     crew.server.total(0, {**answers, "party 0": honest})

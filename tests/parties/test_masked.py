@@ -1,0 +1,229 @@
+"""Parties over a network whose server knows sums alone: the sums of one machine, paid by each party for itself."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from safetensors.numpy import load_file
+
+from incrowd.errors import DataError, RoundUnanswered
+from incrowd.federation import Federation
+from incrowd.parties.folder import ROSTER, PartyFolder
+from incrowd.parties.guard import given
+from incrowd.parties.keys import read_roster
+from incrowd.parties.policy import PARTY_FILE
+from incrowd.runs.folder import database_in
+from incrowd.runs.run import Run
+from incrowd.runs.sources import federated_data
+from tests.parties.members import NAMES, ROWS, Hospitals, MemberLine, settings_text
+
+pytestmark = [
+    pytest.mark.watched,
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning"),
+]
+
+CLIENTS = "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n"
+RECORDS = f'unit = "record"\nepsilon = 50.0\ndelta = 1e-5\nrounds = 3\nrecords = {ROWS}\nclip_norm = 1.0\n'
+PLANS = {
+    "clients": f'{CLIENTS}noise_by = "parties"\n',
+    "records": f'{RECORDS}noise_by = "parties"\n',
+    "records, by the server": f'{RECORDS}noise_by = "server"\n',
+}
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Hospitals:
+    return Hospitals(tmp_path)
+
+
+@pytest.fixture
+def line(hospitals: Hospitals) -> Iterator[MemberLine]:
+    line = MemberLine(hospitals)
+    yield line
+    line.close()
+
+
+def planned(hospitals: Hospitals, plan: str) -> None:
+    """The settings of both places, and what the owners state."""
+    records = plan.startswith("records")
+    for here in (True, False):
+        text = settings_text(here=here, privacy=PLANS[plan])
+        if records:
+            text = text.replace("learning_rate = 0.5\nepochs = 2\nbatch_size = 7\n", "")
+            text += "[server]\nlearning_rate = 0.5\n"
+        (hospitals.folder / ("here.toml" if here else "there.toml")).write_text(text)
+    for name in hospitals.names:
+        hospitals.state(name, more=f'unit = "record"\nrecords = {ROWS}\n' if records else "")
+    compared(hospitals, *hospitals.names)
+
+
+def compared(hospitals: Hospitals, *names: str) -> None:
+    """These owners have compared the roster."""
+    for name in names:
+        PartyFolder.read(hospitals.folder / name).compared(read_roster(hospitals.folder / "enrolled"))
+
+
+def run_of(hospitals: Hospitals, where: str = "there", out: str = "out") -> Run:
+    return Federation.from_settings(hospitals.folder / f"{where}.toml").run_in(hospitals.folder / out)
+
+
+def served(hospitals: Hospitals, line: MemberLine, **rest: Any) -> dict[str, Any]:
+    return dict(hospitals.server(**rest).train_over(line, run_of(hospitals)))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_parties_elsewhere_release_the_model_of_one_machine_to_the_last_bit(
+    plan: str, hospitals: Hospitals, line: MemberLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(hospitals, plan)
+    with monkeypatch.context() as patched:  # the hospitals of a table are known by name, as parties are
+        patched.setattr(
+            "incrowd.runs.work.federated_data", lambda *given: replace(federated_data(*given), declared=None)
+        )
+        expected = run_of(hospitals, "here", "one").train()
+    found = served(hospitals, line)
+    one, other = (load_file(hospitals.folder / name / "model.safetensors") for name in ("one", "out"))
+    assert {name: array.tolist() for name, array in one.items()} == {n: a.tolist() for n, a in other.items()}
+    assert found["epsilon"] == expected["epsilon"]
+    line.close()
+    for name in NAMES:
+        rows = given(hospitals.folder / name)["events"]
+        assert [row["round"] for row in rows] == [0, 1, 2]
+        assert all(row["asked"] for row in rows)
+        assert given(hospitals.folder / name)["epsilon"] == pytest.approx(expected["epsilon"], rel=1e-6)
+
+
+def in_earnest(hospitals: Hospitals, plan: str = "clients", *, rounds: int = 3, colluders: int = 1) -> None:
+    """Parties and a server with the operating system's randomness."""
+    planned(hospitals, plan)
+    path = hospitals.folder / "there.toml"
+    seeded = 'randomness = "seeded"\nseed = 3\n'
+    more = f"rounds = {rounds}\ncolluders = {colluders}\n"
+    path.write_text(path.read_text().replace(seeded, "").replace("rounds = 3\n", more))
+    for name in hospitals.names:
+        own = hospitals.folder / name / PARTY_FILE
+        own.write_text(own.read_text().replace(seeded, ""))
+
+
+class Muted(MemberLine):
+    """A line on which a party hears questions, and no lists in some rounds."""
+
+    deaf: ClassVar[dict[str, set[int]]] = {}
+
+    def _answer(self, name: str, content: bytes) -> bytes | None:
+        if name in self.deaf:
+            head = content[:4000]
+            if b'"kind":"list"' in head and any(f'"round":{each}}}'.encode() in head for each in self.deaf[name]):
+                return None
+        return super()._answer(name, content)
+
+
+def lost(hospitals: Hospitals) -> list[bool]:
+    with database_in(hospitals.folder / "out") as database:
+        return [record.lost for record in database.rounds()]
+
+
+@pytest.mark.parametrize("plan", ["clients", "records"])
+def test_a_party_that_is_listed_and_silent_loses_a_round_and_after_two_it_is_listed_no_more(
+    plan: str, hospitals: Hospitals
+) -> None:
+    in_earnest(hospitals, plan, rounds=5)
+    line = Muted(hospitals)
+    line.deaf = {"cedar": {0, 2, 4}}
+    served(hospitals, line)
+    line.close()
+    assert lost(hospitals) == [True, False, True, False, False]
+    rounds = {name: [row["round"] for row in given(hospitals.folder / name)["events"]] for name in NAMES}
+    assert rounds == {"amber": [0, 1, 2, 3, 4], "birch": [0, 1, 2, 3, 4], "cedar": [1]}
+
+
+def test_too_few_ready_parties_end_the_run_unpaid(hospitals: Hospitals, line: MemberLine) -> None:
+    in_earnest(hospitals, colluders=2)
+    run = run_of(hospitals)
+    line.gone.clear()
+    server = hospitals.server(least=3)
+    with pytest.raises(RoundUnanswered, match="2 parties are ready, and so many may collude"):
+        server.train_over(Leaving(hospitals, parties=line.parties), run)
+    assert all(given(hospitals.folder / name)["events"] == [] for name in NAMES)
+    assert served(hospitals, line)["rounds"] == 3  # the control: all are back
+
+
+class Leaving(MemberLine):
+    """A line on which cedar agrees on keys, and hears nothing after that."""
+
+    def _answer(self, name: str, content: bytes) -> bytes | None:
+        if name == "cedar" and b'"kind":"request"' in content[:4000]:
+            return None
+        return super()._answer(name, content)
+
+
+def test_a_server_that_is_killed_goes_on_with_the_next_round_and_the_same_keys(hospitals: Hospitals) -> None:
+    in_earnest(hospitals, rounds=4)
+    line = MemberLine(hospitals)
+
+    class Killed(BaseException):
+        pass
+
+    def after(each: Any) -> None:
+        if each.round == 1:
+            raise Killed
+
+    watcher = Watcher(after)
+    with pytest.raises(Killed):
+        hospitals.server().train_over(line, run_of(hospitals), [watcher])
+    line.close()  # the parties' processes end, too
+    found = served(hospitals, MemberLine(hospitals))
+    assert found["rounds"] == 4
+    assert [row["round"] for row in given(hospitals.folder / "amber")["events"]] == [0, 1, 2, 3]
+
+
+class Watcher:
+    """A tracker that does something after each round."""
+
+    def __init__(self, after: Callable[[Any], None]) -> None:
+        self.after = after
+
+    def start(self, *_: object) -> None: ...
+    def end(self, *_: object) -> None: ...
+    def round(self, record: Any) -> None:
+        self.after(record)
+
+
+def test_keys_need_all_parties_of_the_roster(hospitals: Hospitals) -> None:
+    in_earnest(hospitals)
+
+    class Deaf(MemberLine):
+        def _answer(self, name: str, content: bytes) -> bytes | None:
+            return None if name == "birch" and b'"kind":"keys"' in content[:4000] else super()._answer(name, content)
+
+    line = Deaf(hospitals)
+    with pytest.raises(DataError, match="these did not: birch"):
+        served(hospitals, line)
+    line.close()
+    assert given(hospitals.folder / "amber")["events"] == []
+
+
+def test_a_roster_that_nobody_compared_is_refused_in_words(hospitals: Hospitals, line: MemberLine) -> None:
+    in_earnest(hospitals)
+    (hospitals.folder / "birch" / ROSTER).unlink()
+    with pytest.raises(DataError, match=r"birch does not: the roster .* is not the one that this party has compared"):
+        served(hospitals, line)
+    line.close()
+    compared(hospitals, "birch")  # the control
+    assert served(hospitals, MemberLine(hospitals))["rounds"] == 3
+
+
+def test_an_owner_s_least_number_of_colluders_holds(hospitals: Hospitals, line: MemberLine) -> None:
+    in_earnest(hospitals)
+    own = hospitals.folder / "birch" / PARTY_FILE
+    own.write_text(own.read_text().replace("[allow]\n", "[allow]\nleast_colluders = 2\n"))
+    with pytest.raises(DataError, match="birch does not: a plan against 1 colluding parties"):
+        served(hospitals, line)
+    line.close()
+    in_earnest(hospitals, colluders=2)
+    own.write_text(own.read_text().replace("[allow]\n", "[allow]\nleast_colluders = 2\n"))
+    run = run_of(hospitals, out="other")
+    assert hospitals.server().train_over(MemberLine(hospitals), run)["rounds"] == 3  # the control
