@@ -115,6 +115,33 @@ def check(
 
 
 @app.command()
+def compare(
+    enrolled: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the NAME.pub of every party.")],
+    accept: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A party's folder, whose owner has compared the fingerprint.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the fingerprint of all parties' keys, for two owners to compare by telephone.
+
+    Parties that share noise trust no server for each other's keys. With --accept a party takes part with this roster
+    alone.
+
+    Example: incrowd party compare enrolled --accept amber
+    """
+    need_training()
+    _need_keys()
+    from incrowd.parties.folder import PartyFolder
+    from incrowd.parties.keys import read_roster
+
+    roster = read_roster(enrolled)
+    if accept is not None:
+        PartyFolder.read(accept).compared(roster)
+    facts = {"fingerprint": roster.shown, "parties": list(roster.names), "accepted": accept is not None}
+    print_json(facts) if as_json else print_facts(facts)
+
+
+@app.command()
 def leave(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")], as_json: Json = False
 ) -> None:

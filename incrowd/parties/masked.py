@@ -106,9 +106,8 @@ class Masked(Contributor):
         """Agree on keys, or pay for the round of a list and send the masked part."""
         member = self.member
         if kind == "list":
-            if self._ready is None:
-                raise SpecificationRefused("a list, and this party is not ready")
-            answer = member.answer(frame, self._ready[2], pay=self._pay(place.round))
+            part = None if self._ready is None else self._ready[2]
+            answer = member.answer(frame, part, pay=self._pay(place.round))
             self._ready = None
             return answer
         hellos, hidden = _bundle(member.plan, place.round, frame, key=self.party.identity.server)

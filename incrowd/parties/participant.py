@@ -13,7 +13,7 @@ from incrowd.learning import CohortEngine
 from incrowd.parties.contribution import ClientPart, Contributor, OwnRecords, RecordPart, SiloPart
 from incrowd.parties.frames import MOST_BESIDE, Place, Request, kind_of, refusal, sealed, unsealed
 from incrowd.parties.guard import Guard, Identity
-from incrowd.parties.masked import Masked, MaskedClient, MaskedRecords
+from incrowd.parties.masked import MaskedClient, MaskedRecords
 from incrowd.parties.offer import Offer, OfferKind, made, signed_offer
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import Roster
@@ -95,10 +95,11 @@ class Participant:
                     offer = made(plan, form)
                 return self._offered(offer, frame, _OFFERS[kind])
         if kind != "request":
-            place, _, _ = unsealed(frame, kind=kind, key=key, most=MOST_BESIDE)
-            with self.guard.turn, self.guard.noting(place.plan, place.round):
+            place, head, _ = unsealed(frame, kind=kind, key=key, most=MOST_BESIDE)
+            plan = str(head.get("label")) if kind == "list" else place.plan  # of a sum there is another name
+            with self.guard.turn, self.guard.noting(plan, place.round):
                 assert isinstance(frame, bytes)  # noqa: S101 - it was read
-                return self._told(kind, place, frame)
+                return self._contributor(self._accepted(plan)).told(kind, place, frame)
         request = Request.read(frame, key=key, most=most)
         with self.guard.turn, self.guard.noting(request.place.plan, request.place.round):
             return self._answered(request)
@@ -158,15 +159,6 @@ class Participant:
         if contributor.keeps:
             self.guard.memory.keep(plan, number, answer)
         return answer
-
-    def _told(self, kind: str, place: Place, frame: bytes) -> bytes:
-        """The answer to keys or a list of a sum, which is of a plan that the party has accepted."""
-        if kind == "keys":
-            return self._contributor(self._accepted(place.plan)).told(kind, place, frame)
-        for contributor in self._parts.values():
-            if isinstance(contributor, Masked) and contributor.member.plan.name == place.plan:
-                return self._contributor(contributor.offer).told(kind, place, frame)
-        raise SpecificationRefused("a list of a sum for which this party is not ready")
 
     def _accepted(self, plan: str) -> Offer:
         if plan not in self._offers:

@@ -45,7 +45,7 @@ from incrowd.privacy.plan.plan import Plan
 Words = NDArray[np.unsignedinteger[Any]]
 
 _AGREE, _KEM, _SEALED = 32, 1184, 1088
-_LIST_KEYS = 6  # kind, plan, round, party, question, parties
+_LIST_KEYS = 7  # kind, plan, round, party, label, question, parties
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS plans (name TEXT PRIMARY KEY, agree BLOB, kem BLOB, hello BLOB NOT NULL, sealed BLOB, "
     "secrets BLOB)",
@@ -94,6 +94,7 @@ class Listed:
     """A list of the server: the parties of a round, by name and random number, and the question."""
 
     plan: str
+    label: str
     round: int
     question: str
     parties: Mapping[str, str]
@@ -105,22 +106,28 @@ class Listed:
 
     def to_json(self) -> dict[str, object]:
         """The list as plain JSON data."""
-        return {"plan": self.plan, "round": self.round, "question": self.question, "parties": dict(self.parties)}
+        return {**self._head, "plan": self.plan, "round": self.round}
+
+    @property
+    def _head(self) -> dict[str, object]:
+        return {"label": self.label, "question": self.question, "parties": dict(self.parties)}
 
     def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
         """The list, signed by the server."""
         place = Place(plan=self.plan, round=self.round, party="")
-        return sealed("list", place, {"question": self.question, "parties": dict(self.parties)}, b"", key=key)
+        return sealed("list", place, self._head, b"", key=key)
 
     @classmethod
     def read(cls, frame: object, *, server: Ed25519PublicKey) -> "Listed":
         """A list that the server signed. Edge cases: anything else is a `DataError`."""
         place, head, _ = unsealed(frame, kind="list", key=server, most=0)
-        parties, question = head.get("parties"), head.get("question")
+        parties, question, label = (head.get(name) for name in ("parties", "question", "label"))
         whole = isinstance(parties, dict) and all(isinstance(each, str) for each in parties.values())
-        if not whole or place.party or not isinstance(question, str) or len(head) != _LIST_KEYS:
+        whole = whole and isinstance(question, str) and isinstance(label, str) and len(head) == _LIST_KEYS
+        if not whole or place.party:
             raise DataError("a list that is not whole")
-        return cls(plan=place.plan, round=place.round, question=question, parties=parties or {})
+        text = {"label": str(label), "question": str(question)}
+        return cls(plan=place.plan, round=place.round, parties=parties or {}, **text)
 
 
 class Member:
@@ -243,8 +250,10 @@ class Member:
         head = {"question": question, "random": self._ready[3]}
         return sealed("ready", self._place(number), head, b"", key=self._key)
 
-    def answer(self, listed: object, part: Whole, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
+    def answer(self, listed: object, part: Whole | None, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
+
+        Asked again with the same list, a party gives the same bytes, and needs no part for that.
 
         Edge cases: this process has to be `ready` for the list, which holds this party and no strangers, and more
         parties than may collude. Any other list is a `SpecificationRefused`, a part that does not fit the plan a
@@ -261,6 +270,7 @@ class Member:
             if kept is not None and kept[0] >= asked.round:
                 raise SpecificationRefused(f"round {asked.round} was answered, or passed over, with another list")
             share, pairs = self._allowed(asked), self._pairs(state)
+            assert part is not None  # noqa: S101 - a party that is ready has it
             if not pairs or any(at > asked.round for _, at, _ in pairs):
                 raise SpecificationRefused("there are no keys for this round: agree on them first")
             bound = 1 if self.plan.plan.unit == "client" else share.shared.contributions_bound
@@ -367,7 +377,7 @@ class SumServer:
             if len(parties[name]) != 64:
                 raise DataError(f"{name} sent no random number of 64 digits")
         self.plan.noise(number).share(len(parties))
-        new = Listed(plan=self.plan.name, round=number, question=question, parties=parties)
+        new = Listed(plan=self.plan.name, label=self.plan.label, round=number, question=question, parties=parties)
         if self._listed.setdefault(number, new) != new:
             raise ConfigError(field="ready", value=sorted(parties), remedy=f"round {number} has its list already")
         return new.to_bytes(self._key)

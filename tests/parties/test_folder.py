@@ -11,7 +11,7 @@ import pytest
 from incrowd.errors import ConfigError, DataError
 from incrowd.parties.folder import PartyFolder, attending, new_folder
 from incrowd.parties.guard import given
-from incrowd.parties.keys import Invitation, read_enrolment
+from incrowd.parties.keys import Invitation, read_enrolment, read_roster
 from incrowd.parties.policy import PARTY_FILE, PartyFile
 from tests.command import command
 from tests.flower.deployment import wait_for
@@ -144,3 +144,19 @@ def test_a_party_that_is_stopped_says_what_it_has_given(hospitals: Hospitals) ->
     assert process.returncode == 0
     found = json.loads(said)
     assert (found["intact"], found["events"], found["epsilon"], found["refused"]) == (True, [], 0.0, [])
+
+
+def test_owners_compare_one_fingerprint_and_accept_it(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, enrolled = command(monkeypatch, capsys), hospitals.folder / "enrolled"
+    found = run("party", "compare", str(enrolled), "--json").object()
+    assert found["fingerprint"] in run("party", "compare", str(enrolled)).out
+    assert len(found["fingerprint"].split()) == 8
+    run("party", "compare", str(enrolled), "--accept", str(hospitals.folder / "amber"))
+    assert hospitals.member("amber").roster == read_roster(enrolled)
+    (enrolled / "amber.pub").unlink()
+    other = run("party", "compare", str(enrolled), "--accept", str(hospitals.folder / "amber"))
+    assert other.status == 2
+    assert "it has no amber" in other.err
+    assert run("party", "compare", str(enrolled), "--json").object()["fingerprint"] != found["fingerprint"]

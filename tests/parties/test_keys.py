@@ -1,5 +1,6 @@
 import datetime
 import stat
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -110,13 +111,19 @@ def test_a_certificate_that_is_not_valid_now_is_refused(tmp_path: Path, begin: i
         keys.check_certificate(path)
 
 
+@cache
+def _enrolment(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One enrolment for all examples: certificates differ in length."""
+    return keys.new_party(tmp_path_factory.mktemp("own"), "amber").text()
+
+
 @pytest.mark.slow
 @given(st.data())
 def test_a_file_that_is_no_enrolment_is_refused_in_our_words(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("party")
-    text = keys.new_party(folder, "amber").text()
+    text = _enrolment(tmp_path_factory)
     lines = text.splitlines(keepends=True)
     broken = data.draw(
         st.one_of(

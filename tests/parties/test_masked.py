@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -111,7 +111,9 @@ def in_earnest(hospitals: Hospitals, plan: str = "clients", *, rounds: int = 3, 
 class Muted(MemberLine):
     """A line on which a party hears questions, and no lists in some rounds."""
 
-    deaf: ClassVar[dict[str, set[int]]] = {}
+    def __init__(self, hospitals: Hospitals, deaf: dict[str, set[int]]) -> None:
+        super().__init__(hospitals)
+        self.deaf = deaf
 
     def _answer(self, name: str, content: bytes) -> bytes | None:
         if name in self.deaf:
@@ -131,8 +133,7 @@ def test_a_party_that_is_listed_and_silent_loses_a_round_and_after_two_it_is_lis
     plan: str, hospitals: Hospitals
 ) -> None:
     in_earnest(hospitals, plan, rounds=5)
-    line = Muted(hospitals)
-    line.deaf = {"cedar": {0, 2, 4}}
+    line = Muted(hospitals, {"cedar": {0, 2, 4}})
     served(hospitals, line)
     line.close()
     assert lost(hospitals) == [True, False, True, False, False]

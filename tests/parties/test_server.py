@@ -255,7 +255,7 @@ def test_a_silo_is_tried_out_and_refuses_by_its_words_alone(hospitals: Hospitals
     found = hospitals.server().try_over(line, Federation.from_settings(hospitals.folder / "there.toml"))
     assert found["amber"] == "yes"
     assert "has stated 40 records, and not 30" in found["birch"]
-    assert "this party takes part" in found["cedar"]
+    assert "an offer for the unit 'record'" in found["cedar"]
     line.close()
     assert given(hospitals.folder / "amber")["promised"] == 0
 

@@ -253,3 +253,22 @@ def test_statements_of_local_noise_say_that_other_rounds_were_shared(plan: Plan)
     weaker = of_clients(colluders=1).calibrate(BUDGET)
     assert OTHER_TRUST.format(trust=SOME_TRUST.format(against="2 of 5")) in weaker.statement(run.ledger, own=0).caveats
     assert not any("2 of 5" in each for each in plan.statement(run.ledger, own=1).caveats)
+
+
+def test_a_masked_sum_of_records_is_paid_before_it_is_asked_for() -> None:
+    plan = of_records(colluders=2).calibrate(BUDGET)
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    run = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=3)
+    shared = plan.shared(0, FixedClip(clip_norm=0.5))
+    assert shared is not None
+
+    def collect() -> Whole:
+        assert ledger.charges()[0] == 1
+        return Whole(steps=np.array([1, -2, 3]), step=shared.step)
+
+    opened = run.round(0)
+    opened.add_shared(3, collect)
+    assert opened.release().total.steps.tolist() == [1, -2, 3]
+    for wrong in (Whole(steps=np.zeros(2, np.int64), step=shared.step), Whole(steps=np.zeros(3, np.int64), step=1.0)):
+        with pytest.raises(DataError, match="does not fit the plan's grid"):
+            run.round(1).add_shared(3, lambda wrong=wrong: wrong)  # type: ignore[misc]  # bound now
