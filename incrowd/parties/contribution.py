@@ -210,6 +210,11 @@ class Contributor:
         self.check_own()
 
     @property
+    def third_party(self) -> str:
+        """The code of other packages that trains here, in words."""
+        return self.own.third_party if isinstance(self.own, CohortEngine) else self.own.engine.third_party
+
+    @property
     def ledger(self) -> Ledger:
         """The party's own ledger, begun where there is none."""
         return self.party.guard.ledger(self.plan.relation)
@@ -335,6 +340,7 @@ class ClientPart(Contributor):
                 note={
                     "round": number,
                     "noise_multiplier": said.noise_multiplier,
+                    **({"third_party": self.third_party} if self.third_party else {}),
                     **self.owner.note(ledger, self.plan, number),
                 },
             )

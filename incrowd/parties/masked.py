@@ -57,7 +57,9 @@ class Masked(Contributor):
     def run(self) -> ShareRun:
         """The rounds that the party's own ledger pays."""
         label, randomness = self.offer.fingerprint, self.party.randomness
-        return ShareRun(self.plan, ledger=self.ledger, randomness=randomness, label=label, owner=self.owner)
+        run = ShareRun(self.plan, ledger=self.ledger, randomness=randomness, label=label, owner=self.owner)
+        run.name_third_party(self.third_party)
+        return run
 
     @property
     def member(self) -> Member:

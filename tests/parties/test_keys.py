@@ -1,6 +1,5 @@
 import datetime
 import stat
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -111,8 +110,8 @@ def test_a_certificate_that_is_not_valid_now_is_refused(tmp_path: Path, begin: i
         keys.check_certificate(path)
 
 
-@cache
-def _enrolment(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module")
+def enrolment(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One enrolment for all examples: certificates differ in length."""
     return keys.new_party(tmp_path_factory.mktemp("own"), "amber").text()
 
@@ -120,10 +119,9 @@ def _enrolment(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.slow
 @given(st.data())
 def test_a_file_that_is_no_enrolment_is_refused_in_our_words(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, enrolment: str, data: st.DataObject
 ) -> None:
-    folder = tmp_path_factory.mktemp("party")
-    text = _enrolment(tmp_path_factory)
+    folder, text = tmp_path_factory.mktemp("party"), enrolment
     lines = text.splitlines(keepends=True)
     broken = data.draw(
         st.one_of(
