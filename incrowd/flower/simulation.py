@@ -388,8 +388,8 @@ class Simulation:
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         if isinstance(run.work, SiloWork):
             return self._silos(run, run.work, watchers)
-        if not isinstance(run.work, ClientWork):
-            remedy = 'networks know silos that noise their own steps: use "party", or train without Flower'
+        if not isinstance(run.work, ClientWork) or run.work.plan.noise_by == "parties":
+            remedy = 'simulated blocks neither mask parts nor add up records: use "party", or train without Flower'
             raise ConfigError(field="privacy.noise_by", value=run.work.plan.noise_by, remedy=remedy)
         return self._clients(run, run.work, watchers)
 

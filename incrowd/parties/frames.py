@@ -314,7 +314,7 @@ def kind_of(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: 
             with suppress(InvalidSignature):
                 key.verify(data[-_SIGNATURE:], f"incrowd {kind} ".encode() + digest)
                 return kind
-    raise DataError("a message that is not by who it should be from, or longer than one can be")
+    raise DataError("a message that is longer than one can be, or not by who it should be from: its signature is wrong")
 
 
 def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key: Ed25519PublicKey) -> str:

@@ -106,7 +106,7 @@ def test_a_late_answer_tells_nothing_beside_the_next_round(crew: Crew) -> None:
 def forged(crew: Crew, *, by: str = "the server", **changes: object) -> bytes:
     """A list such as a server that plays by no rule signs, with the right random numbers."""
     heads = [opened("ready", frame, key=key_of(name).public_key())[0] for name, frame in crew.ready(0).items()]
-    form: dict[str, Any] = {"plan": crew.plan.name, "round": 0, "question": question()}
+    form: dict[str, Any] = {"plan": crew.plan.name, "label": crew.label, "round": 0, "question": question()}
     form["parties"] = {head["party"]: head["random"] for head in heads}
     names = changes.pop("names", None)
     if isinstance(names, list):
