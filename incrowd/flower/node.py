@@ -3,7 +3,6 @@
 Flower's own SuperNode runs the code that comes with a run, so nothing that a party has decided holds there.
 """
 
-import hashlib
 import logging
 import sqlite3
 import struct
@@ -16,17 +15,15 @@ from pathlib import Path
 
 from incrowd import _files
 from incrowd._log import note
-from incrowd._private import make_ours, read_ours
+from incrowd._private import read_ours
 from incrowd._validate import count, positive
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
 from incrowd.parties.folder import PartyFolder, attending
 from incrowd.parties.keys import AUTHORITY
-from incrowd.parties.participant import Refusal
 
 _POLL = 0.1
 _LONGEST_WAIT = 5.0
-_KEPT = 4
 _FAILURES = (
     IncrowdError,
     ArithmeticError,
@@ -56,7 +53,7 @@ class Connection:
     authority: Path
     """The `ca.crt` that came from the server: no other server is spoken to."""
     folder: Path
-    """The party's own folder, see `new_party`; answers are kept in it."""
+    """The party's own folder, see `new_party`."""
     longest_question: int = 1024 * 2**20
     """Bytes; a longer question is taken away and not answered."""
     poll: float = _POLL
@@ -76,40 +73,6 @@ class Connection:
         return min(1.1 * look, max(self.poll, self.idle_poll))
 
 
-class Answers:
-    """What was answered to what, on disk.
-
-    Guarantee: what `keep` was given is on disk when it returns, in files that only this user can read, and `find` gives
-    the same bytes for the same question, in this life of the process and the next, until as many others were kept.
-
-    Edge cases: a file that was damaged counts as not there.
-    """
-
-    def __init__(self, folder: Path, kept: int = _KEPT) -> None:
-        make_ours(folder)
-        self._folder = folder
-        self._kept = kept
-
-    def find(self, question: bytes) -> bytes | None:
-        """The answer that was given to a question."""
-        try:
-            content = read_ours(self._place(question), secret=True)
-        except FileNotFoundError:
-            return None
-        digest, answer = content[:32], content[32:]
-        return answer if hashlib.sha256(answer).digest() == digest else None
-
-    def keep(self, question: bytes, answer: bytes) -> None:
-        """Put an answer on disk, and let go of the oldest."""
-        _files.write(self._place(question), hashlib.sha256(answer).digest() + answer)
-        places = sorted(self._folder.glob("*.answer"), key=lambda place: place.stat().st_mtime_ns)
-        for place in places[: -self._kept]:
-            _files.remove(place)
-
-    def _place(self, question: bytes) -> Path:
-        return self._folder / f"{hashlib.sha256(question).hexdigest()}.answer"
-
-
 def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) -> None:
     """Answer the questions of a party's server until told to stop; where nothing comes, look every `idle_poll` seconds.
 
@@ -125,19 +88,17 @@ def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) 
 def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
     """Answer a server's questions with what `handler` says, until `stop` is set.
 
-    Guarantee: an answer is on disk before it is sent, and the same question gets the same bytes again without asking
-    the handler, also after this process was killed. A broken line, a server that starts anew and a question that
-    nobody can read end nothing. Of two processes with one folder, the second is refused (`ConfigError`).
+    Guarantee: a broken line, a server that starts anew and a question that nobody can read end nothing. Of two
+    processes with one folder, the second is refused (`ConfigError`).
 
-    Edge cases: `Refusal` is sent and not kept. Whatever else the handler raises is logged by its kind alone, for its
-    words may tell of data; nothing is sent, and the server asks again.
+    Edge cases: an error of the handler is logged by its kind alone, for its words may tell of data; nothing is sent,
+    and the server asks again. The same question may come again: a handler gives the same bytes (`Participant.reply`).
     """
     with attending(connection.folder):
         _attend(connection, handler, stop)
 
 
 def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
-    answers = Answers(connection.folder / "answers")
     authority = connection.authority.read_bytes()
     line = PartyLine(connection.address, authority, connection.folder, connection.longest_question)
     wait = connection.poll
@@ -153,7 +114,7 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
                             stop.wait(look)
                             look = connection.longer(look)
                         else:
-                            _answer(line, question, handler, answers)
+                            _answer(line, question, handler)
                             look = connection.poll
             except LineBroken as broken:
                 note(_log, "not connected", level=logging.WARNING, why=str(broken))
@@ -163,17 +124,12 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
         line.close()
 
 
-def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes], answers: Answers) -> None:
-    answer = answers.find(question.content)
-    if answer is None:
-        try:
-            answer = handler(question.content)
-            answers.keep(question.content, answer)
-        except Refusal as refusal:
-            answer = refusal.content
-        except _FAILURES as error:
-            note(_log, "question not answered", level=logging.ERROR, kind=type(error).__name__)
-            return
+def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes]) -> None:
+    try:
+        answer = handler(question.content)
+    except _FAILURES as error:
+        note(_log, "question not answered", level=logging.ERROR, kind=type(error).__name__)
+        return
     line.answer(question, answer)
 
 

@@ -116,7 +116,7 @@ class Participant:
             return self.answer(frame)
         except (SpecificationRefused, BudgetExceeded) as error:
             why = "this party's allowance has no room for it" if isinstance(error, BudgetExceeded) else str(error)
-            raise Refusal(refusal(why, question=frame, party=self.identity.name, key=self.identity.key)) from error
+            return refusal(why, question=frame, party=self.identity.name, key=self.identity.key)
 
     def sealed(self, kind: str, place: Place, head: Mapping[str, Any] | None = None, body: bytes = b"") -> bytes:
         """A frame of this party's."""
@@ -202,11 +202,3 @@ CONTRIBUTORS: Mapping[tuple[Unit, NoiseBy], type[Contributor]] = {
     ("record", "parties"): MaskedRecords,
 }
 """The work of a party, by the unit of protection and the actor that adds noise."""
-
-
-class Refusal(Exception):
-    """A signed refusal, which is sent and not kept: the party may answer otherwise later."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__("refused")
-        self.content = content

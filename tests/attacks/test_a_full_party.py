@@ -8,7 +8,7 @@ import pytest
 from incrowd.errors import SpecificationRefused
 from incrowd.federation import Federation
 from incrowd.flower.fleet import Asked
-from incrowd.flower.node import Answers, _answer
+from incrowd.flower.node import _answer
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.table_rows import TableRows
 from incrowd.parties import guard
@@ -33,12 +33,12 @@ def hospitals(tmp_path: Path) -> Hospitals:
 
 
 @pytest.mark.parametrize("failure", [ImportError, ValueError])
-def test_a_question_that_needs_what_is_not_there_ends_nothing(failure: type[Exception], tmp_path: Path) -> None:
+def test_a_question_that_needs_what_is_not_there_ends_nothing(failure: type[Exception]) -> None:
     def fails(_: bytes) -> bytes:
         raise failure
 
     line = Kept()
-    _answer(line, Asked(content=b"question", message=None), fails, Answers(tmp_path / "answers"))  # type: ignore[arg-type]  # it stands for a line
+    _answer(line, Asked(content=b"question", message=None), fails)  # type: ignore[arg-type]  # it stands for a line
     assert line.sent == []
 
 

@@ -17,6 +17,7 @@ SHOWN = {
     "sampler": f"{NAMED}sampler blocks",
     "server_optimizer": f"{NAMED}server optimizer lion",
     "tracker": "6 rows in",
+    "transport": "the server saw sums alone",
 }
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from incrowd._log import log_to_stderr
 from incrowd.flower.child import end_with
 from incrowd.flower.node import Connection, attend
-from incrowd.parties.participant import Refusal
 
 
 def answer(name: str, question: bytes) -> bytes:
@@ -31,8 +30,6 @@ def main(folder: Path, address: str, authority: Path) -> None:
         if question.startswith(b"die") and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if question.startswith(b"refuse"):
-            raise Refusal(b"no: " + str((folder / "asked").read_bytes().count(b"\n")).encode())
         if question.startswith(b"fail"):
             raise ValueError("a record says sesame")
         return answer(name, question)

@@ -6,32 +6,9 @@ import pytest
 
 from incrowd import _files
 from incrowd.errors import ConfigError
-from incrowd.flower.node import Answers, Connection, attend
+from incrowd.flower.node import Connection, attend
 from incrowd.parties.keys import new_authority, new_party
 from tests.flower.deployment import free_port
-
-
-def test_answers_are_found_again_in_another_life(tmp_path: Path) -> None:
-    Answers(tmp_path / "answers").keep(b"question", b"answer")
-    assert Answers(tmp_path / "answers").find(b"question") == b"answer"
-    assert Answers(tmp_path / "answers").find(b"another") is None
-
-
-def test_the_latest_are_kept(tmp_path: Path) -> None:
-    answers = Answers(tmp_path / "answers", kept=2)
-    for number in range(4):
-        answers.keep(bytes([number]), b"answer")
-        os.utime(max((tmp_path / "answers").iterdir(), key=lambda file: file.stat().st_mtime_ns), (number, number))
-    assert [answers.find(bytes([number])) is not None for number in range(4)] == [False, False, True, True]
-
-
-@pytest.mark.parametrize("content", [b"", b"x" * 20, b"x" * 100])
-def test_one_that_was_damaged_is_not_there(tmp_path: Path, content: bytes) -> None:
-    answers = Answers(tmp_path / "answers")
-    answers.keep(b"question", b"answer")
-    (file,) = (tmp_path / "answers").iterdir()
-    file.write_bytes(content)
-    assert answers.find(b"question") is None
 
 
 def connection(folder: Path) -> Connection:

@@ -1,10 +1,12 @@
 """Real processes at their worst: killed at random, a liar among them; ledgers and model stay what they should be."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -15,33 +17,45 @@ import pytest
 from safetensors.numpy import load_file
 
 from incrowd.federation import Federation
+from incrowd.flower.proxy import enrolled_in, write_proxy
 from incrowd.parties.guard import given
 from incrowd.parties.keys import new_invitation
 from incrowd.privacy.ledger.ledger import verify
-from incrowd.runs.folder import DATABASE, payer_in
+from incrowd.runs.folder import DATABASE, database_in, payer_in
+from tests import nginx
 from tests.flower import bad_party
 from tests.flower.deployment import ROOT, free_port, wait_for
-from tests.parties.members import Hospitals, MemberLine, settings_text
+from tests.nginx import Nginx
+from tests.parties.members import NAMES, Hospitals, MemberLine, settings_text
+from tests.parties.test_masked import in_earnest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROUNDS = 22
 HONEST = ("amber", "birch")
-KILLED = ("serve", "superlink", "amber", "serve", "superlink", "cedar")
+KILLED = ("serve", "superlink", "amber", "serve", "superlink", "the liar")
+FIVE = ("amber", "birch", "cedar", "dune", "elm")
 
 
 class Storm:
-    """A server and three parties as processes, which may be killed."""
+    """A server and its parties as processes, which may be killed; where `proxied`, nginx is between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: tuple[str, ...] = NAMES, *, proxied: bool = False) -> None:
         self.folder = folder
-        self.hospitals = Hospitals(folder)
+        self.hospitals = Hospitals(folder, names)
         self.port = free_port()
-        invitation = new_invitation(folder / "server", f"127.0.0.1:{self.port}").to_text()
+        address, self.nginx = f"127.0.0.1:{free_port() if proxied else self.port}", None
+        if proxied:
+            proxy = Path(tempfile.mkdtemp(prefix="storm-"))  # a socket's path is to be short
+            write_proxy(proxy, folder / "server", enrolled_in(folder / "enrolled"), listen=[address], port=self.port)
+            self.nginx = Nginx(proxy)
+        invitation = new_invitation(folder / "server", address).to_text()
         for name in self.hospitals.names:
             (folder / name / "invitation.json").write_text(invitation)
         (folder / "there.toml").write_text(settings_text(here=False, rounds=ROUNDS))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        if self.nginx is not None:
+            self.nginx.start(int(address.rpartition(":")[2]))
 
     def start(self, what: str) -> None:
         keys, port = str(self.folder / "server"), str(self.port)
@@ -49,7 +63,7 @@ class Storm:
         serving = ["flower", "serve", config, "--keys", keys, "--port", port]
         words = {
             "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "20"],
-            "cedar": [bad_party.__file__, str(self.folder / "cedar")],
+            "the liar": [bad_party.__file__, str(self.folder / "cedar")],
         }
         with (self.folder / f"{what}.log").open("ab") as log:
             self.processes[what] = subprocess.Popen(
@@ -86,11 +100,23 @@ class Storm:
         wait_for(lambda: self.rounds() >= rounds or serving.poll() is not None, 240)
         assert serving.poll() is None, (self.folder / "serve.log").read_text()[-2000:]
 
+    def finish(self) -> None:
+        """Wait for the end of the run, which is a good one, and end all processes."""
+        end = time.monotonic() + 300
+        while self.processes["serve"].poll() is None and time.monotonic() < end:
+            time.sleep(0.2)
+        assert self.processes["serve"].returncode == 0, (self.folder / "serve.log").read_text()[-2000:]
+        self.end()
+
     def end(self) -> None:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
             process.wait()
+        if self.nginx is not None:
+            self.nginx.stop()
+            shutil.rmtree(self.nginx.folder)
+            self.nginx = None
 
 
 def children(parent: int, module: bytes) -> list[int]:
@@ -112,17 +138,13 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 
 
 def test_ledgers_and_model_are_exact_whoever_is_killed_and_whoever_lies(storm: Storm) -> None:
-    for what in ("serve", *storm.hospitals.names):
+    for what in ("serve", *HONEST, "the liar"):
         storm.start(what)
     order = np.random.default_rng(7).permutation(KILLED)
     for number, what in enumerate(order):
         storm.reach(1 + number * (ROUNDS - 4) // len(KILLED))
         storm.kill(what)
-    end = time.monotonic() + 300
-    while storm.processes["serve"].poll() is None and time.monotonic() < end:
-        time.sleep(0.2)
-    assert storm.processes["serve"].returncode == 0, (storm.folder / "serve.log").read_text()[-2000:]
-    storm.end()
+    storm.finish()
     for name in HONEST:
         assert [row["round"] for row in given(storm.folder / name)["events"]] == list(range(ROUNDS)), name
     payer = payer_in(storm.folder / "out")
@@ -143,3 +165,42 @@ def quiet(folder: Path) -> dict[str, list[float]]:
     hospitals.server(least=2, say=lambda _: None).train_over(line, run)
     line.close()
     return {name: array.tolist() for name, array in load_file(folder / "out" / "model.safetensors").items()}
+
+
+@nginx.missing
+def test_masked_rounds_are_paid_once_or_lost_whoever_is_killed(tmp_path: Path) -> None:
+    """Thirty rounds of five hospitals that trust no server, through nginx, with eight kills."""
+    storm = Storm(tmp_path, FIVE, proxied=True)
+    try:
+        in_earnest(storm.hospitals, rounds=30, colluders=2)
+        for what in ("serve", *FIVE):
+            storm.start(what)
+        killed = np.random.default_rng(3).permutation(["serve", "superlink", *FIVE, "birch"])
+        for number, what in enumerate(killed):
+            storm.reach(1 + number * 3)
+            storm.kill(str(what))
+        storm.finish()
+        with database_in(tmp_path / "out") as database:
+            lost = [record.round for record in database.rounds() if record.lost]
+        released = set(range(30)) - set(lost)
+        charged = {name: [row["round"] for row in given(tmp_path / name)["events"]] for name in FIVE}
+        for name, rounds in charged.items():
+            assert len(set(rounds)) == len(rounds), name  # no round is paid twice, so no noise is drawn twice
+            assert rounds == sorted(rounds)
+        parties = [sum(number in rounds for rounds in charged.values()) for number in released]
+        assert min(parties) > 2, "a sum of colluders"
+        assert len(lost) <= 8
+        assert verify(Path(payer_in(tmp_path / "out")["path"]))["intact"]
+        sent = [each for name in FIVE for each in masked(tmp_path / name)]
+        assert len(set(sent)) == len(sent)
+    finally:
+        storm.end()
+
+
+def masked(folder: Path) -> list[bytes]:
+    """The masked parts that a party still has."""
+    found = []
+    for place in folder.glob("sums/*/masks.sqlite"):
+        with closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True)) as keys:
+            found += [bytes(row[0])[-64 - 200 : -64] for row in keys.execute("SELECT frame FROM answers")]
+    return found

@@ -11,7 +11,7 @@ from incrowd.errors import IncrowdError
 from incrowd.parties.asking import Patience
 from incrowd.parties.folder import PartyFolder, new_folder
 from incrowd.parties.keys import new_authority, new_invitation, new_server_certificate
-from incrowd.parties.participant import Participant, Refusal
+from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PARTY_FILE
 from incrowd.parties.server import PartyServer
 from tests.parties.nodes import VirtualClock
@@ -138,8 +138,6 @@ class MemberLine:
             self.parties[name] = self.hospitals.member(name).open()
         try:
             return self.parties[name].reply(content)
-        except Refusal as refusal:
-            return refusal.content
         except IncrowdError as error:
             self.failed.append(error)
             return None
