@@ -8,13 +8,13 @@
 | `guard`        | a party's memory, its own ledger, its day's limit                                      |
 | `participant`  | the party: one door for offers and questions, the guard in front                       |
 | `contribution` | its part of a round, for each unit of protection and each actor that adds noise        |
-| `own_data`     | its own data, and what trains on them for an offer                                     |
+| `own_data`     | its own data, and the training on them for an offer                                    |
 | `folder`, `keys` | its folder, its keys and enrolment, the server's invitation                          |
-| `asking`       | the server asks nodes over a transport; parties that stay away hold up nobody          |
-| `network`      | the parts of a round, the answers of silos, and what of them can be right              |
+| `asking`       | the server's questions over a transport, without waiting for absent parties            |
+| `network`      | the parts of a round and the answers of silos, checked                                 |
 | `claims`       | statements of silos, recomputed                                                        |
-| `server`, `served`, `evaluation` | who takes part, the run, the scores on parties' examples            |
-| `roster`, `secure_sum` | parties that know each other, and sums of which only the sum is known         |
+| `server`, `served`, `evaluation` | the enrolled parties, the run, the scores on parties' examples       |
+| `roster`, `secure_sum` | parties that know each other, and sums whose parts stay masked               |
 """
 
 import typing

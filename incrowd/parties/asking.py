@@ -1,7 +1,6 @@
-"""Asks nodes all at once over any transport, and takes the first answer of each that can be read.
+"""Asks nodes at once over any transport, and takes the first readable answer of each.
 
-Silent nodes are asked again, for a message to a node that was killed is lost without an error. Answers that come after
-a round is over are dropped, and a node that stays away does not hold up the others again and again.
+The server asks silent nodes again, because a message to a killed node is lost without an error.
 """
 
 import math
@@ -17,25 +16,23 @@ from incrowd.errors import DataError, RoundUnanswered
 T = TypeVar("T")
 
 UNANSWERED = 3
-"""Silent rounds in a row that end a run whose cohorts are a part of its parties; where all are asked, one does."""
+"""Silent rounds in a row that end a run which draws cohorts; a run that asks every party ends at the first."""
 
 _EARNED = 10  # rounds with an answer in time that make up for one without
 
 
 class Attendance:
-    """Who answered in the last rounds that they were asked in.
+    """The answers of the last rounds, by node.
 
-    A node is waited for, as long as a server's patience lasts, until it has missed so many rounds. From then on it is
-    away: one question waits for it, and the rounds go on. As soon as anything comes from it, late or not, it is asked
-    in every round again, and given as long again as the others took (and at least until silent ones are asked again),
-    until it misses a round; every ten answers in time make up for a round that was missed.
+    The server waits up to its patience for a node, until the node has missed so many rounds. The node is then away: one
+    question waits for it, and rounds go on. Anything that it sends brings it back, with as long as the others took (and
+    at least until silent nodes are asked again), until it misses another. Ten answers in time make up for a missed
+    round.
 
-    Guarantee: nodes that stay away, all together, cost the full time in as many rounds as one may miss, and each in one
-    of ten at most if it comes and goes as it likes. What comes late is dropped. A node that does not answer is asked no
-    more than once as long as patience lasts.
+    Guarantee: all absent nodes together cost the full time in as many rounds as one may miss, and a node that comes and
+    goes in one of ten at most. Late answers are dropped. While its patience lasts, the server asks a silent node once.
 
-    Edge cases: where nobody is left to wait for, all are waited for. A server that was started again knows of nobody
-    that is away.
+    Edge cases: if all nodes are away, the server waits for all. A restarted server takes every node as present.
     """
 
     def __init__(self, *, misses: int = 2) -> None:
@@ -56,7 +53,7 @@ class Attendance:
         return self._late.keys()
 
     def begin(self, nodes: Collection[int], *, now: float, timeout: float) -> set[int]:
-        """A round begins: who of these nodes is asked in it."""
+        """Begin a round; return the nodes that it asks."""
         self._complete = None
         self._regular = {node for node in nodes if self._missed[node] < self._misses} or set(nodes)
         waiting = {node for node in self._late.values() if now - self._asked[node] < timeout}
@@ -81,8 +78,8 @@ class Attendance:
     def check_answered(self, number: int, *, answers: int, refusals: int, everyone: bool) -> None:
         """Count the contributions to a round whose cohort was not empty.
 
-        Guarantee: no run goes on whose rounds nobody answers (`RoundUnanswered`): it ends with the first that some
-        refuse, or that `everyone` was asked in, and otherwise with the third in a row. Who was drawn is not told.
+        Guarantee: silent rounds end the run (`RoundUnanswered`): the first that some refuse or that asked `everyone`,
+        otherwise the third in a row. The error names no cohort.
         """
         self._unanswered = 0 if answers else self._unanswered + 1
         if self._unanswered >= (1 if everyone or refusals else UNANSWERED):
@@ -94,7 +91,7 @@ class Attendance:
             )
 
     def end(self, messages: Mapping[str, int], found: Collection[int]) -> None:
-        """The round is over: who answered in time, of those whom these messages were for."""
+        """End the round, and note the nodes that answered these messages in time."""
         asked = set(messages.values())
         for node in asked:
             if node in found:
@@ -124,7 +121,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock, which nobody sets back."""
+    """The machine's monotonic clock."""
 
     def now(self) -> float:
         """See `Clock.now`."""
@@ -149,11 +146,12 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, then
-    after twice as long, and so on, for each time costs the SuperLink a whole message; and after `timeout` a round goes
-    on without them. Who stays away is not waited for again and again: see `Attendance`.
+    """How long the server waits for answers, in seconds.
 
-    With `all_needed` nobody is asked twice, and whatever is missing is an error: of simulated blocks each is needed.
+    It looks every `poll`, and asks silent nodes again after `again`, then after twice as long, and so on, because each
+    message costs the SuperLink memory. After `timeout` the round goes on without them; `Attendance` says how often.
+
+    With `all_needed`, for simulated blocks, the server asks no node twice, and a missing answer is an error.
     """
 
     timeout: float = 600.0
@@ -177,10 +175,11 @@ def ask(
 ) -> dict[int, T]:
     """The first answer of each node to its frame, as `read` understands it.
 
-    Guarantee: a node counts once, whatever is sent twice; what `read` refuses (`DataError`) is as if it had not come;
-    an answer that comes after this returned is dropped.
+    Guarantee: a node counts once, however often it sends; answers that are late, or that `read` refuses (`DataError`),
+    do
+    not count.
 
-    Edge cases: a node that does not answer in time is not in the result; where all are needed, it is a `DataError`.
+    Edge cases: the result omits a node that does not answer in time; with `all_needed` that is a `DataError`.
     """
     clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
     begin, again, attendance = clock.now(), 0.0, attendance or Attendance()
@@ -215,7 +214,7 @@ def ask(
 
 
 def _pushed(transport: Transport, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
-    """Which node is asked by which message; who is asked the same is asked at once."""
+    """Push the frames, one message for all nodes with the same frame; return the node of each message."""
     nodes: dict[bytes, list[int]] = {}
     for node, frame in frames.items():
         nodes.setdefault(frame, []).append(node)

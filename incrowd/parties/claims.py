@@ -1,4 +1,4 @@
-"""What a silo says, compared with what its plan allows: the server takes nothing on its word that it can recompute."""
+"""Compares the answers and claims of silos with their plans: the server recomputes all that it can."""
 
 import math
 from collections.abc import Mapping
@@ -25,16 +25,17 @@ UNSAID = (
 LARGEST = 1e18
 """No update is longer than this, whatever its settings are: weights stay finite in float32 for any number of rounds."""
 
-_TOLERANCE = 1e-6  # of prices, which another kind of processor may round otherwise
+_TOLERANCE = 1e-6  # for epsilons, which another kind of processor may round otherwise
 _CAVEATS, _LONGEST = 20, 500
 
 
 def longest_update(plan: Plan, *, size: int, descent: Descent, start: float = 0.0) -> float:
-    """How long an update of so many numbers can be, from weights of the norm `start`.
+    """A bound on the norm of an update of so many numbers, from weights of the norm `start`.
 
-    In a step a silo moves along a sum of clipped gradients, as many as a batch can hold, and noise: that of d numbers
-    is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times, and a batch larger than here less often than once
-    in 10^20. Momentum makes a step at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
+    In a step a silo moves along a sum of clipped gradients and noise. Noise of d numbers is longer than sqrt(d) + t
+    deviations with probability e^(-t^2 / 2), and a batch exceeds this bound with less than 10^-20. Momentum makes a
+    step
+    at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
 
     Edge cases: never more than `LARGEST`.
     """
@@ -65,16 +66,15 @@ def check_answer(answer: Answer, plan: Plan, *, descent: Descent, start: float) 
 
 
 def recomputed(plan: Plan, answered: int, *, reported: bool) -> Statement:
-    """What so many answers of a silo come to: a statement without its word."""
+    """A silo's statement, recomputed from the number of its answers."""
     said, cost = _stated(plan), _price(plan, answered, reported=reported)
     return replace(said, epsilon=cost.epsilon, accountant=cost.accountant, caveats=(UNSAID, *said.caveats))
 
 
 def checked_statement(form: object, plan: Plan, *, answered: int, reported: bool) -> Statement:
-    """A silo's own statement, as far as it can be right, after so many answers.
+    """A silo's own statement, checked against the number of its answers.
 
-    Guarantee: its words are those of the plan, but for what weakens them; its epsilon is no less than the rounds that
-    the server knows of come to.
+    Guarantee: its words are the plan's, or weaker; its epsilon is at least the epsilon of the answered rounds.
 
     Edge cases: everything else is a `DataError`.
     """
@@ -116,7 +116,7 @@ def _is_plain(form: Mapping[str, Any]) -> bool:
 
 
 def _stated(plan: Plan) -> Statement:
-    """What a silo says that has spent nothing: all but its figures."""
+    """The statement of a silo that has spent nothing."""
     nothing = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     said = plan.statement(nothing, own=0)
     return replace(said, caveats=tuple(caveat for caveat in said.caveats if caveat != FORGOTTEN))

@@ -58,7 +58,7 @@ class RoundTask:
 
     @classmethod
     def of(cls, offer: Offer, request: Request) -> "RoundTask":
-        """What is asked. Edge cases: a clip that is not the plan's is refused: nobody has priced it."""
+        """The task of a request. Edge cases: refuses another clip than the plan's, which the plan has not priced."""
         clip, told = offer.plan.config.clip, request.clip
         form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
         if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
@@ -155,9 +155,9 @@ def part(
 def trainer_of(
     offer: Offer, engine: CohortEngine, weights: SentWeights, *, randomness: Randomness
 ) -> EngineTrainer | VectorTrainer:
-    """What the clients of an engine do for an offer: train from these weights, or score them.
+    """The trainer of an offer's clients, or the scorer of its weights.
 
-    Edge cases: what is measured does not fit their labels: `ConfigError`.
+    Edge cases: an evaluation that does not fit the labels is a `ConfigError`.
     """
     if offer.scoring is None:
         return EngineTrainer(engine, weights, randomness=randomness)
@@ -180,9 +180,8 @@ def _hidden(noise: GaussianNoise, contribution: Whole, *, receipt: Receipt, at: 
 class OwnRecords:
     """The records of a silo for an offer: an engine on them, and their counter where a plan asks for a report.
 
-    `stated` is the public number of records, and `classes` that of their labels. The owner states both once, and an
-    offer has to be for them: a server could otherwise ask until it knows how many records there are, or whether there
-    is one of the last class.
+    The owner states `stated`, the public number of records, and `classes`, the number of classes, once. An offer has to
+    match both: a server could otherwise learn them from refusals.
     """
 
     engine: BatchedRecords = field(repr=False)
@@ -485,7 +484,7 @@ def check_records(offer: Offer, own: OwnRecords, *, stated: int) -> None:
 
 
 def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:
-    """The examples of one client as those of client `number` of so many, of whom nobody else is here."""
+    """The examples of one client, as client `number` of so many; the other clients have none here."""
     if own.present != 1 or not 0 <= number < clients:
         raise ConfigError(field="number", value=number, remedy=f"give the examples of one client, one of {clients}")
     offsets = np.where(np.arange(clients + 1) <= number, own.offsets[0], own.offsets[1])

@@ -26,17 +26,17 @@ from incrowd.runs.work import ClientWork
 def evaluate(
     run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None, least: int = 1
 ) -> Summary:
-    """Measure a finished run's model on the examples of the parties that trained it, over the network that did.
+    """Measure a finished run's model on the examples of the parties that trained it, over the same network.
 
-    The parties are offered the evaluation and charge it to their own ledgers, each once, as a round; the server charges
-    its own. Those that refuse, or do not accept in time, are not asked, and count as one half.
+    Each party charges the evaluation to its own ledger as one round, the server to its own. A party that refuses, or
+    does
+    not accept in time, counts as one half.
 
-    Guarantee: the figures are those of `Run.evaluate` where all examples are on one machine, to the last bit under the
-    same seeds. Cut off and begun again in the same words, it is the same offer and the same question, for which parties
-    pay nothing more, as long as the server had not charged it.
+    Guarantee: with all examples on one machine, `Run.evaluate` gives the same figures, to the last bit under the same
+    seeds. An interrupted evaluation goes on with the same offer; parties pay once until the server has charged it.
 
-    Edge cases: as `Evaluation`; blocks of simulated clients, whose examples are on this machine, are a `ConfigError`;
-    fewer parties than `least` that accept are a `DataError`, and nothing is asked or charged.
+    Edge cases: as `Evaluation`; simulated blocks, whose examples are on this machine, are a `ConfigError`; if fewer
+    parties than `least` accept, it is a `DataError`, and the server asks and charges nothing.
     """
     with Evaluation.begin(run.folder, run.work, wanted, weights=weights) as evaluation:
         offer = offer_of(evaluation, network.offer)
@@ -53,8 +53,7 @@ def evaluate(
 def evaluate_over(server: PartyServer, link: PartyTransport, run: Run, wanted: EvaluationConfig) -> Summary:
     """The same for a server's own run, when all its parties are connected, or at least `server.least` of them.
 
-    Edge cases: not enough are there in time: `DataError`; data that are not with parties: `ConfigError`, for
-    `Run.evaluate` is for them.
+    Edge cases: too few parties in time are a `DataError`; data on this machine are a `ConfigError`: see `Run.evaluate`.
     """
     offer, there = offer_to_train(check_trained(run)), link.nodes
     least = server.least or len(offer.parties)
@@ -100,7 +99,7 @@ def _among(nodes: Collection[Node], deal: Deal) -> Deal:
 
 
 def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
-    """What the parties of an offer are offered: the same model and columns, to be scored.
+    """The offer to score a trained model on the same columns.
 
     Two evaluations of a run are two offers, which parties charge one by one.
     """
@@ -120,7 +119,7 @@ def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
 
 
 def accepted(network: Network) -> set[Node]:
-    """Offer what a network asks for to all parties; those that accept in time."""
+    """Offer an evaluation to all parties; return the nodes that accept in time."""
     offer = network.offer
     nodes = {node.id: node for node in network.deal(range(offer.plan.round(0).sampler.clients))}
     if any(node.block for node in nodes.values()):

@@ -126,11 +126,11 @@ def attending(folder: Path) -> Iterator[None]:
 
 
 def new_folder(folder: Path, name: str, invitation: Path, *, table: Path | None = None) -> Enrolment:
-    """Make a party's folder: its keys, its enrolment NAME.pub for the server, and a `party.toml` to be filled in.
+    """Make a party's folder: its keys, its enrolment NAME.pub for the server, and a `party.toml` to fill in.
 
-    Guarantee: of a table the header alone is read. A `party.toml` that is there stays, and so does a ledger.
+    Guarantee: reads the header of a table alone. An existing `party.toml` or ledger stays.
 
-    Edge cases: keys that are there are refused (`ConfigError`): whoever lost them removes what is left of them.
+    Edge cases: existing keys are a `ConfigError`: an owner who lost some of them removes the rest first.
     """
     invited = Invitation.read(invitation)
     header = None if table is None else read_header(table)

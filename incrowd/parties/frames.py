@@ -1,11 +1,10 @@
-"""What goes over the network: a frame of a head and a body, signed, and checked before anything of it is decoded.
+"""Signed frames of the network, checked before anything of them is decoded.
 
     "incrowd1" | bytes of the head (4) | bytes of the body (8) | head: canonical JSON | body | Ed25519 signature (64)
 
-The head says the kind, the plan's fingerprint, the round and the party, and the signature is over the kind and the
-SHA-256 of all before it, so that an answer of one round, plan or party cannot pass for that of another. Nothing is
-parsed before the signature is right. What a reader expects is known to it beforehand: sizes, types and lengths are
-compared with that, never taken from the sender.
+The head names the kind, the plan's fingerprint, the round and the party. The signature covers the kind and the
+SHA-256 of all before it, so an answer of one round, plan or party cannot pass for another. A reader checks it before
+it parses, and takes sizes, types and lengths from its own expectation, never from the sender.
 """
 
 import hashlib
@@ -39,14 +38,15 @@ ASKED = "asked.bin"
 
 
 class AskedBefore:
-    """The digests of all questions of a plan, each on disk before it is asked.
+    """The digests of all questions of a plan, each on disk before the server asks it.
 
-    The file begins with the plan's fingerprint. Without a file it is kept for as long as the process lasts.
+    The file begins with the plan's fingerprint. Without a file the digests last as long as the process.
 
     Guarantee: `before(n)` is the same in every life of the server, unless its folder is exchanged for another copy.
 
-    Edge cases: another question in a round that was asked for, and a file of another plan, are a `DataError`: parties
-    would refuse what comes of it. What was cut off in the middle of a digest was never asked.
+    Edge cases: a second question for one round, or a file of another plan, is a `DataError`. A truncated last digest
+    was
+    never asked.
     """
 
     def __init__(self, path: Path | None = None, *, plan: str = "") -> None:
@@ -58,7 +58,7 @@ class AskedBefore:
         self._asked = bytearray(content[DIGEST : len(content) // DIGEST * DIGEST])
 
     def before(self, number: int) -> bytes:
-        """What was asked before a round."""
+        """The digests of all questions before a round."""
         return bytes(self._asked[: DIGEST * number].ljust(DIGEST * number, b"\0"))
 
     def add(self, number: int, digest: str) -> None:
@@ -88,7 +88,7 @@ class AskedBefore:
 
 
 def chained(history: bytes) -> str:
-    """What stands for a history as a whole."""
+    """The hash of a history."""
     return hashlib.sha256(history).hexdigest()
 
 
@@ -106,7 +106,7 @@ _MOST_HEAD = {
     "answer": 2**12,
     "silo": 2**12,
     "statement": 2**16,
-    "keys": 2**12,  # of a secure sum, as the server hands them on
+    "keys": 2**12,  # the keys of a secure sum, as the server forwards them
     "hello": 2**12,
     "sealed": 2**12,
     "zeros": 2**12,
@@ -120,7 +120,7 @@ _ABSENCES: Mapping[str, Absence | None] = {
     "round lost": "round lost",
     "daily limit": "daily limit",
 }
-_LONGEST_NAME = 128  # of a plan or a party: it is remembered
+_LONGEST_NAME = 128  # a plan or a party; parties remember it
 _MOST_HISTORY = DIGEST * 100_000
 _MOST_WORDS = 1000
 MOST_BESIDE = _MOST_HISTORY + 2**10
@@ -130,7 +130,7 @@ _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a frame belongs to: a plan by its fingerprint, one of its rounds, and the party that is asked or answers."""
+    """The address of a frame: a plan's fingerprint, a round, and the party that is asked or answers."""
 
     plan: str
     round: int
@@ -139,10 +139,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """What a server asks in a round: to train from these weights, and to clip like this.
+    """A server's question of a round: train from these weights, with this clip.
 
-    All real parties are asked the same, each for itself; a block of simulated clients is told which of them to train.
-    `history` is what the server asked in all rounds before (see `incrowd.parties.frames`), or empty.
+    Every real party gets the same question and trains its own examples; a simulated block gets its clients by number.
+    `history` holds the digests of all earlier questions, or is empty.
     """
 
     place: Place
@@ -153,7 +153,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """What tells this question from others of the round: who is asked does not count, a server asks all alike."""
+        """The SHA-256 of the question without its addressee, because a server asks all parties alike."""
         head = canonical({"plan": self.place.plan, "round": self.place.round, "clip": self.clip})
         return hashlib.sha256(head.encode() + b"\0" + self.weights.tobytes()).hexdigest()
 
@@ -164,9 +164,9 @@ class Request:
 
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, most: int) -> "Request":
-        """What a frame asks, of at most so many weights.
+        """The request in a frame, with at most so many weights.
 
-        Edge cases: what the server has not signed, is not whole, or holds weights that are not finite: `DataError`.
+        Edge cases: a truncated frame, infinite weights, or a signature that is not the server's: `DataError`.
         """
         place, head, body = unsealed(data, kind="request", key=key, most=4 * most + _MOST_HISTORY)
         clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
@@ -182,7 +182,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the server knows of an answer before it comes: whose it is, its size, and how long it can be at most.
+    """The server's expectation of an answer: its party, its size and its largest norm.
 
     `largest` is the largest L2 norm, in steps of the public grid.
     """
@@ -195,8 +195,9 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartyAnswer:
-    """A party's part of a round's sum, in whole steps of the public grid; how many contributions were not clipped, and
-    how many were dropped because they were not finite, is what an adaptive clip and a simulation look at.
+    """A party's part of a round's sum, in whole steps of the public grid.
+
+    An adaptive clip uses the count of contributions that were not clipped; a simulation also uses the dropped ones.
     """
 
     place: Place
@@ -207,8 +208,7 @@ class PartyAnswer:
     def to_bytes(self, key: Ed25519PrivateKey, *, compress: bool = True) -> bytes:
         """The frame, signed by the party, in the smallest type that holds the steps.
 
-        Guarantee: what is packed is filled up to 2, 4 or 8 bytes a number, so that its length tells those on the way
-        next to nothing.
+        Guarantee: padding to 2, 4 or 8 bytes a number hides the compressed length from the network.
         """
         name = _smallest(self.steps)
         body = self.steps.astype(f"<i{_TYPES[name]}").tobytes()
@@ -251,10 +251,11 @@ def longest_answer(size: int) -> int:
 
 
 def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
-    """What an answer says, as far as it can be right.
+    """The decoded answer, checked against the expectation.
 
-    Guarantee: what comes back has the expected size, and its norm is at most the largest that was expected. A head that
-    claims anything else costs nothing: no memory is taken for more than was expected.
+    Guarantee: the result has the expected size, and its norm is at most the expected one. Decoding takes no memory
+    beyond
+    the expected size, whatever the head claims.
 
     Edge cases: everything else is a `DataError`, and counts as zero.
     """
@@ -334,9 +335,9 @@ def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key
 def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tuple[Place, dict[str, Any], memoryview]:
     """The place, head and body of a frame of a kind, whose body has at most so many bytes.
 
-    Guarantee: nothing of it is parsed before its length and its signature are right.
+    Guarantee: it checks length and signature before it parses.
 
-    Edge cases: what is not whole, or not signed with the key that belongs to `key`, is a `DataError`.
+    Edge cases: a frame that is truncated, or not signed with `key`, is a `DataError`.
     """
     least, most_head = _LENGTHS.size + _SIGNATURE, _MOST_HEAD[kind]
     if not isinstance(data, bytes) or not least <= len(data) <= least + most_head + most:

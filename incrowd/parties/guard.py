@@ -66,7 +66,7 @@ class PartyMemory:
 
     Guarantee: an entry is on the disk when a call returns. The file is for this user alone.
 
-    Edge cases: of each plan the last `keep` answers are kept; of older ones there is the question alone.
+    Edge cases: it keeps the last `keep` answers of each plan, and every question.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, keep: int) -> None:
@@ -131,10 +131,9 @@ class PartyMemory:
             connection.execute(old, (plan, number - self._keep))
 
     def refuse(self, why: str, *, server: str, plan: str, number: int | None) -> None:
-        """Remember a refusal: of a round by its number, of an offer by None.
+        """Remember a refusal; `number` is the round, None for an offer.
 
-        Guarantee: however often and with whatever words, refusals take a few megabytes at most. The words, which may
-        be the server's, can be shown in a terminal.
+        Guarantee: all refusals together take a few megabytes at most, and their words are safe to show in a terminal.
         """
         shown = "".join(one if one.isprintable() else " " for one in why[:_LONGEST])
         with self._whole() as connection:
@@ -310,11 +309,11 @@ class LedgerOwner:
 def given(file: Path, *, begun: bool = True) -> dict[str, Any]:
     """The charges of a party's ledger, a row a round, their price, and the party's refusals.
 
-    Guarantee: nothing is made or changed.
+    Guarantee: it changes no file.
 
-    Edge cases: the folder of a party stands for its ledger. A ledger that is not intact is shown with its problem and
-    without rows. Without the party's answers beside it, nobody knows what was refused. A party that has accepted no
-    offer has no ledger yet, and has given nothing; unless it was `begun`, a party that was never asked has neither.
+    Edge cases: `file` may be the party's folder. A ledger that is not intact comes with its problem and without rows.
+    Without the party's memory there are no refusals. A party that has accepted no offer has no ledger, and has given
+    nothing; with `begun` false, it needs no memory either.
     """
     path = file / LEDGER if file.is_dir() else file
     beside = path.with_name(MEMORY)

@@ -1,9 +1,8 @@
-"""Keys and certificates: who the server is to the parties, and who a party is to the server.
+"""Keys and certificates of the server and its parties.
 
-A folder of the server holds an authority of its own and the server's certificate; a folder of a party holds the key
-that its connection is known by (P-384, what Flower asks for), a certificate that this key signed itself, and the key
-that signs its answers (Ed25519). Private keys never leave the folder that they were made in: `ca.crt` travels to the
-parties, and `NAME.pub` to the server.
+The server's folder holds its own authority and its certificate. A party's folder holds the key of its connection
+(P-384, as Flower requires), a certificate that this key signed itself, and the key that signs its answers (Ed25519).
+Private keys never leave their folder: `ca.crt` travels to the parties, and `NAME.pub` to the server.
 """
 
 import base64
@@ -46,8 +45,7 @@ _PARTY_DAYS = 3650
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What a server knows a party by: its name, its two public keys, each a line in OpenSSH form, and the certificate
-    that its connection shows.
+    """A party's enrolment: its name, two public keys as lines in OpenSSH form, and the certificate of its connection.
 
     Guarantee: it has a name, two keys that can be used (P-384 and Ed25519), and a certificate of the first.
 
@@ -68,7 +66,7 @@ class Enrolment:
 
     @property
     def fingerprint(self) -> str:
-        """What the two sides read to each other, over another way than the file came by."""
+        """The fingerprint that both sides compare over another channel."""
         parts = (self.name.encode(), self.node_key, self.answer_key, self.certificate)
         return "SHA256:" + base64.b64encode(hashlib.sha256(b"\n".join(parts)).digest()).decode().rstrip("=")
 
@@ -80,7 +78,7 @@ class Enrolment:
         return key.public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
 
     def verifier(self) -> ed25519.Ed25519PublicKey:
-        """What checks the signatures of this party's answers."""
+        """The public key of this party's answers."""
         key = _public(self.answer_key)
         if not isinstance(key, ed25519.Ed25519PublicKey):
             raise ConfigError(field="answer_key", value=self.answer_key, remedy="give an Ed25519 key in OpenSSH form")
@@ -95,7 +93,7 @@ class Enrolment:
         return "".join(f"{line.decode()} {self.name}\n" for line in (self.node_key, self.answer_key, self.certificate))
 
     def _check_certificate(self) -> None:
-        """A certificate of the party's own key, which that key has signed, and which names nobody."""
+        """Refuse a certificate that the party's key has not signed for itself, or that names a subject."""
         try:
             found = self.shown()
             found.verify_directly_issued_by(found)
@@ -253,13 +251,13 @@ def _server_key(folder: Path, *, renew: bool) -> ec.EllipticCurvePrivateKey:
             raise DataError(f"{folder / SERVER_KEY} holds no key of the server")
         return key
     _refuse_to_replace(folder / SERVER_KEY, folder / SERVER)
-    key = ec.generate_private_key(ec.SECP256R1())  # whose handshakes cost a server a third of those of P-384
+    key = ec.generate_private_key(ec.SECP256R1())  # P-256: its handshakes cost a server a third of those of P-384
     _files.write(folder / SERVER_KEY, _private(key, forms.PrivateFormat.PKCS8))
     return key
 
 
 def _party_certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """A certificate that a party's key signs itself; a server shows its subject to strangers, so it names nobody."""
+    """A certificate that a party's key signs itself, without a name: a server shows its subject to strangers."""
     name = _name(_PARTY_SUBJECT)
     builder = _builder(name, name, key.public_key(), key.public_key(), _PARTY_DAYS)
     return _leaf(builder, ExtendedKeyUsageOID.CLIENT_AUTH).sign(key, hashes.SHA384())
@@ -332,7 +330,7 @@ def _public(line: bytes) -> object:
     try:
         return forms.load_ssh_public_key(line)
     except (ValueError, UnsupportedAlgorithm):
-        return None  # whoever asks says which kind is wanted
+        return None  # the caller names the kind in its error
 
 
 def _load(path: Path) -> object:
@@ -371,13 +369,13 @@ class Invitation:
 
     @property
     def fingerprint(self) -> str:
-        """What the two sides read to each other, over another way than the file came by."""
+        """The fingerprint that both sides compare over another channel."""
         digest = hashlib.sha256(self.to_text().encode()).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
     @property
     def verifier(self) -> Ed25519PublicKey:
-        """What checks the signatures of the server's questions."""
+        """The public key of the server's questions."""
         try:
             key = serialization.load_ssh_public_key(self.questions.encode())
         except (ValueError, UnsupportedAlgorithm) as error:

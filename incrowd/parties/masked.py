@@ -35,9 +35,9 @@ from incrowd.privacy.records import ShareRun
 SUMS = "sums"
 """The folder in a party's with the keys of its sums."""
 
-_LONGEST_KEYS = 2**21  # of all parties together
+_LONGEST_KEYS = 2**21  # all parties together
 _MOST_LOST = 2
-"""A party that was listed and silent in so many rounds is listed no more: each such round is lost for everybody."""
+"""The server drops a listed party after so many silent rounds: each such round is lost for all parties."""
 
 
 class Masked(Contributor):

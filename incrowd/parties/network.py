@@ -72,7 +72,7 @@ def in_blocks(nodes: Sequence[Node]) -> Deal:
 
 
 def by_party(nodes: Mapping[int, Node]) -> Deal:
-    """Each client is a party; those that have no node are not asked, and count as zero."""
+    """Each client is a party; a client without a node counts as zero."""
     return lambda clients: {nodes[client]: (client,) for client in clients if client in nodes}
 
 
@@ -80,15 +80,14 @@ def by_party(nodes: Mapping[int, Node]) -> Deal:
 class Network:
     """The nodes that answer for an offer.
 
-    Guarantee: of a node's answer counts what it signed for this round of this plan, once; a part of another size or
-    longer than clipped contributions can be counts as zero. Weights that clients would report do not exist here: the
-    denominator is the plan's.
+    Guarantee: a node's signed answer for this round of this plan counts once; a part of another size, or longer than
+    clipped contributions can be, counts as zero. Clients report no weights: the denominator is the plan's.
 
-    Edge cases: a node that does not answer in time, or refuses, counts as zero, too; the reason of a refusal is `told`,
-    without a name, for the cohort is secret. A round that nobody answers ends the run (`RoundUnanswered`), before it is
-    charged unless noise is local: see `Attendance.check_answered`. Real parties refuse a server that does not know its
-    own questions: one that may be started again gives a `history` that is on disk. A node of another name than its
-    place has is a `ConfigError`.
+    Edge cases: a node that refuses, or is late, counts as zero; `told` gets the reason without a name, because the
+    cohort
+    is secret. A silent round ends the run (`RoundUnanswered`), before its charge unless noise is local: see
+    `Attendance.check_answered`. Parties refuse a server that does not know its own questions, so a server that may
+    restart keeps its `history` on disk. A node whose name is not its place's is a `ConfigError`.
     """
 
     transport: Transport
@@ -101,7 +100,7 @@ class Network:
     told: Callable[[str], object] = str
 
     def __post_init__(self) -> None:
-        if self.offer.together:  # a clip that cannot be used elsewhere is refused before anybody is asked
+        if self.offer.together:  # refuses an unusable clip before it asks
             RoundTask.stated(self.offer, 0, self.offer.plan.config.clip)
 
     def ask(
@@ -124,7 +123,7 @@ class Network:
                 remedy = f"give nodes by their places: {', '.join(parties)}"
                 raise ConfigError(field="nodes", value=(*its, node.party), remedy=remedy)
             dealt[node.id] = node, its
-        self.history.add(round, plain.digest)  # on disk, before anybody is asked
+        self.history.add(round, plain.digest)  # on disk, before the server asks
         frames, signed = dict[int, bytes](), dict[tuple[int, ...], bytes]()
         for number, (node, its) in dealt.items():
             asked = its if node.block else ()
@@ -252,10 +251,13 @@ class Said:
 class SiloServer:
     """Silos that noise their own steps, asked over a network: for rounds, and at the end for their claims.
 
-    Guarantee: of a silo's answer counts what it signed for this round of this offer, once. A signed answer that its
-    plan cannot give is `refused`, by name: infinite numbers, too long an update, other noise than planned. A silo that
-    does not take part, or answer in time, has `no answer`; the round goes on without it. A round in which no silo
-    answers, or all refuse, ends the run before the server charges it (`RoundUnanswered`).
+    Guarantee: a silo's signed answer for this round of this offer counts once. The server marks a signed answer that
+    the
+    plan cannot give `refused`, by name: infinite numbers, too long an update, other noise than planned. A silo that
+    does
+    not take part, or answer in time, has `no answer`; the round goes on without it. A round in which all silos are
+    silent
+    or refuse ends the run before the server charges it (`RoundUnanswered`).
     """
 
     network: Network
@@ -267,9 +269,7 @@ class SiloServer:
         return self.network.offer
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
-        """The silos' answers to a round that begins with these weights, in their order; an answer of nobody costs 0,
-        for the server does not know what it has spent.
-        """
+        """The silos' answers to a round from these weights, in order; a missing answer costs 0: its cost is unknown."""
         small, size = weights.astype(np.float32).astype(np.float64), self.offer.size
         start = math.sqrt(np.dot(small, small))
 
@@ -302,7 +302,7 @@ class SiloServer:
             return self._said(node, frame, answered.get(node.party, 0))
 
         longest = 8 * self.offer.cells + _BESIDE
-        everyone = replace(self.network, attendance=Attendance())  # whoever was away may be back for its last word
+        everyone = replace(self.network, attendance=Attendance())  # an absent silo may be back for its claim
         found = self._asked(everyone, self.offer.rounds, weights, LAST, longest=longest, read=read)
         return {name: said for name, said in found.items() if said is not None}
 

@@ -44,7 +44,7 @@ _OF_THIS_MACHINE = {
     "model": {"folder"},
     "features": {"cache", "folder", "weights"},
 }
-"""The settings that name places on one machine, which are nobody else's business."""
+"""The settings that name places on the server's machine; they stay there."""
 
 
 class OfferedSections(CommonSections):
@@ -116,7 +116,7 @@ class Offer:
         return self.plan_of(ALL)
 
     def form_of(self, party: str) -> Mapping[str, Any]:
-        """The plan of one of its parties, or of all, as nobody has priced it."""
+        """The plan of one of its parties, or of all, unpriced."""
         return self.plans[ALL if self.together else party]
 
     def plan_of(self, party: str) -> Plan:
@@ -239,9 +239,9 @@ class Offer:
 
 
 def signed_offer(data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> tuple[str, Mapping[str, Any]]:
-    """The fingerprint and the form that a server signed as an offer, which nobody has looked into yet.
+    """The fingerprint and the unread form of an offer that the server signed.
 
-    Edge cases: a frame that the server has not signed, or that is not whole, is a `DataError`.
+    Edge cases: a frame that the server has not signed, or that is truncated, is a `DataError`.
     """
     place, head, _ = unsealed(data, kind=kind, key=key, most=0)
     form = head.get("offer")
@@ -329,7 +329,7 @@ def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
 
 
 def columns_of(sections: CommonSections) -> Columns | None:
-    """The meaning of the columns of everybody's table; None where examples are arrays."""
+    """The stated columns of all parties' tables; None where examples are arrays."""
     data = sections.data
     return data.meaning().resolved(()) if isinstance(data, Parties) and not data.shape else None
 

@@ -33,12 +33,11 @@ from incrowd.settings import LOCAL_ALGORITHMS, Descent
 
 @dataclass(frozen=True, eq=False)
 class OwnExamples:
-    """A party's data as it has stated them, and what trains on them.
+    """A party's data as its owner stated them, and the training on them.
 
-    Guarantee: what is refused is refused by what is stated, of the data and of an offer: whoever offers learns nothing
-    of a row from a yes or a no.
+    Guarantee: it accepts or refuses an offer by the statement alone, so the answer reveals nothing about a row.
 
-    Edge cases: rows that are not as stated are a `DataError` that names line and column, before any offer is looked at.
+    Edge cases: rows that are not as stated are a `DataError` that names line and column, before it reads any offer.
     """
 
     file: PartyFile
@@ -138,8 +137,7 @@ class OwnExamples:
             raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
 
     def _featured(self, sections: CommonSections, own: Clients) -> Clients:
-        """The examples as the model sees them, unless they would be more numbers each than this party allows: that is
-        known from an example that nobody has.
+        """The examples as the model sees them; a synthetic example shows first whether they exceed this party's limit.
         """
         examples = own.examples
         with section("features"):
@@ -183,7 +181,7 @@ class OwnExamples:
         return from_arrays(*found, classes=classes, scale=data.scale, offset=data.offset)
 
     def _model(self, sections: CommonSections, examples: Examples, loss: Loss) -> Model:
-        """The model that an offer describes, built here: a function of one's own from this machine's folder."""
+        """The model of an offer, built here: an own function comes from this machine's folder."""
         own = sections.model
         if isinstance(own, GivenModel):
             own = FunctionModel(module=self.file.allow.modules[0])
@@ -194,7 +192,7 @@ class OwnExamples:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Built:
-    """What an offer comes to on a party's own data."""
+    """The model and trainer of an offer on a party's own data."""
 
     tensors: ClientTensors
     classes: int | None

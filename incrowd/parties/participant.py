@@ -31,23 +31,24 @@ Learner = Callable[[Offer], CohortEngine | OwnRecords]
 class Participant:
     """A party in a folder, with a ledger of its own, which answers one server.
 
-    A server offers a plan once, then asks for its rounds, and silos with plans of their own at the end for their claims
-    and reports. A contribution leaves clipped, on the public grid; where noise is local, with the party's own noise.
+    A server offers a plan once, then asks for its rounds, and silos at the end for their claims and reports. A
+    contribution leaves clipped, on the public grid, with the party's own noise where noise is local.
 
-    Guarantee: a round is on the ledger's disk before its part is computed or noise is drawn: with all rounds before it,
-    because a plan that draws its clients costs those, too, that it did not draw. The answer is on the disk before it is
-    given; asked the same again, the party gives the same bytes and charges nothing. It gives one answer a round, and
-    rounds in order: two servers that go on from one copy are refused as soon as their questions differ, and the refusal
-    is noted. A question that the policy does not allow, or the ledger has no room for, is refused, and nothing is
-    spent. An offer is tried on synthetic records before it is accepted. No code of the server's is run.
+    Guarantee: a round is on the ledger's disk before the party computes its part or draws noise, and all earlier rounds
+    with it: a plan that draws its clients also costs a party the rounds that did not draw it. The answer is on disk
+    before the party sends it; for the same question it sends the same bytes and charges nothing. It gives one answer a
+    round, in order: it refuses and notes the second of two servers that go on from one copy, once their questions
+    differ.
+    A question that the policy forbids, or that exceeds the ledger, is refused unspent. The party tries an offer on
+    synthetic records before it accepts, and runs no code of the server's.
 
-    Parties that share noise answer keys and lists, too: see `incrowd.parties.masked`. `roster` is the one that the
-    party's owner has compared with the others.
+    Parties that share noise answer keys and lists, too: see `incrowd.parties.masked`, with the owner's compared
+    `roster`.
 
-    Edge cases: killed between charging and keeping the answer, the party computes it again; where it adds noise under
-    the operating system's randomness the round is lost instead, for noise is not drawn twice for one charge. A party
-    that has lost its memory, and not its ledger, answers none of the rounds that it has paid for. An offer that a
-    stricter policy does not allow any more is answered no longer. Two processes of one party wait for each other.
+    Edge cases: a party that is killed between charge and answer computes the answer again; with its own unseeded noise
+    it
+    loses the round, because one charge pays for one draw. A party that has lost its memory, and not its ledger, answers
+    no round that it has paid for. A stricter policy holds for accepted offers too. Two processes of a party take turns.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Participant:
                 return self._offered(offer, frame, _OFFERS[kind])
         if kind != "request":
             place, head, _ = unsealed(frame, kind=kind, key=key, most=MOST_BESIDE)
-            plan = str(head.get("label")) if kind == "list" else place.plan  # of a sum there is another name
+            plan = str(head.get("label")) if kind == "list" else place.plan  # a sum has another name
             with self.guard.turn, self.guard.noting(plan, place.round):
                 assert isinstance(frame, bytes)  # noqa: S101 - it was read
                 return self._contributor(self._accepted(plan)).told(kind, place, frame)

@@ -1,4 +1,4 @@
-"""The owner's rules: what any server may ask of a party, and the file `party.toml` that states them and the data."""
+"""The owner's rules for every server, and the file `party.toml` that states them and the data."""
 
 import tomllib
 from collections.abc import Collection, Mapping
@@ -27,12 +27,12 @@ MOST_STEPS = 100_000
 class PartyPolicy:
     """The owner's rules for any server; no server sets them.
 
-    `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
-    that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
-    named. No round may have less noise than `least_noise`, a noise multiplier. Where parties share the noise, a plan
-    has to allow for `least_colluders`. An offer of more than `most_weights` or `most_rounds`, whose rounds are of more
-    than `most_steps` kinds, or pass more than `most_epochs` times over the examples, is refused before it is priced.
-    `evaluations` allows a server to score models on the party's examples, which costs as a round does.
+    `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. An offer names columns
+    of
+    `fields` and a kind of `models`; the default allows all. `least_noise` is the smallest noise multiplier of a round,
+    `least_colluders` the smallest number in a plan whose parties share the noise. Before pricing, a party refuses an
+    offer of more than `most_weights`, `most_rounds`, `most_steps` kinds of rounds, or `most_epochs` passes over the
+    examples. With `evaluations`, a server may score models on the party's examples, each for the price of a round.
     """
 
     budget: Budget
@@ -173,9 +173,11 @@ class OwnSection(Meaning):
 
 
 class Allowed(Section):
-    """What any server may ask: see `PartyPolicy`. `models` are kinds of the settings. A server may name a function of
-    `modules`, each "package:name", and an extension of `algorithms`. `fields` are all stated columns unless they are
-    named. An offer may ask for features of at most `most_features` numbers an example: all rows here are kept as such.
+    """The rules of `PartyPolicy`, in the file.
+
+    `models` are kinds of the settings. A server may name a function of `modules`, each "package:name", and an extension
+    of `algorithms`. `fields` defaults to all stated columns. Features may have at most `most_features` numbers an
+    example, because memory holds all rows as features.
     """
 
     epsilon: float
@@ -197,10 +199,10 @@ class Allowed(Section):
 
 
 class PartyFile(Section):
-    """A party's file. With a `seed` its noise can be foreseen: a simulation, in which nobody is protected.
+    """A party's file. With a `seed` its noise is predictable: a simulation, which protects no data.
 
-    With `unit` "client" the party as a whole is protected, by the server's noise or its own. With "record" it is a
-    silo, which protects each of its `records`: a public number, which it never exceeds.
+    With `unit` "client" the server's noise, or the party's, protects the party as a whole. With "record" it is a silo,
+    which protects each of its `records`: a public number, which it never exceeds.
     """
 
     name: str
@@ -222,7 +224,7 @@ class PartyFile(Section):
 
     @classmethod
     def read(cls, folder: Path) -> "PartyFile":
-        """The file in a party's folder. Edge cases: what is wrong with it is a `ConfigError`."""
+        """The file in a party's folder. Edge cases: a wrong file is a `ConfigError`."""
         path = folder / PARTY_FILE
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -238,7 +240,7 @@ class PartyFile(Section):
         return found.replaced(data=found.data.replaced(folder=str(folder.resolve() / (found.data.folder or "."))))
 
     def policy(self) -> PartyPolicy:
-        """What any server may ask."""
+        """The rules for any server."""
         allow = self.allow
         fields = tuple(name for name in self.stated.features) if self.stated is not None else ()
         return PartyPolicy(
@@ -257,9 +259,9 @@ class PartyFile(Section):
 
     @property
     def stated(self) -> Columns | None:
-        """What the columns of the party's table hold; None where its data are no table."""
+        """The stated columns of the party's table; None where its data are no table."""
         return None if self.data.file is None else self.data.meaning().resolved(())
 
     def random(self) -> Randomness:
-        """Where the party's own noise comes from."""
+        """The source of the party's own noise."""
         return SystemRandomness() if self.seed is None else SeededRandomness(seed=self.seed)

@@ -1,14 +1,14 @@
-"""Sums of which only the sum is known: pairwise masks over a list of parties, for up to about fifty of them.
+"""Sums whose parts stay masked: pairwise masks over a list of parties, for up to about fifty of them.
 
-    once     hello    party -> all      fresh X25519 and ML-KEM-768 keys for this plan, signed
-             sealed   party -> all      a secret for each later name, encapsulated to its hello, signed
-    round    ready    party -> server   round, digest of the question, a fresh random number, signed
-             list     server -> party   round, digest of the question, names and their random numbers, signed
-             masked   party -> server   part + share of noise, rounded, + and - a mask for each other name, signed
+    once     hello    party -> all      fresh X25519 and ML-KEM-768 keys for this plan, signed.
+             sealed   party -> all      a secret for each later name, encapsulated to its hello, signed.
+    round    ready    party -> server   round, digest of the question, a fresh random number, signed.
+             list     server -> party   round, digest of the question, names and their random numbers, signed.
+             masked   party -> server   part + share of noise, rounded, + and - a mask for each other name, signed.
 
-No mask is ever revealed, so a listed party that stays silent loses the round: it is spent, and the next has fresh
+No party ever reveals a mask, so a listed party that stays silent loses the round: it is spent, and the next has fresh
 noise. Two lists, or two questions, in one round give masks that do not cancel: garbage, not a leak. See
-docs/secure-sum.md for what a server that plays by no rule can learn.
+docs/secure-sum.md for the attacks of a malicious server.
 """
 
 import os
@@ -231,7 +231,7 @@ class Member:
             state.execute("UPDATE plans SET agree = NULL, kem = NULL, secrets = NULL WHERE name = ?", (self.plan.name,))
 
     def zeros(self) -> bytes:
-        """Masked zeros, unpaid: those of all parties add up to zeros, or their keys differ."""
+        """Masked zeros, unpaid; the zeros of all parties add up to zeros, unless their keys differ."""
         noise = self.plan.noise(0)
         words = np.zeros(self.plan.size, noise.word)
         with self._turn, self._state() as state:

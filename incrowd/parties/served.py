@@ -72,7 +72,7 @@ class ServedSilos(SiloWork):
 
 
 class Heard:
-    """What a server has heard of its silos in a run, for all that it says of them."""
+    """The server's latest answers and claims of its silos in a run."""
 
     def __init__(self, server: SiloServer) -> None:
         names = server.offer.parties
@@ -82,7 +82,7 @@ class Heard:
         self.last: Mapping[str, Said] = {}
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
-        """What the silos send: see `SiloServer.answers`. Who says nothing has spent at least what it said before."""
+        """See `SiloServer.answers`; a silent silo has spent at least its last figure."""
         heard = self.server.answers(number, weights)
         for answer in heard:
             if answer.absence not in ("no answer", "refused"):
@@ -98,7 +98,7 @@ class Heard:
                 self.answered[name].add(number)
 
     def claims(self) -> Claims:
-        """What each silo says that it may claim; of one that does not, or not rightly, what its answers come to."""
+        """The claims of all silos; for a missing or wrong claim, the recomputed statement."""
         found = {}
         for name in self.server.offer.parties:
             said, plan = self.last.get(name), self.server.offer.plan_of(name)
@@ -120,7 +120,7 @@ class ServedSession(SiloSession):
     heard: Heard = field(repr=False)
 
     def restored(self, loop: RoundLoop) -> State:
-        """See `SiloSession.restored`: what silos have spent they say themselves."""
+        """See `SiloSession.restored`: silos state their own spending."""
         past = loop.database.rounds()
         done = max((record.round + 1 for record in past), default=0)
         state = loop.start_from(self.algorithm.init(), charged=done)
@@ -139,9 +139,7 @@ class ServedSession(SiloSession):
         return after, record
 
     def report(self, state: State) -> Summary:
-        """What each silo says of the model on its own records; None of one that says nothing. All are asked for their
-        statements with it.
-        """
+        """The silos' reports on the model, None for a silent silo; with them come their statements."""
         server, std = self.work.server, self.work.config.privacy.report_std
         self.heard.ask_last(state.published)
         if std is None:

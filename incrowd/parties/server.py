@@ -76,7 +76,7 @@ class PartyTransport(Transport, Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class Meeting:
-    """Who is enrolled, who has accepted an offer, and who has not and why."""
+    """The enrolled parties, and their answers to an offer."""
 
     link: PartyTransport
     data: Parties
@@ -96,7 +96,7 @@ class Meeting:
 
     @property
     def nodes(self) -> dict[int, Node]:
-        """Those who take part, by their numbers as clients."""
+        """The nodes that take part, by client number."""
         places = {name: place for place, name in enumerate(self.offer.parties)}
         there = self.link.nodes
         return {
@@ -145,14 +145,14 @@ class Meeting:
             self.say(self._standing())
 
     def _let_go(self) -> None:
-        """Those who are not enrolled any more: their keys open nothing."""
+        """Drop the connections of parties that are enrolled no more."""
         gone = [name for name in self.link.nodes if not (Path(self.data.enrolled) / f"{name}.pub").exists()]
         for name in gone:
             self.link.remove(name)
             self.say(f"{name} is enrolled no longer")
 
     def answers(self, kind: OfferKind, names: Sequence[str], *, seconds: float) -> dict[str, str]:
-        """What parties say to the offer, as far as they answer in time: nothing, or why they do not accept."""
+        """The parties' answers to the offer in time: empty, or the reason of a refusal."""
         named = {self.link.nodes[name]: name for name in names}
         frame = self.offer.to_bytes(self.key, kind=kind)
 
@@ -204,14 +204,15 @@ def as_event(line: str) -> None:
 class PartyServer:
     """A server of real parties: its keys (`incrowd flower keys`), and how long it waits.
 
-    Before the first round all parties have accepted the offer, or at least `least` of them; a run that goes on begins
-    with whoever is there.
+    It begins the first round when all parties, or at least `least`, have accepted the offer; a resumed run begins at
+    once.
 
-    Guarantee: the run's folder, ledger, statement and result are those of a run on one machine, and so is the released
-    model, to the last bit, where all randomness is seeded. Killed at any moment, the same call goes on: see `Run`.
+    Guarantee: with all randomness seeded, folder, ledger, statement, result and released model are those of a run on
+    one
+    machine, to the last bit. Killed at any moment, the same call goes on: see `Run`.
 
-    Edge cases: data that are not with parties are refused before anything listens, and so is a plan that cannot be
-    trained elsewhere. A party that does not accept, or leaves, counts as zero; a later one takes part from then on.
+    Edge cases: it refuses data that are not with parties, or an untrainable plan, before it listens. A party that does
+    not accept, or leaves, counts as zero; a later one takes part from then on.
     """
 
     keys: Path
