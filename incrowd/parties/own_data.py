@@ -137,8 +137,7 @@ class OwnExamples:
             raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
 
     def _featured(self, sections: CommonSections, own: Clients) -> Clients:
-        """The examples as the model sees them; a synthetic example shows first whether they exceed this party's limit.
-        """
+        """The examples as the model sees them; a synthetic one shows first whether they exceed this party's limit."""
         examples = own.examples
         with section("features"):
             feature_map = feature_map_for(sections, examples, own.table)
