@@ -1,19 +1,19 @@
-"""The same federation beyond one machine, on Flower (`flwr`): `incrowd flower` and `incrowd party`.
+"""Federations beyond one machine, on Flower (`flwr`): `incrowd flower` and `incrowd party`.
 
 | module       | holds                                                                                 |
 | ------------ | ------------------------------------------------------------------------------------- |
-| `fleet`      | everything that is known here of Flower's inside, but for what `simulation` knows      |
-| `superlink`  | the transport to parties: a SuperLink that is started, watched and asked               |
-| `serve`      | a run whose parties are asked over it: `incrowd flower serve`                          |
+| `fleet`      | the calls to Flower's internal APIs                                                    |
+| `superlink`  | the transport to parties: a SuperLink, started and watched                             |
+| `serve`      | a run with parties over it: `incrowd flower serve`                                     |
 | `node`       | a party's process, which stays and answers questions: `incrowd flower join`            |
-| `proxy`      | nginx in front: the configuration that lets enrolled parties through, and no more      |
-| `child`      | processes that end with the one that started them                                      |
-| `simulation` | a run whose cohorts, or silos, answer on Flower's simulation engine (Ray)              |
+| `proxy`      | nginx in front: the configuration that admits enrolled parties alone                   |
+| `child`      | processes that end with their parent                                                   |
+| `simulation` | a run on Flower's simulation engine (Ray)                                              |
 | `strategy`   | a strategy of Flower's, made private, over stock nodes                                 |
-| `accountant` | a ledger behind the accountant that Flower's own strategies ask                        |
-| `new`        | an app of Flower's with such a strategy, written for its user to change                |
+| `accountant` | a ledger as the accountant of Flower's own strategies                                  |
+| `new`        | an app of Flower's with such a strategy, as a start for your own                       |
 
-The parties themselves, and what they are asked, know nothing of Flower: see `incrowd.parties`.
+`incrowd.parties` holds the parties and their messages, without Flower.
 """
 
 import os
@@ -47,6 +47,6 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray warns of it otherwise
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: Ray then keeps to the loopback address
 }
-"""Nothing is reported to anyone, and nobody is asked for updates. Both are read when flwr and Ray are imported."""
+"""Switches off telemetry and the look for updates; flwr and Ray read both on import."""
 
 os.environ.update(QUIET)

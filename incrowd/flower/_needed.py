@@ -1,4 +1,4 @@
-"""Whether what this room is made of is there."""
+"""Checks that Flower is installed."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ from incrowd.errors import ConfigError
 
 
 def need_flower() -> None:
-    """Refuse at once, by name, where Flower is not installed."""
+    """Raise an error that names the missing package."""
     for package in ("flwr", "ray", "cryptography"):
         if find_spec(package) is None:
             raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[flower]' brings it")

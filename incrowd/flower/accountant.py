@@ -1,7 +1,6 @@
-"""A ledger behind Flower's `PrivacyAccountant` protocol, for its own strategies with differential privacy.
+"""A ledger behind Flower's `PrivacyAccountant` protocol, for Flower's own strategies with differential privacy.
 
-Flower's wrapper has cohorts of a fixed size, and asks an accountant before a round and tells it after. Its own keeps
-what was spent in memory, and forgets it with the process.
+Flower asks an accountant before a round and informs it after; its own keeps the spent budget in memory alone.
 """
 
 from dataclasses import dataclass, field
@@ -24,15 +23,15 @@ from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_js
 from incrowd.privacy.ledger.ledger import Entry, Ledger
 
 NOISE = "flwr: NumPy's global generator"
-"""What the ledger notes of where the noise of Flower's strategies comes from."""
+"""The ledger's note on the source of the noise of Flower's strategies."""
 
 SENSITIVITY = {Relation.REPLACE_SPECIAL: 1, Relation.REPLACE_ONE: 2}
-"""By how many clip bounds two neighbouring sums over a cohort of a fixed size differ."""
+"""The distance of two neighbouring sums over a cohort of a fixed size, in clip bounds."""
 
 
 @dataclass(frozen=True)
 class FlowerNoise:
-    """The randomness of Flower's noise: it starts from a seed, and any program may set it. Nothing is drawn here."""
+    """The randomness of Flower's noise, which is seeded and global. Nothing is drawn here."""
 
     source: str = field(default=NOISE, init=False)
     simulated: bool = field(default=True, init=False)
@@ -43,20 +42,19 @@ class FlowerNoise:
 
 
 class LedgerAccountant:
-    """What Flower's `DifferentialPrivacyServerSideFixedClipping` takes as its `accountant`, with a ledger behind it.
+    """An `accountant` for Flower's `DifferentialPrivacyServerSideFixedClipping`, with a ledger behind it.
 
-    `clients` is the public number of clients. What the ledger's relation is decides what a round costs: where one
-    client is replaced the sum moves by two clip norms, where one contributes nothing in its place by one. No round is
-    amplified by sampling: Flower draws its cohorts from whoever is connected, by a generator that anybody may seed.
+    `clients` is the public number of clients. The ledger's relation sets the price of a round: replacing a client moves
+    the sum by two clip norms, leaving its place empty by one. No round is amplified by sampling: Flower draws its
+    cohorts from the connected nodes, with a generator that any program may seed.
 
-    Guarantee: what `compose` was given is on the ledger's disk when it returns, and Flower returns the round's arrays
-    only then; a restarted program goes on from what was spent. Where the budget does not allow a round, the strategy
-    is told so before it asks anybody, and `compose` raises `BudgetExceeded` and writes nothing. All that else is
-    charged to the ledger, or reserved in it, counts.
+    Guarantee: `compose` writes to the ledger's disk before it returns, and Flower returns the round's arrays only then;
+    a restarted program goes on from the spent budget. All charges and reservations of the ledger count. If a round
+    exceeds the budget, the strategy learns so before it asks a node; `compose` raises `BudgetExceeded` and writes
+    nothing.
 
-    Edge cases: a ledger in which a client more or less is the question is refused (`LedgerMismatch`): in a cohort of a
-    fixed size another client takes its place. The ledger notes that this noise comes from a seed, and statements say
-    so.
+    Edge cases: it refuses a ledger of the relation add or remove (`LedgerMismatch`): in a cohort of a fixed size
+    another client fills the place. The ledger and its statements note that this noise comes from a seed.
     """
 
     def __init__(self, ledger: Ledger, *, clients: int) -> None:
@@ -78,12 +76,12 @@ class LedgerAccountant:
 
     @property
     def config(self) -> PrivacyConfig:
-        """The ledger's terms, as Flower has them; it has no word for the relation, so the ledger's own counts."""
+        """The ledger's terms for Flower, which cannot state the relation; the ledger's own counts."""
         return self._config
 
     @property
     def num_releases(self) -> int:
-        """How many releases were charged to the ledger, in all lives of this program, and by all others."""
+        """How many releases the ledger has been charged for, by this program and all others."""
         return sum(int(entry.content()["note"].get("releases", 1)) for entry in self._charges())
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
@@ -101,34 +99,34 @@ class LedgerAccountant:
         )
 
     def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether these releases would cost more than the budget, or than an epsilon that is less."""
+        """Whether these releases would exceed the budget, or a smaller epsilon."""
         limits = [self.ledger.budget.epsilon, *([] if max_epsilon is None else [max_epsilon])]
         runs = [*self.ledger.commitments(), (self._event(event, count), 1)]
         return self._price(runs, self.ledger.budget.delta).epsilon > min(limits)
 
     def get_epsilon(self, delta: float) -> float:
-        """What all that was charged costs, at a delta."""
+        """The epsilon of all charges, at a delta."""
         return self.get_privacy_spent(delta).epsilon
 
     def get_delta(self, epsilon: float) -> float:
-        """What all that was charged costs, at an epsilon."""
+        """The delta of all charges, at an epsilon."""
         return delta_at(compose(self._spent()), epsilon=epsilon, relation=self.ledger.relation)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """What all that was charged costs, at the budget's delta or another."""
+        """The epsilon of all charges, at the budget's delta or another."""
         delta = self.ledger.budget.delta if delta is None else delta
         found = self._price(self._spent(), delta)
         return PrivacySpent(found.epsilon, delta, self.num_releases, found.accountant)
 
     def state_dict(self) -> dict[str, object]:
-        """Which ledger it is, and how far it has come: what was spent stays in the ledger."""
+        """The ledger's identity and length; the ledger keeps the charges."""
         mark = self.ledger.mark
         return {"ledger": self.ledger.id, "entries": mark.entries, "head": mark.head}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Check that the ledger is the one of this state, and has lost nothing since: there is nothing to load.
+        """Check that the ledger is the one of this state and has lost nothing since; it loads nothing.
 
-        Edge cases: another ledger is a `LedgerMismatch`, and one that has lost entries since is `LedgerRolledBack`.
+        Edge cases: another ledger is a `LedgerMismatch`, a shortened one `LedgerRolledBack`.
         """
         if state.get("ledger") != self.ledger.id:
             raise LedgerMismatch(f"the state is of the ledger {state.get('ledger')!r}: open that one")

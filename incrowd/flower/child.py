@@ -1,7 +1,7 @@
-"""Processes that end when the one that started them does, whatever ends it.
+"""Processes that end with their parent.
 
-A child asks four times a second whether its parent is still the one that started it, and ends where it is not. That
-needs nothing of the parent, so it holds after SIGKILL too, and says nothing of the thread that started it.
+A child checks four times a second that its parent is still the same process, and ends otherwise. This needs nothing of
+the parent, so it holds after SIGKILL, and from any thread.
 """
 
 import importlib
@@ -23,10 +23,10 @@ _TIME_TO_STOP = 2.0
 
 
 class Child:
-    """One such process, whose words go to a file of its own.
+    """A child process whose output goes to a file.
 
     Guarantee: it ends soon after this process does, killed or not; after `stop` it has ended. It writes files that only
-    this user can read, and leaves no image of its memory where it crashes.
+    this user can read, and no core dump.
     """
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -38,12 +38,12 @@ class Child:
                 stdout=words,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
-                start_new_session=True,  # what is typed at a terminal is for the parent, which then stops it
+                start_new_session=True,  # keys typed at a terminal are for the parent, which then stops it
             )
 
     @property
     def process_id(self) -> int:
-        """Its number, which is also that of its group."""
+        """Its number, which is also the number of its group."""
         return self._process.pid
 
     @property
@@ -65,12 +65,12 @@ class Child:
 
 
 def end_with(parent: int) -> None:
-    """Let this process end when that one has, from now on."""
+    """End this process when its parent ends."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_ASK)
-        os._exit(1)  # nobody is left to hear of it, and nothing here is worth a slow end
+        os._exit(1)  # no caller is left, and no clean-up is needed
 
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
 

@@ -1,12 +1,11 @@
-"""All that is known here of Flower's inside, which its public interface does not offer.
+"""The calls to Flower's internal APIs, which its public interface does not offer.
 
-A party that never runs what a server uploads speaks the Fleet API itself (`PartyLine`); a server that owns the life of
-its runs speaks the Control and the Runtime API itself (`ServerLine`), so that no code that was ever uploaded runs there
-either. Both use modules of flwr that may change with any release, which is why flwr is pinned below 1.43, and why
-`tests/flower/test_pin.py` names each of them.
+A party that runs no uploaded code speaks the Fleet API itself (`PartyLine`). A server that owns its runs speaks the
+Control and the Runtime API itself (`ServerLine`), so no uploaded code runs there either. Both use modules of flwr that
+may change with any release: flwr is pinned below 1.43, and `tests/flower/test_pin.py` names each of them.
 
-What travels is opaque: bytes cut into pieces, each the value of a ConfigRecord. An Array would be joined as often as
-its sender says.
+Messages are opaque bytes, cut into pieces, each the value of a ConfigRecord. An Array would let the sender choose how
+often it is joined.
 """
 
 import hashlib
@@ -79,11 +78,11 @@ BEAT = 10.0
 """Seconds between two signs of life: a third of what Flower expects."""
 
 PIECE = 4 * 2**20
-"""The most bytes of one object, so that a request is never much longer."""
+"""The most bytes of one object, which bounds a request."""
 
 _FIELD = "bytes"
 _SERVER = Node(node_id=SUPERLINK_NODE_ID)
-_HEADS = 2**16  # what names and heads of an answer's objects may take beside its pieces
+_HEADS = 2**16  # the names and heads of an answer's objects, beside its pieces
 _TYPE = "train"  # stock SuperNodes find their function by it
 _TIME_LIMIT = 30.0
 _POLL = 0.05
@@ -114,14 +113,14 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
-"""What Flower raises on objects that it did not write itself: it checks none of them."""
+"""The errors of Flower on malformed objects, which it does not check."""
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
 
 class LineBroken(IncrowdError):
-    """The other side cannot be reached, or does not take what it was sent.
+    """The other side cannot be reached, or refuses the message.
 
-    `status` is what it answered, 0 where nothing came back.
+    `status` is its answer, 0 without one.
     """
 
     def __init__(self, words: str, status: int = 0) -> None:
@@ -131,7 +130,7 @@ class LineBroken(IncrowdError):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a party was asked, and by which message."""
+    """A question to a party, and the number of its message."""
 
     content: bytes
     message: Message
@@ -139,7 +138,7 @@ class Asked:
 
 @dataclass
 class _Arriving:
-    """An answer whose objects are still on their way."""
+    """An answer whose objects are still arriving."""
 
     asked: str
     message: str
@@ -149,16 +148,16 @@ class _Arriving:
 
 
 def pack(content: bytes) -> RecordDict:
-    """Bytes as what Flower carries: pieces in order."""
+    """Bytes as a record that Flower carries: pieces in order."""
     view = memoryview(content)
     starts = range(0, len(content), PIECE)
     return RecordDict({str(i): ConfigRecord({_FIELD: bytes(view[at : at + PIECE])}) for i, at in enumerate(starts)})
 
 
 def unpack(record: RecordDict, longest: int) -> bytes:
-    """The bytes that `pack` was given.
+    """The bytes in a record that `pack` wrote.
 
-    Edge cases: whatever `pack` does not write, and more than `longest` bytes, are a `DataError`, before any is joined.
+    Edge cases: any other record, or more than `longest` bytes, is a `DataError`, before the pieces are joined.
     """
     pieces: list[bytes] = []
     for number in range(len(record)):
@@ -184,9 +183,9 @@ class PartyLine:
         self._node = Node()
 
     def activate(self, previous: int | None) -> int:
-        """Say that this party is here; the number that the SuperLink knows it by.
+        """Announce this party; return the number that the SuperLink gives it.
 
-        A SuperLink that has not heard of the death of this party's `previous` life would refuse it for a minute.
+        A SuperLink that still counts this party's `previous` life as alive would refuse it for a minute.
         """
         if previous is not None:
             with _as_broken(ignore=True):
@@ -199,18 +198,18 @@ class PartyLine:
         return self._node.node_id
 
     def deactivate(self) -> None:
-        """Say that this party goes; nobody hears it where the line is broken."""
+        """Announce that this party leaves; a broken line is ignored."""
         with _as_broken(ignore=True):
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
 
     def beat(self) -> bool:
-        """Give a sign of life; False where the SuperLink knows this party no longer."""
+        """Send a heartbeat; False if the SuperLink no longer knows this party."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         with _as_broken():
             return self._client.SendNodeHeartbeat(request).success
 
     def pull(self) -> Asked | None:
-        """The next question, if there is one; one that cannot be read is taken away, and passed over."""
+        """The next question, or None; an unreadable one is removed and skipped."""
         with _as_broken():
             response = self._client.PullMessages(PullMessagesRequest(node=self._node))
             if not response.messages_list:
@@ -235,13 +234,13 @@ class PartyLine:
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[get_object_tree(reply)],
-                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+                clientapp_runtime_list=[0.0],  # the server need not know the running time
             )
             response = self._client.PushMessages(request)
             _push([reply], set(response.objects_to_push), self._client.PushObject, self._node, run, response.session_id)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
     def _content(self, run: int, number: str, tree: ObjectTree) -> bytes:
@@ -251,7 +250,7 @@ class PartyLine:
         return _read(number, contents, self._longest)
 
     def _object(self, run: int, number: str) -> bytes:
-        """One object, which may still be on its way from the server."""
+        """An object, which may still be on its way from the server."""
         end = time.monotonic() + _TIME_LIMIT
         while time.monotonic() < end:
             response = self._client.PullObject(PullObjectRequest(node=self._node, run_id=run, object_id=number))
@@ -264,7 +263,7 @@ class PartyLine:
 
 
 class ServerLine:
-    """The server's side: who takes part, and one run in which messages travel."""
+    """The server's side: the enrolled nodes, and one run that carries messages."""
 
     def __init__(self, address: str, authority: bytes, secret: bytes) -> None:
         self._address, self._authority = address, authority
@@ -276,27 +275,27 @@ class ServerLine:
         self._arriving: list[_Arriving] = []
 
     def check(self) -> None:
-        """Raise `LineBroken` where the SuperLink does not answer."""
+        """Raise `LineBroken` if the SuperLink does not answer."""
         with _as_broken():
             self._control.ListRuns(ListRunsRequest(limit=1))
 
     def register(self, name: str, node_pem: bytes) -> int:
-        """Let a party take part; the number that it has from now on."""
+        """Enrol a party; return its number from now on."""
         with _as_broken():
             return self._control.RegisterNode(RegisterNodeRequest(public_key=node_pem, name=name)).node_id
 
     def registered(self) -> dict[bytes, int]:
-        """The parties that the SuperLink knows, by their keys."""
+        """The enrolled parties, by their keys."""
         with _as_broken():
             return {each.public_key: each.node_id for each in self._control.ListNodes(ListNodesRequest()).nodes_info}
 
     def unregister(self, node: int) -> None:
-        """Let a party take part no longer."""
+        """Remove a party."""
         with _as_broken():
             self._control.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def open_run(self) -> None:
-        """Start a run and take its task, which nobody can without the secret; other runs' tasks are left undone."""
+        """Start a run and take its task with the secret; the tasks of other runs stay untouched."""
         with _as_broken():
             self._run = self._control.StartRun(StartRunRequest(fab=fab_to_proto(_app()))).run_id
             while True:
@@ -310,17 +309,17 @@ class ServerLine:
             self._runtime.PullTaskInput(PullTaskInputRequest())  # which says that the task has begun
 
     def beat(self) -> bool:
-        """Give a sign of life; False where the run has ended."""
+        """Send a heartbeat; False if the run has ended."""
         with _as_broken():
             return self._of_run.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
 
     def present(self) -> dict[int, str]:
-        """The nodes that are connected, and since when."""
+        """The connected nodes, and the start of each connection."""
         with _as_broken():
             return {each.node_id: each.last_activated_at for each in self._of_run.GetNodes(GetNodesRequest()).nodes}
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """Put one question to several nodes: the number of each message, and the node that it is for."""
+        """Send one question to several nodes; return the node of each message."""
         record = pack(content)
         messages = [make_message(self._head(node, seconds), content=record) for node in nodes]
         with _as_broken(), no_object_id_recompute():
@@ -336,10 +335,10 @@ class ServerLine:
         return {number: node for number, node in zip(taken.message_ids, nodes, strict=True) if number}
 
     def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes | None]]:
-        """The answers that have come, each with the number of the message that it answers; None for a message lost.
+        """The answers that have come, each with the number of its question's message; None for a lost message.
 
-        Guarantee: one that cannot be read, or is longer than `longest`, is empty, and keeps no other from arriving; no
-        more than `longest` bytes of it are fetched, or a piece more. None is waited for.
+        Guarantee: an answer that cannot be read, or is longer than `longest`, is empty, and keeps no other from
+        arriving. It fetches at most `longest` bytes and a piece more, and waits for none.
         """
         self._arriving = [each for each in self._arriving if each.asked in asked]
         arriving = {each.asked for each in self._arriving}  # Flower calls lost what is asked for once more
@@ -348,7 +347,7 @@ class ServerLine:
             response = self._of_run.PullMessages(request)
             for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 replied = head.metadata.reply_to_message_id
-                if head.HasField("error"):  # of the SuperLink, or of a stock SuperNode
+                if head.HasField("error"):  # an error of the SuperLink, or of a stock SuperNode
                     yield replied, None
                     continue
                 try:
@@ -361,7 +360,7 @@ class ServerLine:
                     yield each.asked, each.content
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         for client in (self._control, self._tasks, self._runtime):
             if client is not None:
                 client.close()
@@ -386,7 +385,7 @@ class ServerLine:
         )
 
     def _fetch(self, answer: _Arriving, longest: int) -> bool:
-        """Fetch what is there of an answer; whether that is all of it."""
+        """Fetch the available objects of an answer; return whether it is complete."""
         try:
             while answer.wanted:
                 request = PullObjectRequest(node=_SERVER, run_id=self._run, object_id=answer.wanted[0])
@@ -406,7 +405,7 @@ class ServerLine:
 
 @contextmanager
 def _as_broken(*, ignore: bool = False) -> Iterator[None]:
-    """What a client of Flower raises where the line is broken, as our own."""
+    """Turn the errors of Flower's client on a broken line into our own."""
     try:
         yield
     except httpx.HTTPStatusError as error:
@@ -426,10 +425,8 @@ def _client(
     *more: ProtobufClientInterceptor,
     party: Path | None = None,
 ) -> _Client:
-    """A client of Flower's that trusts this authority alone, and tries once. A `party` shows its certificate, and may
-    be behind a proxy.
-
-    Flower's own way to try again ends the whole process with SIGINT where it is not let in.
+    """A client of Flower's that trusts this authority alone, and tries once, as Flower's own retries end the process
+    with SIGINT. A `party` shows its certificate, and may be behind a proxy.
     """
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trust.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -451,12 +448,12 @@ def _push(
     run: int,
     session: str,
 ) -> None:
-    """Send those objects of messages that the other side does not have."""
+    """Send the objects that the other side lacks."""
     objects = {number: each for message in messages for number, each in get_all_nested_objects(message).items()}
     for number in wanted & set(objects):
         content = objects[number].deflate()
         request = PushObjectRequest(node=node, run_id=run, object_id=number, object_content=content, session_id=session)
-        if not send(request).stored:  # nobody waits for it any more; whoever does asks again
+        if not send(request).stored:  # the message is gone; a server that still waits asks again
             return
 
 
@@ -478,7 +475,7 @@ def _add(contents: dict[str, bytes], number: str, content: bytes, longest: int) 
 
 
 def _read(number: str, contents: dict[str, bytes], longest: int) -> bytes:
-    """The bytes in a message's objects, which anybody may have written."""
+    """The bytes in the objects of an untrusted message."""
     try:
         message = inflate_object_from_contents(number, contents)
         if not isinstance(message, Message) or not message.has_content():
@@ -491,7 +488,7 @@ def _read(number: str, contents: dict[str, bytes], longest: int) -> bytes:
 
 
 def _app() -> Fab:
-    """What Flower needs to start a run: an app that says what it is, and holds no code."""
+    """An app without code, which Flower needs to start a run."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)

@@ -11,7 +11,7 @@ FILES = ("pyproject.toml", "server_app.py", "client_app.py")
 
 
 def new_app(folder: Path) -> list[Path]:
-    """Write an app into a new folder; its ledger and its model will be there, too. The files that were written.
+    """Write an app, which will keep its ledger and model, into a new folder; return the files.
 
     Edge cases: a folder that holds anything is refused, and so is a name without letters.
     """

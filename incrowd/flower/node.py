@@ -1,6 +1,6 @@
-"""A party's process: it stays, asks for questions, and answers them. It never loads what a server uploads.
+"""A party's process: it stays, and answers questions. It never loads uploaded code.
 
-Flower's own SuperNode runs the code that comes with a run, so nothing that a party has decided holds there.
+Flower's own SuperNode runs the code of each run, which could pass over a party's decisions.
 """
 
 import logging
@@ -40,26 +40,26 @@ _FAILURES = (
     struct.error,
     zlib.error,
 )
-"""What a handler may fail with on one question, and answer another nevertheless."""
+"""The errors of a handler on one question, after which it answers others."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a party's server is, and what it is known by."""
+    """A party's connection to its server."""
 
     address: str
     """HOST:PORT of the server, or of the proxy before it."""
     authority: Path
-    """The `ca.crt` that came from the server: no other server is spoken to."""
+    """The `ca.crt` of the server: the party trusts no other authority."""
     folder: Path
     """The party's own folder, see `new_party`."""
     longest_question: int = 1024 * 2**20
-    """Bytes; a longer question is taken away and not answered."""
+    """Bytes; a longer question is removed and not answered."""
     poll: float = _POLL
     """Seconds between two looks for a question, once one has come."""
     idle_poll: float = 10 * _POLL
-    """Seconds between two looks where none has come for a while: each takes the server some ten milliseconds."""
+    """Seconds between two looks while idle: each look takes the server some ten milliseconds."""
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -69,12 +69,12 @@ class Connection:
         positive(poll=self.poll, idle_poll=self.idle_poll)
 
     def longer(self, look: float) -> float:
-        """How long to wait for the next look, after one that found nothing and was waited for so long."""
+        """Seconds until the next look, after an idle one."""
         return min(1.1 * look, max(self.poll, self.idle_poll))
 
 
 def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) -> None:
-    """Answer the questions of a party's server until told to stop; where nothing comes, look every `idle_poll` seconds.
+    """Answer the questions of a party's server until `stop` is set; when idle, look every `idle_poll` seconds.
 
     Guarantee: as of `PartyFolder.attending` and `attend`.
     """
@@ -86,13 +86,14 @@ def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) 
 
 
 def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
-    """Answer a server's questions with what `handler` says, until `stop` is set.
+    """Answer a server's questions with `handler`, until `stop` is set.
 
-    Guarantee: a broken line, a server that starts anew and a question that nobody can read end nothing. Of two
-    processes with one folder, the second is refused (`ConfigError`).
+    Guarantee: it goes on after a broken line, a restarted server or an unreadable question. It refuses a second process
+    with the same folder (`ConfigError`).
 
-    Edge cases: an error of the handler is logged by its kind alone, for its words may tell of data; nothing is sent,
-    and the server asks again. The same question may come again: a handler gives the same bytes (`Participant.reply`).
+    Edge cases: the log names an error of the handler by its type alone, because its words may reveal data; nothing is
+    sent, and the server asks again. The same question may come again: a handler gives the same bytes
+    (`Participant.reply`).
     """
     with attending(connection.folder):
         _attend(connection, handler, stop)
@@ -134,10 +135,9 @@ def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes])
 
 
 class _Life:
-    """A party's presence at a SuperLink, from activation to deactivation, with a thread that gives signs of life.
+    """A party's presence at a SuperLink, from activation to deactivation, with a heartbeat thread.
 
-    The number of the node is on disk before anything else, so that a life that ended by SIGKILL can be ended for the
-    SuperLink too.
+    The number of the node is on disk first, so that the next process can deactivate a life that ended by SIGKILL.
     """
 
     def __init__(self, line: PartyLine, place: Path) -> None:

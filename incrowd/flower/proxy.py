@@ -1,7 +1,7 @@
-"""nginx before a server of parties: its configuration, for the parties that are enrolled.
+"""nginx before a server of parties: its configuration, for the enrolled parties.
 
-TLS, and all limits of connections, times and rates, are nginx's. It asks each party for the certificate of its node key
-before anything else, and passes the paths of Flower's Fleet API on, and no other.
+nginx terminates TLS, and limits connections, times and rates. It asks each party for the certificate of its node key
+before anything else, and passes the paths of Flower's Fleet API alone.
 """
 
 import base64
@@ -25,13 +25,13 @@ from incrowd.flower.superlink import PORT
 from incrowd.parties.keys import AUTHORITY, SERVER, SERVER_KEY, Enrolment, check_certificate, read_enrolment
 
 CONFIGURATION = "nginx.conf"
-_MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")  # where Debian has it; elsewhere it is built in
+_MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")  # Debian's module; elsewhere it is built in
 _LONGEST_SOCKET = 100
 _SAFE = re.compile(r"[\w./+-]+")
 
 
 def enrolled_in(folder: Path) -> list[Enrolment]:
-    """The parties whose enrolments lie in a folder. Edge cases: a folder without one is a `ConfigError`."""
+    """The enrolments in a folder. Edge cases: a folder without one is a `ConfigError`."""
     found = [read_enrolment(path) for path in sorted(folder.glob("*.pub"))]
     if not found:
         remedy = "put the NAME.pub of each party there: nginx lets nobody else through"
@@ -42,12 +42,12 @@ def enrolled_in(folder: Path) -> list[Enrolment]:
 def write_proxy(
     folder: Path, keys: Path, parties: Sequence[Enrolment], *, listen: Sequence[str], port: int = PORT
 ) -> Path:
-    """Write the configuration, and who is let through; nginx's words for starting it are `command`.
+    """Write the configuration and the list of enrolled parties; `command` starts nginx.
 
-    Guarantee: a party is let through with the certificate and the node key of one enrolment, and nobody without one.
+    Guarantee: nginx admits a party with the certificate and the node key of one enrolment, and no other.
 
-    Edge cases: an address that is not ADDRESS:PORT, a folder whose path nginx could not take, and keys that are not
-    there are a `ConfigError`.
+    Edge cases: an address that is not ADDRESS:PORT, a path that nginx cannot take, and missing keys are a
+    `ConfigError`.
     """
     folder, keys = folder.resolve(), keys.resolve()
     count(port=port)
@@ -61,7 +61,7 @@ def write_proxy(
             raise ConfigError(field="folder", value=str(place), remedy=remedy)
     root = os.geteuid() == 0
     values = {
-        "user": f"user {pwd.getpwuid(keys.stat().st_uid).pw_name};\n" if root else "",  # who may read the keys
+        "user": f"user {pwd.getpwuid(keys.stat().st_uid).pw_name};\n" if root else "",  # the owner of the keys
         "module": f"load_module {_MODULE};\n" if _MODULE.exists() else "",
         "listen": "\n    ".join(f"listen {_address(each)} backlog=1024;" for each in listen),
         "folder": str(folder),
@@ -80,12 +80,12 @@ def write_proxy(
 
 
 def command(folder: Path) -> list[str]:
-    """What starts nginx; with `-s reload` after it, it reads the configuration anew, with `-s quit` it ends."""
+    """The command that starts nginx; with `-s reload` it reads the configuration anew, with `-s quit` it ends."""
     return ["nginx", "-p", str(folder.resolve()), "-e", "logs/error.log", "-c", CONFIGURATION]
 
 
 def _line(party: Enrolment) -> str:
-    """A party as nginx knows it: SHA-1 of its certificate is what nginx has of it, beside the whole key."""
+    """A party's line: nginx knows the certificate by its SHA-1, beside the whole key."""
     shown = party.shown().fingerprint(hashes.SHA1()).hex()  # noqa: S303  # the certificate was verified before
     return f'"{shown}:{base64.b64encode(party.node_pem()).decode()}" {party.name};\n'
 

@@ -1,4 +1,4 @@
-"""A server of real parties over a SuperLink of Flower's that it starts: `incrowd flower serve`."""
+"""A server of real parties over a SuperLink that it starts: `incrowd flower serve`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class PartyServer(server.PartyServer):
     port: int = PORT
 
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train a run to its end, from wherever it stands, as `Run.train`."""
+        """Train a run to its end, as `Run.train`."""
         self.check_run(run)
         with self.link(of_parties(run.config)) as link:
             return self.train_over(link, run, watchers)
@@ -43,7 +43,7 @@ class PartyServer(server.PartyServer):
             return evaluate_over(self, link, run, wanted)
 
     def link(self, data: Parties) -> SuperLink:
-        """The way to the enrolled parties."""
+        """The transport to the enrolled parties."""
         self.say(
             f"listening on {LOOPBACK}:{self.port} alone: parties elsewhere come through nginx (incrowd flower proxy)"
         )

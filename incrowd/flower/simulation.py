@@ -50,42 +50,42 @@ MESSAGE_TYPE = "train.incrowd"
 _RECORD, _VALUE = "incrowd", "frame"
 
 BLOCK = "block"
-"""The name in which blocks answer."""
+"""The name in the answers of blocks."""
 
 
 def record_of(frame: bytes) -> "RecordDict":
-    """A frame as Flower carries it: bytes that nothing of Flower's decodes."""
+    """A frame as a record of opaque bytes."""
     from flwr.app import ConfigRecord, RecordDict
 
     return RecordDict({_RECORD: ConfigRecord({_VALUE: frame})})
 
 
 def frame_in(content: "RecordDict") -> bytes | None:
-    """The frame in what Flower carried; None where there is none."""
+    """The frame in a record; None without one."""
     record = content.config_records.get(_RECORD) if list(content) == [_RECORD] else None
     value = None if record is None else record.get(_VALUE)
     return value if isinstance(value, bytes) else None
 
 
 class Answering(Protocol):
-    """What a worker makes of its stock, and keeps from round to round."""
+    """A worker's nodes, kept from round to round."""
 
     def answer(self, frame: bytes | None) -> bytes:
-        """What it says to a request."""
+        """The answer to a request."""
         ...
 
 
 class Stocked(Protocol):
-    """What workers need to answer."""
+    """The data and settings that a worker answers with."""
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> Answering:
-        """What answers requests of this server, and signs with this key."""
+        """The nodes that answer this server's requests, and sign with this key."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stock:
-    """What a worker trains with: plain arrays, which Ray shares among the workers of a machine without a copy."""
+    """A worker's training data: plain arrays, which Ray shares among the workers of a machine without a copy."""
 
     tensors: Mapping[str, Any] = field(repr=False)
     model: Model
@@ -97,7 +97,7 @@ class Stock:
 
     @classmethod
     def of(cls, engine: CohortEngine, tensors: ClientTensors, offer: Offer, randomness: Randomness) -> "Stock":
-        """What an engine trains with."""
+        """The arrays and settings of an engine."""
         found = {one.name: _shared(getattr(tensors, one.name)) for one in fields(tensors)}
         return cls(
             tensors=found,
@@ -110,30 +110,30 @@ class Stock:
         )
 
     def engine(self) -> CohortEngine:
-        """The same engine elsewhere, with one thread."""
+        """The same engine in a worker, with one thread."""
         tensors = ClientTensors(**{name: _tensors(value) for name, value in self.tensors.items()})
         return CohortEngine(self.model, tensors, self.local, self.execution, loss=self.loss)
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
-        """What answers."""
+        """See `Stocked.block`."""
         return Block(self, server=server, key=key)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloStock:
-    """What a worker needs to answer for the silos of a run on its machine: the work, and the folder they lie in."""
+    """The experiment and the folder with which a worker answers for the silos of a run on its machine."""
 
     work: SiloWork
     folder: Path
     plan: str
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "SiloBlock":
-        """What answers."""
+        """See `Stocked.block`."""
         return SiloBlock(self, server=server, key=key)
 
 
 class SiloBlock:
-    """Simulated silos, each on its own ledger, opened when it is first asked and kept from round to round."""
+    """Simulated silos, each on its own ledger, opened at its first question and kept from round to round."""
 
     def __init__(self, stock: SiloStock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
         self._stock = stock
@@ -158,20 +158,20 @@ class SiloBlock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shelf:
-    """Where workers find the stock: put down once, when Ray is up, and told to every worker with its first message."""
+    """The place of the workers' data: filled once, when Ray is up, and sent to every worker with its first message."""
 
     server: bytes
     key: bytes = field(repr=False)
     _stock: list["ObjectRef[Stocked]"] = field(default_factory=list, repr=False)
 
     def fill(self, stock: "Stocked") -> None:
-        """Put the stock where workers reach it."""
+        """Put the stock into shared memory."""
         import ray
 
         self._stock[:] = [ray.put(stock)]
 
     def __call__(self, message: "Message", context: "Context") -> "Message":
-        """What a block answers: see `train`."""
+        """See `train`."""
         from flwr.app import Message
 
         answer = _block(self).answer(frame_in(message.content))
@@ -179,7 +179,7 @@ class Shelf:
 
     @property
     def stock(self) -> "Stocked":
-        """What was put down."""
+        """The stock in shared memory."""
         import ray
 
         found: Stocked = ray.get(self._stock[0])
@@ -197,7 +197,7 @@ class Block:
         self._key = key
 
     def answer(self, frame: bytes | None) -> bytes:
-        """What the clients of a block come to."""
+        """The contribution of a block's clients."""
         stock, offer = self.stock, self.stock.offer
         request = Request.read(frame, key=self._server, most=offer.weights)
         if request.place.plan != offer.fingerprint:
@@ -210,7 +210,7 @@ class Block:
 
 
 def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt | None:
-    """What pays for the noise of simulated clients: the run's own ledger was charged before they were asked."""
+    """The receipt for simulated clients' noise, which the run's own ledger has paid."""
     if task.noise is None:
         return None
     plan = task.offer.plan
@@ -233,7 +233,7 @@ def _block(shelf: Shelf) -> Answering:
 
 
 def _shared(value: Any) -> Any:
-    """Arrays in place of tensors: these are copied from process to process, those are not."""
+    """Arrays in place of tensors, because Ray copies tensors from process to process."""
     if isinstance(value, torch.Tensor):
         return _Shared(value.numpy())
     if isinstance(value, Mapping):
@@ -261,13 +261,13 @@ if TYPE_CHECKING:
 
 
 class ActorLine:
-    """So many nodes, dealt to as many actors as Ray has room for, for use in a `with` statement: see `rounds.Line`.
+    """Nodes on as many actors as Ray has room for, for use in a `with` statement: see `rounds.Line`.
 
-    It is a clock as well (`rounds.Clock`), whose waiting ends with the next answer.
+    It is a clock as well (`rounds.Clock`): a wait ends with the next answer.
 
-    Guarantee: the actors end with the `with` block, whatever they are at.
+    Guarantee: the actors end with the `with` block, also in the middle of their work.
 
-    Edge cases: a node that fails is a `DataError`, and so is one whose actor was killed; room for no actor is one.
+    Edge cases: a node that fails is a `DataError`, and so is a killed actor, or no room for an actor.
     """
 
     def __init__(self, app: "ClientApp", *, nodes: int, gpus: float = 0.0) -> None:
@@ -354,18 +354,17 @@ class ActorLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """How much of the machine is used: so many Ray workers of one thread each, and as many blocks a round unless said.
+    """A simulation on Ray: so many workers of one thread, and by default as many blocks a round.
 
-    `gpus` is the share of an accelerator that each worker has. `address` is that of a Ray cluster; without one Ray is
-    started here, for this run alone, and stopped after it.
+    `gpus` is the share of an accelerator of each worker. `address` is a Ray cluster's; without one the simulation
+    starts Ray for this run alone.
 
-    Guarantee: the run's folder, ledger, statement and result are those of a run on this machine, and under seeded
-    randomness the released model is, too, to the last bit on one kind of processor: whichever way its clients are
-    dealt to blocks, and however many workers there are.
+    Guarantee: the run's folder, ledger, statement and result are those of a run on this machine. So is the released
+    model under seeded randomness, to the last bit on one kind of processor, for any blocks and any number of workers.
 
     Each silo is a node, and writes to its own ledger in the run's folder, so silos stay on one machine.
 
-    Edge cases: the median clip and single contributions (`run.diagnose`) are refused, before Ray is started.
+    Edge cases: it refuses the median clip and single contributions (`run.diagnose`) before it starts Ray.
     """
 
     workers: int | None = None
@@ -381,7 +380,7 @@ class Simulation:
         _validate.non_negative(gpus=self.gpus)
 
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train a run to its end, from wherever it stands, as `Run.train`."""
+        """Train a run to its end, as `Run.train`."""
         need_flower()
         if isinstance(run.config.data, Parties):
             remedy = "their data are not here to be simulated: `incrowd flower serve` asks them"
@@ -395,7 +394,7 @@ class Simulation:
 
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:
         offer = offer_of(work)
-        # What cannot be trained elsewhere is refused before Ray is started.
+        # A run that workers cannot train is refused before Ray starts.
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
         server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         RoundTask.stated(offer, 0, work.plan.config.clip)
@@ -444,20 +443,20 @@ class Simulation:
         key: Ed25519PrivateKey,
         nodes: int,
     ) -> Summary:
-        """What `main` gives, with what workers make of the stock as ClientApps in Flower's actors."""
+        """The result of `main`, with the stock behind ClientApps in Flower's actors."""
         from flwr.clientapp import ClientApp
 
         clients = ClientApp()
         shelf = Shelf(server=server.public_key().public_bytes_raw(), key=key.private_bytes_raw())
         clients.train("incrowd")(shelf)
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what is wrong is raised here
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors are raised here
         with self._ray(), ActorLine(clients, nodes=nodes, gpus=self.gpus) as line:
             shelf.fill(stock)
             return main(line)
 
     @contextmanager
     def _ray(self) -> Iterator[None]:
-        """Ray, for as long as the `with` block lasts, unless the program has one already."""
+        """Ray within the `with` block, unless the program has one already."""
         import ray
 
         if ray.is_initialized():

@@ -1,7 +1,7 @@
 """A strategy of Flower's with our cohort, clip, sum, noise and denominator in place of its own.
 
-Stock nodes train, and send what they please. What comes of a round is one `Release`, paid for in the ledger; the
-wrapped strategy gets that as if it were the answer of a single node, and does its server step with it.
+Stock nodes train, and send arrays. A round yields one `Release`, paid for in the ledger; the wrapped strategy takes its
+server step as if a single node had answered with it.
 """
 
 import copy
@@ -35,9 +35,9 @@ from incrowd.privacy.statement import Statement
 
 @dataclass(frozen=True, kw_only=True)
 class NamedArrays:
-    """The arrays of a model: how they lie in one vector, and the vector.
+    """The arrays of a model: their layout in one vector, and the vector.
 
-    Edge cases: arrays of anything but floating point numbers, and numbers that are not finite, are refused.
+    Edge cases: it refuses arrays of other types than floating point, and numbers that are not finite.
     """
 
     layout: Layout
@@ -46,7 +46,7 @@ class NamedArrays:
 
     @classmethod
     def of(cls, record: "ArrayRecord") -> "NamedArrays":
-        """What the program itself gave."""
+        """The program's own arrays."""
         arrays = {name: array.numpy() for name, array in record.items()}
         for name, array in arrays.items():
             if array.dtype.kind != "f":
@@ -64,15 +64,15 @@ class NamedArrays:
         return cls(layout=layout, dtypes=tuple(array.dtype for array in arrays.values()), vector=vector)
 
     def moved(self, mean: Floats) -> "ArrayRecord":
-        """These arrays and a mean, as Flower carries them."""
+        """These arrays plus a mean, as a record."""
         named = self.layout.unflatten(self.vector + mean)
         kinds = zip(named.items(), self.dtypes, strict=True)
         return ArrayRecord({name: Array(np.asarray(array, dtype)) for (name, array), dtype in kinds})
 
     def difference(self, record: "ArrayRecord") -> Floats | None:
-        """How far a node's arrays are from these; None where they are not arrays of these names and shapes.
+        """A node's arrays less these; None if their names or shapes differ.
 
-        Guarantee: no more memory is taken than the bytes that came and the vector.
+        Guarantee: it takes no more memory than the record and the vector.
         """
         if set(record) != set(self.layout.names):
             return None
@@ -84,14 +84,14 @@ class NamedArrays:
         return None if len(found) < len(arrays) else self._from_here(found)
 
     def _from_here(self, arrays: Mapping[str, NDArray[Any]]) -> Floats:
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as zero
+        with np.errstate(over="ignore", invalid="ignore"):  # counts as zero if not finite
             return self.layout.flatten(arrays) - self.vector
 
 
 def values_in(array: "Array", shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """A node's array; None where it is not one of floating point numbers of this shape.
+    """A node's array; None unless it is floating point and of this shape.
 
-    Guarantee: what came is never evaluated, and not copied.
+    Guarantee: the bytes are never evaluated, and not copied.
     """
     data = array.data
     if array.stype != "numpy.ndarray" or len(data) > math.prod(shape) * _WIDEST + _LONGEST_HEADER:
@@ -117,7 +117,7 @@ _HEADER = re.compile(
     rb"'shape': \((?P<shape>[\d, ]*)\), ?\} *\n",
     re.DOTALL,
 )
-"""How NumPy begins an array of floating point numbers: version 1.0 of its format, always."""
+"""The head of NumPy's format 1.0 for an array of floating point numbers."""
 
 
 StockEvaluation = Literal["none", "public"]
@@ -136,21 +136,21 @@ LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
     stock.MultiKrum,
     stock.QFedAvg,
 )
-"""Strategies that do something with the single answers of nodes, which none gets here."""
+"""Strategies that use the single answers of nodes, which none gets here."""
 
 
 class NoNodes(Grid):
-    """A grid with as many nodes as a strategy may want, none of which can be asked anything."""
+    """A grid with as many nodes as a strategy may want, none of which it can reach."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
 
     def get_node_ids(self) -> Iterable[int]:
-        """Numbers that stand for nodes."""
+        """Numbers in place of nodes."""
         return range(1, self._nodes + 1)
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
-        """Refused, as is all that reaches nodes."""
+        """Refused, as is every call that reaches nodes."""
         raise _kept_apart()
 
     def pull_messages(self, message_ids: Iterable[str]) -> NoReturn:
@@ -180,9 +180,9 @@ class NoNodes(Grid):
 def question(
     strategy: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, *, clients: int
 ) -> tuple[RecordDict, str]:
-    """What a strategy asks nodes in a round, and the kind of its message.
+    """A strategy's question to nodes in a round, and the kind of its message.
 
-    Edge cases: no question, several, and one without exactly one record of arrays are refused.
+    Edge cases: it refuses no question, several, and one without exactly one record of arrays.
     """
     wanted = (clients, getattr(strategy, "min_available_nodes", 0), getattr(strategy, "min_train_nodes", 0))
     messages = list(strategy.configure_train(server_round, arrays, config, NoNodes(max(wanted))))
@@ -199,7 +199,7 @@ def question(
 def stepped(strategy: Strategy, server_round: int, asked: RecordDict, arrays: ArrayRecord) -> ArrayRecord:
     """The arrays after a strategy's step, as if one node had answered with these.
 
-    Edge cases: a strategy that gives none is refused.
+    Edge cases: refuses a strategy that returns none.
     """
     metrics = MetricRecord({str(getattr(strategy, "weighted_by_key", "num-examples")): 1})
     answer = RecordDict({next(iter(asked.array_records)): arrays, "metrics": metrics})
@@ -210,7 +210,7 @@ def stepped(strategy: Strategy, server_round: int, asked: RecordDict, arrays: Ar
 
 
 def difference(arrays: NamedArrays, reply: Message) -> Floats | None:
-    """How far a node has moved the arrays; None where its answer is none. Nothing else of it is looked at."""
+    """A node's arrays less these; None for an invalid answer. The rest of its answer is ignored."""
     if reply.has_error():
         return None
     records = list(reply.content.array_records.values())
@@ -234,39 +234,39 @@ def private(
     evaluation: StockEvaluation = "none",
     randomness: Randomness = EARNEST,
 ) -> "PrivateStrategy":
-    """A strategy of Flower's, made private: it is used as the strategy is. See `PrivateStrategy`."""
+    """Make a strategy of Flower's private: see `PrivateStrategy`."""
     return PrivateStrategy(strategy, plan, ledger, label=label, evaluation=evaluation, randomness=randomness)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _AskedNodes:
-    """A round that nodes were asked about; who is in it is private."""
+    """The nodes of a round in progress; its cohort is private."""
 
     number: int
     round: PrivateRound = field(repr=False)
     arrays: NamedArrays = field(repr=False)
     question: RecordDict = field(repr=False)
     clients: dict[int, int] = field(repr=False)
-    """The client that each node is."""
+    """The client of each node."""
 
 
 class PrivateStrategy(Strategy):
     """A strategy that averages (FedAvg, FedAvgM, FedAdam, FedProx and others), over stock nodes, under a plan.
 
-    Each connected node is one of the plan's clients. Of what a node sends only its arrays are looked at.
+    Each connected node is one of the plan's clients; of its answer, only the arrays count.
 
-    Guarantee: each round asks the clients that the plan draws, clips how far each moved, adds up on the public grid,
-    charges the ledger, adds the plan's noise, and divides by the plan's denominator. A node counts once a round; what
-    is not finite, not of the model's names and shapes, too long, an error, or of a node that was not asked counts as
-    zero, and a round in which nothing counts ends the run (`RoundUnanswered`). Numbers of examples, metrics and errors
-    that nodes report are not used, passed on or logged. The wrapped strategy sees the question and the released mean,
-    and no node. `start` ends with the plan's last round, in whatever life of the program that is. Everything else is
-    refused before anything is charged, and the strategy is tried, as a copy, on arrays that do not move.
+    Guarantee: each round asks the clients that the plan draws, clips their updates and adds them up on the public grid.
+    It charges the ledger, adds the plan's noise, and divides by the plan's denominator. A node counts once a round. An
+    answer counts as zero if it is not finite, not of the model's names and shapes, too long, an error, or of a node
+    that was not asked. A round in which none counts ends the run (`RoundUnanswered`). Numbers of examples, metrics and
+    errors of nodes are not used, passed on or logged. The wrapped strategy sees the question and the released mean, and
+    no node. `start` ends with the plan's last round, also after restarts. Every refusal precedes the charge, and a copy
+    of the strategy is tried first on arrays that do not move.
 
-    Edge cases: evaluation at nodes is not paid for, so nobody is asked unless `evaluation="public"` says that what is
-    evaluated on is public. Where more nodes are connected than the plan has clients, the round is refused; where fewer
-    are, the others count as zero. A plan with local noise, a clip that follows a quantile after a restart, and a
-    strategy that needs single answers or has a `start` of its own are refused.
+    Edge cases: evaluation at nodes is not paid for, so it needs `evaluation="public"`, which declares its data public.
+    If more nodes are connected than the plan has clients, the round is refused; missing ones count as zero. It refuses
+    a plan with local noise, a clip that follows a quantile after a restart, and a strategy that needs single answers or
+    has a `start` of its own.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Pay, release, and let the wrapped strategy take its step. There are no metrics: nobody has paid for them."""
+        """Pay, release, and let the wrapped strategy take its step. The plan has not paid for metrics."""
         asked, self._asked = self._asked, None
         if asked is None:
             raise ConfigError(field="round", value=server_round, remedy="ask nodes first: configure_train")
@@ -361,17 +361,17 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody is asked, unless what nodes evaluate on is public."""
+        """The strategy's evaluation, where its data are public; otherwise none."""
         if self.evaluation == "none":
             return []
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing, unless what nodes evaluate on is public."""
+        """Nothing, unless the nodes' evaluation data are public."""
         return None if self.evaluation == "none" else self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log what is promised."""
+        """Log the statement."""
         budget, price = self.plan.budget, self.plan.price
         log(INFO, "\t├──> Private: epsilon %.4g of %g, delta %g", price.epsilon, budget.epsilon, budget.delta)
         log(INFO, "\t│\t├── Clients: %s, drawn by the plan (fractions below are not used)", self._clients)
@@ -380,7 +380,7 @@ class PrivateStrategy(Strategy):
         self.strategy.summary()
 
     def statement(self) -> Statement:
-        """What all that was charged promises. Edge cases: before the first round there is none (`ConfigError`)."""
+        """The statement of all charges. Edge cases: before the first round it is a `ConfigError`."""
         if self._run is None:
             raise ConfigError(field="statement", value=None, remedy="start first: then something is promised")
         return self._run.statement()
@@ -390,7 +390,7 @@ class PrivateStrategy(Strategy):
         return self.plan.config.members
 
     def _begun(self, arrays: NamedArrays, config: ConfigRecord) -> PrivateRun:
-        """The run, whose plan is reserved in the ledger as soon as everything else is in order."""
+        """The run, whose plan the ledger reserves once all else is in order."""
         if self._run is None:
             self._try(arrays, config)
             run = PrivateRun(
@@ -415,7 +415,7 @@ class PrivateStrategy(Strategy):
         return number
 
     def _try(self, arrays: NamedArrays, config: ConfigRecord) -> None:
-        """Take a round's way with a copy of the strategy and arrays that did not move, before anything is charged."""
+        """Try a round with a copy of the strategy and arrays that did not move, before any charge."""
         still = arrays.moved(0 * arrays.vector)
         with _TrialStrategy():
             strategy, config = copy.deepcopy((self.strategy, config))
@@ -426,7 +426,7 @@ class PrivateStrategy(Strategy):
             raise ConfigError(field="arrays", value=found.layout.names, remedy=remedy)
 
     def _nodes(self, grid: Grid) -> list[int]:
-        """All nodes that are connected, as soon as there are as many as the wrapped strategy waits for."""
+        """All connected nodes, once as many are there as the wrapped strategy waits for."""
         least = min(self._clients, max(1, getattr(self.strategy, "min_available_nodes", 1)))
         if len(set(grid.get_node_ids())) < least:
             log(INFO, "Waiting until %s nodes are connected", least)
@@ -442,7 +442,7 @@ _LOOK = 0.5
 
 
 class _TrialStrategy:
-    """Says what was tried when it fails, whatever a strategy of somebody's own may raise."""
+    """Names the trial in the error, whatever a strategy raises."""
 
     def __enter__(self) -> None:
         pass

@@ -1,8 +1,8 @@
-"""A SuperLink of Flower's that is ours: started, watched, started again and stopped by the process that serves.
+"""A SuperLink of its own: the serving process starts, watches, restarts and stops it.
 
-It listens on loopback alone, holds everything in memory, and runs nothing that is uploaded: this process takes the task
-of each run itself, with a secret that is made anew with each SuperLink. Parties elsewhere reach it through nginx, for
-Flower's SuperLink asks for a key at one of its three interfaces alone: see `incrowd.flower.proxy`.
+It listens on loopback alone, holds everything in memory, and runs no uploaded code: this process takes the task of each
+run itself, with a fresh secret. Parties on other machines come through nginx, because a SuperLink authenticates one of
+its three interfaces alone: see `incrowd.flower.proxy`.
 """
 
 import itertools
@@ -42,10 +42,10 @@ class _Open:
 
 
 class Questions:
-    """Open questions. Of a party, the latest is the one that is sent to a new life; an answer to any counts.
+    """Open questions. A new life of a party gets its latest question; an answer to any counts.
 
-    Guarantee: a question is sent as it was asked or not at all: one that was followed by another has no content any
-    more, and is not sent again when the other is answered.
+    Guarantee: a question is sent unchanged or not at all: a later question drops its content, and it is never sent
+    again.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Questions:
         self._open: dict[str, _Open] = {}
 
     def add(self, party: str, content: bytes, end: float) -> str:
-        """Open a question, until some moment; its number."""
+        """Open a question until some moment; return its number."""
         number = f"question {next(self._numbers)}"
         for each in self._open.values():
             if each.party == party:  # a party that is away for long is not to fill the memory
@@ -62,21 +62,21 @@ class Questions:
         return number
 
     def close(self, number: str) -> None:
-        """It is answered, or nobody waits for it any more."""
+        """Close an answered or expired question."""
         self._open.pop(number, None)
 
     def forget(self, now: float) -> None:
-        """Close those whose time is over."""
+        """Close expired questions."""
         for number in [number for number, each in self._open.items() if each.end <= now]:
             del self._open[number]
 
     def start_anew(self) -> None:
-        """The SuperLink has another life: every message that was sent to it is gone."""
+        """Note that a new SuperLink has lost every message."""
         for each in self._open.values():
             each.message, each.life = "", ""
 
     def due(self, lives: Mapping[str, str]) -> dict[str, str]:
-        """The questions to be sent now, and the party of each: the latest of a party whose life has not heard it."""
+        """The questions to send now, each with its party: the latest of a party whose life has not received it."""
         return {
             number: each.party
             for number, each in self._open.items()
@@ -84,33 +84,33 @@ class Questions:
         }
 
     def content(self, number: str) -> bytes:
-        """What is asked. Edge cases: nothing, where the party was asked something else since."""
+        """The content of a question. Edge cases: empty if a later one replaced it."""
         return self._open[number].content
 
     def left(self, number: str, now: float) -> float:
-        """The seconds until nobody waits for an answer."""
+        """The seconds until a question expires."""
         return max(0.0, self._open[number].end - now)
 
     def sent(self, number: str, message: str, life: str) -> None:
-        """It was sent by a message to a life of its party; an empty one says that it did not go."""
+        """Note the message to a life of the party; an empty number means that it was not sent."""
         question = self._open[number]
         question.message, question.life = message, life if message else ""
 
     def waiting(self, numbers: Sequence[str]) -> dict[str, str]:
-        """The messages that may be answered, and the question that each asks, of these questions."""
+        """The messages still open for these questions, and the question of each."""
         found = ((self._open[number].message, number) for number in numbers if number in self._open)
         return {message: number for message, number in found if message}
 
     def lost(self, number: str) -> None:
-        """No answer will come to its message: it waits for another life, or to be asked anew."""
+        """Note that its message is lost: the question waits for another life, or for the next asking."""
         self._open[number].message = ""
 
 
 PORT = 9091
-"""Where a server listens on loopback; 9092 is where parties reach the proxy before it."""
+"""The server's port on loopback; parties reach the proxy at 9092."""
 
 SECRET_FILE = "secret"  # noqa: S105  # a name, not a secret
-"""The file with what the task of a run is taken with; it is made anew with each SuperLink, and gone with the last."""
+"""The file with the secret that takes the task of a run; each SuperLink has its own."""
 
 _log = logging.getLogger(__name__)
 _LOOK = 1.0
@@ -120,7 +120,7 @@ _QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LO
 
 @dataclass(frozen=True)
 class Serving:
-    """At which port of the loopback address a server listens, and who it says it is."""
+    """A server's loopback port, and its certificate."""
 
     certificates: Path
     """The folder with the server's certificate and its key, see `new_server_certificate`."""
@@ -135,22 +135,21 @@ class Serving:
 
 @dataclass(frozen=True)
 class _FlowerRun:
-    """One run of Flower's: the parties' numbers in it, and the line that it is used by."""
+    """One run of Flower's: its numbers of the parties, and its line."""
 
     line: ServerLine
     nodes: dict[str, int]
 
 
 class SuperLink:
-    """A line to enrolled parties over a SuperLink of its own on loopback, for use in a `with` statement.
+    """A transport to enrolled parties over a SuperLink on loopback, for use in a `with` statement.
 
-    Guarantee: inside the `with`, one SuperLink runs. One that ends is started again, with a new run of Flower's, and
-    what was asked and is waited for is asked again, as it is of a party that starts again. It ends with this process,
-    whatever ends that. What parties sent is in memory only. Of two processes that serve from one folder, the second is
-    refused (`ConfigError`).
+    Guarantee: inside the `with`, one SuperLink runs. If it ends, another starts with a new run of Flower's, and asks
+    all open questions again, as for a restarted party. It ends with this process, even when killed. Answers stay in
+    memory. It refuses a second process that serves from the same folder (`ConfigError`).
 
-    Edge cases: `push` and `pull` are for one thread. A party that is not there is asked when it comes, as long as
-    somebody waits for its answer. A port that another program holds is a `ConfigError`.
+    Edge cases: `push` and `pull` are for one thread. An absent party gets its question when it comes, until that
+    expires. A port that another program holds is a `ConfigError`.
     """
 
     def __init__(self, folder: Path, parties: Sequence[Enrolment], serving: Serving) -> None:
@@ -198,11 +197,11 @@ class SuperLink:
 
     @property
     def nodes(self) -> dict[str, int]:
-        """The number of each party for `push`, which it keeps as long as this object lives."""
+        """The number of each party for `push`, fixed as long as this object lives."""
         return {name: self._numbers[name] for name in self._parties}
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """Put one question to several parties, who have so many seconds: the number of each question, and its node."""
+        """Send one question to several parties, with so many seconds for an answer; return each question's party."""
         now, names = time.monotonic(), {number: name for name, number in self._numbers.items()}
         for node in nodes:
             if node not in names:
@@ -235,7 +234,7 @@ class SuperLink:
             self._give_up(session, str(broken))
 
     def present(self) -> frozenset[str]:
-        """The parties that are connected; none while the SuperLink is being started."""
+        """The connected parties; none while the SuperLink starts."""
         with self._change:
             session = self._session
         if session is None:
@@ -247,7 +246,7 @@ class SuperLink:
         return frozenset(name for name, node in session.nodes.items() if node in found)
 
     def remove(self, name: str) -> None:
-        """Let a party take part no longer, from now on: its key opens nothing any more."""
+        """Remove a party: its key opens nothing from now on."""
         with self._change:
             if name not in self._parties:
                 raise ConfigError(field="party", value=name, remedy="it is not enrolled")
@@ -257,12 +256,12 @@ class SuperLink:
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """The numbers of the processes that run now, by what they are."""
+        """The process numbers, by role."""
         child = self._superlink
         return {"superlink": child.process_id} if child is not None and child.alive else {}
 
     def _send(self, session: _FlowerRun, now: float) -> None:
-        """Send what is due to whoever is there."""
+        """Send the open questions to connected parties."""
         if session is not self._spoken_in:
             self._questions.start_anew()
             self._spoken_in = session
@@ -280,7 +279,7 @@ class SuperLink:
                 self._questions.sent(nodes[node], message, lives[numbers[nodes[node]]])
 
     def _wait(self, end: float) -> _FlowerRun | None:
-        """The run that is open, once one is."""
+        """The run, once it is open."""
         with self._change:
             while self._session is None and not self._stopping.is_set():
                 left = end - time.monotonic()
@@ -297,7 +296,7 @@ class SuperLink:
                 self._change.notify_all()
 
     def _watch(self) -> None:
-        """Keep everything running, until told to stop."""
+        """Keep the processes running, until stopped."""
         beat, failures = 0.0, 0
         while not self._stopping.is_set():
             try:
@@ -388,14 +387,14 @@ class SuperLink:
 
 
 def main(arguments: list[str]) -> None:
-    """Be a SuperLink: what `flower-superlink` does."""
+    """Run a SuperLink, as `flower-superlink` does."""
     sys.argv = ["flower-superlink", *arguments]
     (command,) = entry_points(group="console_scripts", name="flower-superlink")
     command.load()()
 
 
 def _check_free(port: int) -> None:
-    """Refuse a port that another program holds; a SuperLink of a life before this one lets go of it in a moment."""
+    """Refuse a port that another program holds; an earlier SuperLink frees it in a moment."""
     end = time.monotonic() + 3.0
     while True:
         try:

@@ -176,8 +176,7 @@ def ask(
     """The first answer of each node to its frame, as `read` understands it.
 
     Guarantee: a node counts once, however often it sends; answers that are late, or that `read` refuses (`DataError`),
-    do
-    not count.
+    do not count.
 
     Edge cases: the result omits a node that does not answer in time; with `all_needed` that is a `DataError`.
     """

@@ -34,8 +34,7 @@ def longest_update(plan: Plan, *, size: int, descent: Descent, start: float = 0.
 
     In a step a silo moves along a sum of clipped gradients and noise. Noise of d numbers is longer than sqrt(d) + t
     deviations with probability e^(-t^2 / 2), and a batch exceeds this bound with less than 10^-20. Momentum makes a
-    step
-    at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
+    step at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
 
     Edge cases: never more than `LARGEST`.
     """

@@ -29,8 +29,7 @@ def evaluate(
     """Measure a finished run's model on the examples of the parties that trained it, over the same network.
 
     Each party charges the evaluation to its own ledger as one round, the server to its own. A party that refuses, or
-    does
-    not accept in time, counts as one half.
+    does not accept in time, counts as one half.
 
     Guarantee: with all examples on one machine, `Run.evaluate` gives the same figures, to the last bit under the same
     seeds. An interrupted evaluation goes on with the same offer; parties pay once until the server has charged it.

@@ -2,9 +2,9 @@
 
     "incrowd1" | bytes of the head (4) | bytes of the body (8) | head: canonical JSON | body | Ed25519 signature (64)
 
-The head names the kind, the plan's fingerprint, the round and the party. The signature covers the kind and the
-SHA-256 of all before it, so an answer of one round, plan or party cannot pass for another. A reader checks it before
-it parses, and takes sizes, types and lengths from its own expectation, never from the sender.
+The head names the kind, the plan's fingerprint, the round and the party. The signature covers the kind and the SHA-256
+of all before it, so an answer of one round, plan or party cannot pass for another. A reader checks it before it parses,
+and takes sizes, types and lengths from its own expectation, never from the sender.
 """
 
 import hashlib
@@ -45,8 +45,7 @@ class AskedBefore:
     Guarantee: `before(n)` is the same in every life of the server, unless its folder is exchanged for another copy.
 
     Edge cases: a second question for one round, or a file of another plan, is a `DataError`. A truncated last digest
-    was
-    never asked.
+    was never asked.
     """
 
     def __init__(self, path: Path | None = None, *, plan: str = "") -> None:
@@ -254,8 +253,7 @@ def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
     """The decoded answer, checked against the expectation.
 
     Guarantee: the result has the expected size, and its norm is at most the expected one. Decoding takes no memory
-    beyond
-    the expected size, whatever the head claims.
+    beyond the expected size, whatever the head claims.
 
     Edge cases: everything else is a `DataError`, and counts as zero.
     """

@@ -145,8 +145,8 @@ def check_party(name: str) -> None:
 def new_party(folder: Path, name: str) -> Enrolment:
     """Make a party's two keys, its certificate, and the file `NAME.pub` that it sends to the server.
 
-    Guarantee: private keys are in files that only this user can read, in a folder that only this user can change; a
-    key that is there is never replaced (`ConfigError`).
+    Guarantee: private keys are in files that only this user can read, in a folder that only this user can change; a key
+    that is there is never replaced (`ConfigError`).
     """
     check_party(name)
     make_ours(folder)

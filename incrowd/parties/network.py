@@ -84,8 +84,7 @@ class Network:
     clipped contributions can be, counts as zero. Clients report no weights: the denominator is the plan's.
 
     Edge cases: a node that refuses, or is late, counts as zero; `told` gets the reason without a name, because the
-    cohort
-    is secret. A silent round ends the run (`RoundUnanswered`), before its charge unless noise is local: see
+    cohort is secret. A silent round ends the run (`RoundUnanswered`), before its charge unless noise is local: see
     `Attendance.check_answered`. Parties refuse a server that does not know its own questions, so a server that may
     restart keeps its `history` on disk. A node whose name is not its place's is a `ConfigError`.
     """
@@ -252,12 +251,9 @@ class SiloServer:
     """Silos that noise their own steps, asked over a network: for rounds, and at the end for their claims.
 
     Guarantee: a silo's signed answer for this round of this offer counts once. The server marks a signed answer that
-    the
-    plan cannot give `refused`, by name: infinite numbers, too long an update, other noise than planned. A silo that
-    does
-    not take part, or answer in time, has `no answer`; the round goes on without it. A round in which all silos are
-    silent
-    or refuse ends the run before the server charges it (`RoundUnanswered`).
+    the plan cannot give `refused`, by name: infinite numbers, too long an update, other noise than planned. A silo that
+    does not take part, or answer in time, has `no answer`; the round goes on without it. A round in which all silos are
+    silent or refuse ends the run before the server charges it (`RoundUnanswered`).
     """
 
     network: Network

@@ -38,17 +38,16 @@ class Participant:
     with it: a plan that draws its clients also costs a party the rounds that did not draw it. The answer is on disk
     before the party sends it; for the same question it sends the same bytes and charges nothing. It gives one answer a
     round, in order: it refuses and notes the second of two servers that go on from one copy, once their questions
-    differ.
-    A question that the policy forbids, or that exceeds the ledger, is refused unspent. The party tries an offer on
-    synthetic records before it accepts, and runs no code of the server's.
+    differ. A question that the policy forbids, or that exceeds the ledger, is refused unspent. The party tries an offer
+    on synthetic records before it accepts, and runs no code of the server's.
 
     Parties that share noise answer keys and lists, too: see `incrowd.parties.masked`, with the owner's compared
     `roster`.
 
     Edge cases: a party that is killed between charge and answer computes the answer again; with its own unseeded noise
-    it
-    loses the round, because one charge pays for one draw. A party that has lost its memory, and not its ledger, answers
-    no round that it has paid for. A stricter policy holds for accepted offers too. Two processes of a party take turns.
+    it loses the round, because one charge pays for one draw. A party that has lost its memory, and not its ledger,
+    answers no round that it has paid for. A stricter policy holds for accepted offers too. Two processes of a party
+    take turns.
     """
 
     def __init__(

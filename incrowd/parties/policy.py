@@ -28,11 +28,11 @@ class PartyPolicy:
     """The owner's rules for any server; no server sets them.
 
     `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. An offer names columns
-    of
-    `fields` and a kind of `models`; the default allows all. `least_noise` is the smallest noise multiplier of a round,
-    `least_colluders` the smallest number in a plan whose parties share the noise. Before pricing, a party refuses an
-    offer of more than `most_weights`, `most_rounds`, `most_steps` kinds of rounds, or `most_epochs` passes over the
-    examples. With `evaluations`, a server may score models on the party's examples, each for the price of a round.
+    of `fields` and a kind of `models`; the default allows all. `least_noise` is the smallest noise multiplier of a
+    round, `least_colluders` the smallest number in a plan whose parties share the noise. Before pricing, a party
+    refuses an offer of more than `most_weights`, `most_rounds`, `most_steps` kinds of rounds, or `most_epochs` passes
+    over the examples. With `evaluations`, a server may score models on the party's examples, each for the price of a
+    round.
     """
 
     budget: Budget

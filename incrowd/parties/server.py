@@ -208,8 +208,7 @@ class PartyServer:
     once.
 
     Guarantee: with all randomness seeded, folder, ledger, statement, result and released model are those of a run on
-    one
-    machine, to the last bit. Killed at any moment, the same call goes on: see `Run`.
+    one machine, to the last bit. Killed at any moment, the same call goes on: see `Run`.
 
     Edge cases: it refuses data that are not with parties, or an untrainable plan, before it listens. A party that does
     not accept, or leaves, counts as zero; a later one takes part from then on.

@@ -1,4 +1,4 @@
-"""What the server does: plan within a budget, and let Flower's strategy take its steps with what is released."""
+"""The server: it plans within a budget, and Flower's strategy takes its steps with the released mean."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def first(model: Path, *, features: int) -> ArrayRecord:
-    """The weights that were kept last; zeros before."""
+    """The last weights kept; zeros before."""
     arrays = {"weights": np.zeros(features, np.float32), "bias": np.zeros((), np.float32)}
     if model.exists():
         with np.load(model) as kept:
@@ -50,7 +50,7 @@ def first(model: Path, *, features: int) -> ArrayRecord:
 
 
 def keep(model: Path, arrays: ArrayRecord) -> None:
-    """Keep the weights of a round, which are public: a run that stops goes on from them."""
+    """Keep the weights of a round, which are public: a stopped run resumes from them."""
     part = model.with_suffix(".part.npz")
     np.savez(part, weights=arrays["weights"].numpy(), bias=arrays["bias"].numpy())
     part.replace(model)
