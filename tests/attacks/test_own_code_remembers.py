@@ -143,7 +143,7 @@ def test_no_loss_that_remembers_is_trained_with(name: str, tmp_path: Path) -> No
         (Private(epsilon=2.0, delta=1e-3, rounds=1), Local(learning_rate=0.1)),
         (Private(unit="record", epsilon=2.0, delta=1e-3, rounds=1, records=3), None),
     ):
-        folder = tmp_path / type(privacy).__name__
+        folder = tmp_path / privacy.unit
         loss = {**REMEMBERING, **HONEST}[name]()
         if name in HONEST:
             result = Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder)
