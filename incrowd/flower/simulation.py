@@ -261,9 +261,9 @@ if TYPE_CHECKING:
 
 
 class ActorLine:
-    """Nodes on as many actors as Ray has room for, for use in a `with` statement: see `rounds.Line`.
+    """Nodes on as many actors as Ray has room for, for use in a `with` statement: a `Transport`.
 
-    It is a clock as well (`rounds.Clock`): a wait ends with the next answer.
+    It is a `Clock` as well: a wait ends with the next answer.
 
     Guarantee: the actors end with the `with` block, also in the middle of their work.
 
@@ -298,7 +298,7 @@ class ActorLine:
             ray.kill(actor)
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """See `Line.push`."""
+        """See `Transport.push`."""
         from flwr.app import Context, Metadata, RecordDict
         from flwr.app.message import make_message
 
@@ -324,7 +324,7 @@ class ActorLine:
         return owners
 
     def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
-        """See `Line.pull`."""
+        """See `Transport.pull`."""
         import ray
 
         waiting = [self._asked[number] for number in asked if number in self._asked]

@@ -253,7 +253,7 @@ class _AskedNodes:
 class PrivateStrategy(Strategy):
     """A strategy that averages (FedAvg, FedAvgM, FedAdam, FedProx and others), over stock nodes, under a plan.
 
-    Each connected node is one of the plan's clients; of its answer, only the arrays count.
+    Each connected node is one of the plan's clients. The strategy reads only the arrays of its answer.
 
     Guarantee: each round asks the clients that the plan draws, clips their updates and adds them up on the public grid.
     It charges the ledger, adds the plan's noise, and divides by the plan's denominator. A node counts once a round. An

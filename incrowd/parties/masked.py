@@ -1,8 +1,8 @@
-"""Sums of which a server knows the sum alone, over any transport: a party's work, and a server's questions.
+"""A party's masked part of a sum, and the server's questions for it, over any transport.
 
     keys     server -> party   0: nothing, 1: all hellos, 2: all hellos and sealed secrets; answered in kind
     request  server -> party   the weights of a round, as in every plan; answered with `ready`
-    list     server -> party   the parties that are ready; answered with the masked part
+    list     server -> party   the ready parties; answered with the masked part
 
 See `incrowd.parties.secure_sum` for the messages of the parties.
 """
@@ -33,7 +33,7 @@ from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import ShareRun
 
 SUMS = "sums"
-"""The folder in a party's with the keys of its sums."""
+"""The subfolder of a party's folder with the keys of its sums."""
 
 _LONGEST_KEYS = 2**21  # all parties together
 _MOST_LOST = 2
@@ -43,8 +43,8 @@ _MOST_LOST = 2
 class Masked(Contributor):
     """A party that masks its part: it answers a question with `ready`, and a list with the part itself.
 
-    Guarantee: the roster of the offer is the one that the party's owner has compared with the others. The part is
-    computed before anything is paid; the charge follows the list, which says how much noise a share has.
+    Guarantee: the roster of the offer is the one that the owner has compared. The party computes its part before it
+    pays. The charge follows the list, which sets the noise of a share.
 
     Edge cases: a party that ends between `ready` and its answer is not ready any more.
     """
@@ -93,12 +93,12 @@ class Masked(Contributor):
         self.run.reserve()
 
     def admit(self, request: Request) -> None:
-        """Refuse a round that costs more than the day has, before anything is computed."""
+        """Refuse a round that exceeds the day, before any computation."""
         event = self.plan.round(request.place.round).event
         self.party.guard.daily(self.ledger).check([(event, 1)])
 
     def answer(self, request: Request) -> bytes:
-        """Compute the part, and say that it is ready; nothing is paid yet."""
+        """Compute the part, and answer `ready`, before any payment."""
         number, digest = request.place.round, request.digest
         if self._ready is None or self._ready[:2] != (number, digest):
             self._ready = number, digest, self.whole(request), self.member.ready(number, digest)
@@ -153,7 +153,7 @@ def sum_plan(plan: Plan, offer: Offer) -> SumPlan:
 def _bundle(
     plan: SumPlan, stage: int, frame: bytes, *, key: Ed25519PublicKey
 ) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
-    """The hellos and the sealed secrets of all parties, as far as a stage has them."""
+    """The hellos and the sealed secrets of all parties that a stage has."""
     _, head, body = unsealed(frame, kind="keys", key=key, most=_LONGEST_KEYS)
     sizes, names = head.get("sizes"), plan.roster.names
     whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
@@ -168,14 +168,14 @@ def _bundle(
 
 @dataclass(kw_only=True, eq=False)
 class SumNetwork:
-    """The parties of an offer whose noise they share, as a server asks them.
+    """The server's side of an offer whose parties share the noise.
 
-    Guarantee: the server learns a sum of all listed parts with the noise of their shares, or nothing. A round is
-    charged before its list is sent.
+    Guarantee: the server learns a sum of all listed parts with the noise of their shares, or nothing. It charges a
+    round before it sends the list.
 
-    Edge cases: all parties of the roster have to agree on keys before the first round, and fewer than colluders could
-    fill a list end the run (`RoundUnanswered`), unpaid. A listed party that stays silent loses the round (`RoundLost`);
-    after two such rounds it is listed no more.
+    Edge cases: all parties of the roster agree on keys before the first round. Too few ready parties for a list end the
+    run (`RoundUnanswered`), unpaid. A listed party that stays silent loses the round (`RoundLost`); after two such
+    rounds it is listed no more.
     """
 
     network: Network
@@ -190,9 +190,9 @@ class SumNetwork:
         self.server = SumServer(self.plan, key=self.network.key)
 
     def agree(self) -> None:
-        """Have all parties agree on keys. Done again before the first round it changes nothing.
+        """Have all parties agree on keys; a second call before the first round changes nothing.
 
-        Edge cases: a party that is not there, or has other keys than the rest, is a `DataError`.
+        Edge cases: a party that is absent, or has other keys than the rest, is a `DataError`.
         """
         names = self.plan.roster.names
         hellos = self._keys(0, {})
@@ -214,7 +214,7 @@ class SumNetwork:
         return found
 
     def ready(self, number: int, weights: Floats, clip: Clip) -> list[str]:
-        """Ask for a round that begins with these weights, and list the parties that are ready for it."""
+        """Ask for a round from these weights, and list the ready parties."""
         if not self._agreed and not any(self.network.history.before(number)):
             self.agree()
         self._agreed = True
@@ -263,14 +263,14 @@ class SumNetwork:
         return {node.party: node for node in dealt if node.party in names}
 
     def _own(self, node: Node, frame: bytes, kind: str, number: int) -> None:
-        """Refuse a frame that is not this party's for this round of the sum."""
+        """Refuse a frame that this party has not signed for this round of the sum."""
         most = 4 * self.plan.size if kind in ("zeros", "masked") else _LONGEST_KEYS
         place, _, _ = unsealed(frame, kind=kind, key=node.key, most=most)
         if place != Place(plan=self.plan.name, round=number, party=node.party):
             raise DataError("an answer of another sum, round or party than was asked")
 
     def _told(self, nodes: Mapping[str, Node], frame: bytes, kind: str, *, number: int) -> dict[str, bytes]:
-        """The answers of these parties to a frame, by name, as far as they come in time."""
+        """The answers of these parties in time, by name."""
         by_id = {node.id: node for node in nodes.values()}
 
         def read(number_of: int, reply: bytes) -> bytes:
@@ -294,7 +294,7 @@ class SumTrainer:
     weights: Floats = field(repr=False)
 
     def cohort(self, clients: ClientNumbers, *, round: int) -> "SumCohort":
-        """The clients that are ready, which are then listed."""
+        """The ready clients, which are then listed."""
         offer = self.network.network.offer
         clip = RoundTask.stated(offer, round, offer.plan.config.clip).clip
         names = self.network.ready(round, self.weights, clip)

@@ -1,4 +1,4 @@
-"""The server's side of a round: it asks nodes over a transport, and takes of each answer only what can be right."""
+"""The server's side of a round: it asks nodes over a transport, and checks their answers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 _REFUSALS = ("refused", "daily limit")
 _BESIDE = 2**17
-"""The most bytes of a silo's answer beside its numbers."""
+"""The most bytes of a silo's answer around its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """A node of the transport by its number, the party's name, and the key that signs its answers.
 
-    A `block` of simulated clients is told which of them to train.
+    A `block` of simulated clients gets the numbers of its clients.
     """
 
     id: int
@@ -55,7 +55,7 @@ class Node:
 
 
 Dealt = Mapping[Node, tuple[int, ...]]
-"""The nodes that are asked, each for which clients. A party is asked for itself, in the same words as all others."""
+"""The nodes of a round, each with its clients. Every party gets the same question."""
 
 Deal = Callable[[Sequence[int]], Dealt]
 """Deals a cohort to nodes."""
@@ -112,9 +112,7 @@ class Network:
         longest: int,
         read: Callable[[Node, tuple[int, ...], bytes], T | None],
     ) -> dict[int, tuple[Node, tuple[int, ...], T | None]]:
-        """The first answer of each node that was dealt some of these clients, as `read` understands it; None where it
-        refuses, by its number.
-        """
+        """The first readable answer of each node with some of these clients, by its number; None for a refusal."""
         plain = self.question(weights, clip, round=round)
         dealt, parties = dict[int, tuple[Node, tuple[int, ...]]](), self.offer.parties
         for node, its in self.deal(clients).items():
@@ -221,7 +219,7 @@ class NetworkTrainer:
     weights: Floats = field(repr=False)
 
     def cohort(self, clients: ClientNumbers, *, round: int) -> "NetworkCohort":
-        """These clients, who are asked when their sum is asked for."""
+        """These clients, whom the server asks when it needs their sum."""
         return NetworkCohort(trainer=self, clients=[int(client) for client in clients], round=round)
 
 
@@ -234,13 +232,13 @@ class NetworkCohort:
     round: int
 
     def collected(self, clip: Clip) -> Part:
-        """Their part, as far as it came."""
+        """Their part, without missing answers."""
         return self.trainer.network.part(self.trainer.weights, self.clients, round=self.round, clip=clip)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Said:
-    """A silo's last word: its statement, and its noised table if its plan has one and it had room for it."""
+    """A silo's claim: its statement, and its noised table if it has one."""
 
     statement: Statement
     table: Floats | None = field(repr=False)
@@ -289,7 +287,7 @@ class SiloServer:
         return [found.get(nobody.silo) or nobody for nobody in absent]
 
     def last(self, weights: Floats, answered: Mapping[str, int]) -> Mapping[str, Said]:
-        """The silos' words about the last weights; nothing of one that is silent, or says what cannot be right.
+        """The silos' claims on the last weights; silent silos and invalid claims are left out.
 
         `answered` has the number of rounds that each has answered.
         """
@@ -312,7 +310,7 @@ class SiloServer:
         longest: int,
         read: Callable[[Node, tuple[int, ...], bytes], T | None],
     ) -> Mapping[str, T | None]:
-        """The answers by name; None where a silo says that it has no part in it."""
+        """The answers by name; None for a silo that takes no part."""
         parties = self.offer.parties
         found = network.ask(range(len(parties)), weights, clip, round=number, longest=longest, read=read)
         return {node.party: answer for node, _, answer in found.values()}

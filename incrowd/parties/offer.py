@@ -55,16 +55,16 @@ class OfferedSections(CommonSections):
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The plan of all parties together, or a plan for each by its name, as plain data, and everything beside it.
+    """A plan for all parties, or a plan for each by name, as plain data, with the settings of the training.
 
-    A contribution has a number for each weight. With a section `evaluate` in the settings it is a score instead: the
-    section says what is measured, and of how many weights. Real `parties` are named in the order of their numbers;
-    simulated ones have no names. With `classes` labels are so many classes. `records` are the declared numbers of the
-    parties whose records one plan protects, and a `roster` has the cards of parties that share noise.
+    A contribution has a number for each weight. With a section `evaluate` in the settings it is a score: the section
+    names the measurement and the number of weights. Real `parties` are named in the order of their numbers; simulated
+    ones have no names. With `classes` labels are so many classes. `records` are the declared numbers of the parties
+    whose records one plan protects, and a `roster` has the cards of parties that share noise.
 
     Guarantee: reading it prices nothing. Two offers with the same fingerprint are the same.
 
-    Edge cases: one that is not whole, or of another version, is a `ConfigError`.
+    Edge cases: an incomplete offer, or one of another version, is a `ConfigError`.
     """
 
     plans: Mapping[str, forms.PlanForm]
@@ -120,11 +120,11 @@ class Offer:
         return self.plans[ALL if self.together else party]
 
     def plan_of(self, party: str) -> Plan:
-        """The plan of one of its parties, or of all: this prices it once.
+        """The plan of one of its parties, or of all; the first call prices it.
 
         Guarantee: a plan with less noise than its budget needs is refused.
 
-        Edge cases: a plan that does not fit the offer, or keep to its budget, is a `ConfigError`.
+        Edge cases: a plan that does not fit the offer, or exceeds its budget, is a `ConfigError`.
         """
         name = ALL if self.together else party
         if name not in self._priced:
@@ -156,7 +156,7 @@ class Offer:
 
     @cached_property
     def scoring(self) -> Scoring | None:
-        """The measurement, where nothing is trained."""
+        """The measurement of an evaluation; None for training."""
         found = self.settings.get("evaluate")
         if found is not None and not isinstance(found, Mapping):
             raise ConfigError(field="evaluate", value=found, remedy="give a table of what is measured")
@@ -184,7 +184,7 @@ class Offer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The digest that no other offer has."""
+        """The unique digest of the offer."""
         return forms.fingerprint(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Offer:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Offer":
-        """What `to_json` wrote."""
+        """Read a form of `to_json`."""
         if form.get("format") != FORMAT:
             raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
         lists = {name: form.get(name) for name in ("plans", "columns", "parties", "records", "roster")}
@@ -228,7 +228,7 @@ class Offer:
         )
 
     def to_bytes(self, key: Ed25519PrivateKey, *, kind: OfferKind = "offer") -> bytes:
-        """The frame, signed by the server; a "trial" is tried out on synthetic records, and not taken up."""
+        """The frame, signed by the server; a party tries a "trial" on synthetic records, and does not accept it."""
         place = Place(plan=self.fingerprint, round=0, party="")
         return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
 
@@ -253,8 +253,8 @@ def signed_offer(data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offe
 def made(fingerprint: str, form: Mapping[str, Any]) -> Offer:
     """The offer in a form.
 
-    Edge cases: a form of no offer is a `ConfigError`, another fingerprint a `DataError`, and plans with numbers or
-    lists that no plan has are a `SpecificationRefused`.
+    Edge cases: an invalid form is a `ConfigError`, another fingerprint a `DataError`, and a plan with impossible
+    numbers or lists a `SpecificationRefused`.
     """
     _check_numbers(form.get("plans"))
     try:
@@ -318,7 +318,7 @@ def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
             raise SpecificationRefused(f"the offer names files of this machine in [{section}]")
     found = {name: offer.settings[name] for name in ("data", "features", "model", "local") if name in offer.settings}
     data = found.get("data")
-    # The place of enrolments is the server's own business.
+    # Parties need no path of the server's.
     found["data"] = {**data, "enrolled": "-"} if isinstance(data, Mapping) else data
     try:
         sections = OfferedSections.model_validate_json(json.dumps(found))
@@ -335,7 +335,7 @@ def columns_of(sections: CommonSections) -> Columns | None:
 
 
 def module_of(model: Model) -> dict[str, str]:
-    """The description that tells a module from others: how torch shows it, and its frozen part."""
+    """A description that distinguishes modules: torch's text, and the digest of the frozen part."""
     trained, digest = set(model.layout.names), hashlib.sha256()
     for name, value in model.module.state_dict().items():
         if name not in trained:
@@ -345,7 +345,7 @@ def module_of(model: Model) -> dict[str, str]:
 
 
 def settings_of(work: ClientWork | RecordWork | SiloWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
-    """The settings of a run in these sections, as far as parties have to know them."""
+    """The settings of a run in these sections that parties need."""
     settings = work.config.model_dump(mode="json")
     if "data" in sections:  # canonical JSON does not keep the order of columns, so it is said
         settings["data"]["features"] = list(work.data.columns)

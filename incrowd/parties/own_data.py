@@ -1,4 +1,4 @@
-"""A party's own data as its owner has stated them, and what trains on them for an offer."""
+"""A party's own data as its owner stated them, and the training on them for an offer."""
 
 import math
 from dataclasses import dataclass, replace
@@ -43,10 +43,9 @@ class OwnExamples:
     file: PartyFile
 
     def check(self) -> int:
-        """Read everything once, as it is stated; the number of rows.
+        """Read all rows once, and check them against the statement; return their number.
 
-        Edge cases: numbers to be learned that a loss does not fit which this party allows are a `DataError`: whether an
-        offer of that loss is taken would tell what they are.
+        Edge cases: labels outside an allowed loss are a `DataError`: a refused offer of that loss would reveal them.
         """
         own = self._own(self.file.stated)
         if own.classes is None:
@@ -65,7 +64,7 @@ class OwnExamples:
     def learn(self, offer: Offer) -> CohortEngine | OwnRecords:
         """Build the training for an offer: see `incrowd.parties.participant.Learner`.
 
-        Edge cases: a misfit of the offer with what is stated here is a `SpecificationRefused`.
+        Edge cases: an offer that does not fit the statement is a `SpecificationRefused`.
         """
         try:
             return self._engine(offer) if self.file.unit == "client" else self._records(offer)
@@ -106,7 +105,7 @@ class OwnExamples:
         )
 
     def _built(self, sections: CommonSections, offer: Offer, *, loss: str | None) -> "_Built":
-        """The party's examples as the model sees them, and the model: by what is stated alone, or refused."""
+        """The party's examples as the model sees them, and the model, checked by the statement alone."""
         self._check(sections, loss)
         columns = columns_of(sections)
         if offer.columns != (() if columns is None else columns.features):
@@ -124,7 +123,7 @@ class OwnExamples:
         return _Built(tensors=ClientTensors.of(seen), classes=seen.examples.classes, model=model, loss=its_loss)
 
     def _check(self, sections: CommonSections, loss: str | None) -> None:
-        """By what is stated alone."""
+        """Check an offer by the statement alone."""
         allow, model = self.file.allow, sections.model
         if isinstance(model, FunctionModel) and model.module not in allow.modules:
             raise SpecificationRefused(f"{model.module} is not among the modules that this party allows")
@@ -200,7 +199,7 @@ class _Built:
 
 
 def _check_size(sections: CommonSections, examples: Examples, offer: Offer) -> None:
-    """Refuse hidden layers of more weights than the offer says, before any memory is taken for them."""
+    """Refuse hidden layers of more weights than the offer declares, before they take memory."""
     if isinstance(sections.model, MlpSection):
         widths = math.prod(examples.shape), *sections.model.hidden
         if sum(one * other for one, other in pairwise(widths)) > offer.weights:
@@ -208,9 +207,7 @@ def _check_size(sections: CommonSections, examples: Examples, offer: Offer) -> N
 
 
 def _check_labels(examples: Examples, model: Model, loss: Loss) -> None:
-    """Refuse a model or a loss that not every stated class fits: otherwise who offers would learn from yes and no
-    whether there is a row of the others.
-    """
+    """Refuse a model or a loss unless it fits every stated class: otherwise refusals reveal the classes of the rows."""
     if examples.classes is None:  # by what is stated, too: see `Allowed.losses`
         return
     try:

@@ -1,4 +1,4 @@
-"""A party of a federation: one guard in front of everything that a server may ask, on the party's own ledger."""
+"""A party of a federation: one guard for all questions of a server, on the party's own ledger."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ _OPEN = 2  # offers whose engines are kept from round to round
 
 
 Learner = Callable[[Offer], CohortEngine | OwnRecords]
-"""Builds the training for an offer: an engine in which the party's examples are those of its number, or its records."""
+"""Builds the training for an offer: an engine with the party's examples at its number, or its records."""
 
 
 class Participant:
@@ -77,7 +77,7 @@ class Participant:
         self.guard.close()
 
     def check_ledger(self) -> None:
-        """See that a ledger which was begun is there and fits the owner's file: see `Guard.check_ledger`."""
+        """Check that a ledger which was begun exists and fits the owner's file: see `Guard.check_ledger`."""
         self.guard.check_ledger()
 
     def answer(self, frame: object) -> bytes:
@@ -105,12 +105,12 @@ class Participant:
             return self._answered(request)
 
     def reply(self, frame: bytes) -> bytes:
-        """The answer, or a signed refusal in words that tell nothing of the party's data.
+        """The answer, or a signed refusal whose words reveal nothing about the party's data.
 
-        Guarantee: a refusal tells no other question of this server or others, and not what is left of the allowance:
-        only that there is no room.
+        Guarantee: a refusal names no other question of any server, and only says that room is lacking, never how much
+        is left.
 
-        Edge cases: every other error is for the owner, and the server is told nothing: it is raised.
+        Edge cases: every other error is raised for the owner, and the server gets no answer.
         """
         try:
             return self.answer(frame)
@@ -124,7 +124,7 @@ class Participant:
         return sealed(kind, place, dict(head or {}), body, key=self.identity.key)
 
     def _offered(self, offer: Offer, frame: object, kind: OfferKind) -> bytes:
-        """Take an offer up, or see whether it would be, where it is a trial."""
+        """Accept an offer; a trial only checks it."""
         name, new = self.identity.name, self.guard.memory.offer(offer.fingerprint) is None
         if name not in offer.parties:
             raise SpecificationRefused(f"the offer names no party {name}")
@@ -169,7 +169,7 @@ class Participant:
         return self._offers[plan]
 
     def _contributor(self, offer: Offer) -> "Contributor":
-        """The party's work for an offer that the policy allows, which may be stricter than when it was accepted."""
+        """The party's work for an accepted offer, if the present policy still allows it."""
         name = self.identity.name
         self.policy.look(offer, name)  # a plan takes time to price, so it is measured first
         with _in_words_of_the_server():
@@ -186,7 +186,7 @@ class Participant:
 
 @contextmanager
 def _in_words_of_the_server() -> Iterator[None]:
-    """An error in an offer is told to its server: it says nothing of the party."""
+    """Turn an error in an offer into a refusal for its server, without facts about the party."""
     try:
         yield
     except ConfigError as error:

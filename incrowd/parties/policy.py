@@ -20,7 +20,7 @@ from incrowd.settings import Every, Section, Words, explained
 
 _LARGEST_SETTING, _MOST_LAYERS = 10_000, 100
 MOST_STEPS = 100_000
-"""More steps a round than these would take a silo's time for nothing."""
+"""A bound on the steps of a silo in a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class PartyPolicy:
 
 
 def _epochs(settings: Mapping[str, Any], unit: object) -> int:
-    """The passes of a client over its examples; numbers that only cost memory or time are refused."""
+    """The passes of a client over its examples; refuses numbers that only cost memory or time."""
     local, model, features = (_section(settings, name) for name in ("local", "model", "features"))
     epochs, hidden = local.get("epochs", 1) if unit == "client" else 1, model.get("hidden")  # records: see `check`
     large = any(_is_beyond(value) for value in (local.get("batches"), *features.values()))
@@ -146,12 +146,12 @@ def _is_beyond(value: Any) -> bool:
 
 PARTY_FILE = "party.toml"
 _ANY_NUMBER = ("squared", "absolute", "huber")
-"""Losses that take every number for a label: which of the others fit tells something about the labels."""
+"""Losses that fit every number; whether another loss fits reveals something about the labels."""
 
 
 class OwnSection(Meaning):
-    """A party's own data: a table, all of whose rows are its own, or what a `function` of its own returns: features and
-    labels, which mean ``features * scale + offset``.
+    """A party's own data: a table, or features and labels that a `function` of its own returns. Features mean
+    ``features * scale + offset``.
     """
 
     file: str | None = None
@@ -162,7 +162,7 @@ class OwnSection(Meaning):
     offset: float = 0.0
 
     def model_post_init(self, context: Any, /) -> None:
-        """A table or a function, and of a table what its columns hold."""
+        """A table, which needs its columns stated, or a function."""
         if (self.file is None) == (self.function is None):
             raise ConfigError(field="data.file", value=self.file, remedy="name a file, or a function: one of the two")
         if self.file is not None:
@@ -215,7 +215,7 @@ class PartyFile(Section):
     allow: Allowed
 
     def model_post_init(self, context: Any, /) -> None:
-        """A seed and seeded randomness come together, or not at all."""
+        """A seed needs seeded randomness, and seeded randomness a seed."""
         if (self.randomness == "seeded") != (self.seed is not None):
             raise ConfigError(field="seed", value=self.seed, remedy='it goes with randomness = "seeded": a simulation')
         if (self.unit == "record") != (self.records is not None):

@@ -1,7 +1,7 @@
 """The parties that share noise: their cards, and the fingerprint that their owners compare.
 
-A card is a name and an Ed25519 key. A server hands the cards around, and may have made some of them up. So owners
-compare the roster's fingerprint with each other, by telephone say, and never by the server's word.
+A card is a name and an Ed25519 key. A server distributes the cards, and may invent some. So owners compare the roster's
+fingerprint with each other, by telephone for example, and never by the server's word.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.ledger.chain import canonical
 
 MOST_PARTIES = 100
-"""Each answer has a mask for every other party, and one silent party loses a round: beyond, another protocol is due."""
+"""Each answer has a mask for every other party, and a silent party loses a round: more need another protocol."""
 
 _LONGEST_NAME, _KEY = 60, 32
 
@@ -26,8 +26,8 @@ _LONGEST_NAME, _KEY = 60, 32
 class Card:
     """The name of a party, in Latin letters, and its public Ed25519 key, as hexadecimal digits.
 
-    Edge cases: an empty, long or oddly spelled name, one with letters of other scripts, some of which look like Latin
-    ones, and a key that is none, are a `ConfigError`.
+    Edge cases: an empty or long name, letters of other scripts (some look like Latin ones), and an invalid key are a
+    `ConfigError`.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Roster:
 
     @classmethod
     def from_json(cls, form: Sequence[Mapping[str, Any]]) -> "Roster":
-        """What `to_json` wrote. Edge cases: anything else is a `ConfigError`."""
+        """Read a form of `to_json`. Edge cases: anything else is a `ConfigError`."""
         try:
             return cls(tuple(Card(**card) for card in form))
         except TypeError as error:
@@ -107,7 +107,7 @@ class Roster:
 
     @property
     def shown(self) -> str:
-        """The fingerprint's first 160 bits in groups, to be read aloud and compared."""
+        """The fingerprint's first 160 bits in groups, to read aloud and compare."""
         return " ".join(self.fingerprint[at : at + 5] for at in range(0, 40, 5))
 
 
@@ -117,11 +117,11 @@ def _plain(each: str) -> bool:
 
 
 def _alike(name: str) -> str:
-    """The same for names that differ by case, accents, spaces or signs alone, or by 0 and O, 1, I and l."""
+    """A form that ignores case, accents, spaces and signs, and equates 0 with O, and 1 with I and l."""
     plain = unicodedata.normalize("NFKD", name.casefold()).translate(str.maketrans("01i|", "olll"))
     return "".join(each for each in plain if each.isalnum())
 
 
 def digest(*values: object) -> str:
-    """SHA-256 of some JSON values, which no other values share."""
+    """An unambiguous SHA-256 of some JSON values."""
     return hashlib.sha256(canonical({"of": list(values)}).encode()).hexdigest()

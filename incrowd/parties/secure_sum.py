@@ -78,7 +78,7 @@ class SumPlan:
 
     @property
     def name(self) -> str:
-        """The digest of all four: keys that were agreed on for another one are other keys."""
+        """The digest of all four; another digest needs other keys."""
         return digest(forms.to_json(self.plan), self.roster.fingerprint, self.size, self.label)
 
     def noise(self, number: int) -> SharedNoise:
@@ -136,9 +136,9 @@ class Member:
     `least_colluders` is the owner's own rule: a plan that allows for fewer colluding parties is refused.
 
     Guarantee: one answer a round, rounds in order, each for one list and one question. The charge is on the ledger's
-    disk before noise is drawn. The answer and the next keys with all peers are on disk in one step before the answer is
-    given; asked the same again, the party gives the same bytes. Keys of rounds before are gone. Masks follow from the
-    random number that this process drew for the round, so no copy of the folder gives a mask twice.
+    disk before the party draws noise. Its answer and its next keys reach the disk in one step before it sends the
+    answer; the same question gets the same bytes. Keys of earlier rounds are gone. Masks use the random number that
+    this process drew for the round, so no copy of the folder gives a mask twice.
 
     Edge cases: a party that was killed between `ready` and its answer answers that round no more.
     """
@@ -186,7 +186,7 @@ class Member:
     def seal(self, hellos: Mapping[str, bytes]) -> bytes:
         """A secret for each later name, encapsulated to its hello; the same at every call.
 
-        Edge cases: hellos that are not of all parties of the roster, each signed by its own key, are a `DataError`.
+        Edge cases: a missing hello of the roster, or a wrong signature, is a `DataError`.
         """
         bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
         with self._turn, self._state() as state, _whole_keys():
@@ -200,9 +200,9 @@ class Member:
         return frame
 
     def agree(self, hellos: Mapping[str, bytes], sealed: Mapping[str, bytes]) -> None:
-        """Derive a key with each other party, and forget what led to it; done again it changes nothing.
+        """Derive a key with each other party, and forget the secrets; a second call changes nothing.
 
-        Guarantee: the key depends on both secrets, plan, roster, the names of the pair and all that both sent.
+        Guarantee: the key depends on both secrets, plan, roster, the names of the pair and both parties' messages.
         """
         bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
         hidden = self._bodies("sealed", sealed, most=_SEALED * len(self.plan.roster.cards))
@@ -242,9 +242,9 @@ class Member:
         return sealed("zeros", self._place(), {}, words.tobytes(), key=self._key)
 
     def ready(self, number: int, question: str) -> bytes:
-        """Say that the part for this question is computed: `question` is the digest of all that it was computed from.
+        """Announce the part for this question; `question` is the digest of its inputs.
 
-        Edge cases: said again, the list with the random number of before is answered no more.
+        Edge cases: a second announcement voids the first, and its list gets no answer.
         """
         self._ready = os.getpid(), number, question, secrets.token_hex(32)
         head = {"question": question, "random": self._ready[3]}
@@ -253,11 +253,11 @@ class Member:
     def answer(self, listed: object, part: Whole | None, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
 
-        Asked again with the same list, a party gives the same bytes, and needs no part for that.
+        For the same list a party gives the same bytes, without a part.
 
-        Edge cases: this process has to be `ready` for the list, which holds this party and no strangers, and more
-        parties than may collude. Any other list is a `SpecificationRefused`, a part that does not fit the plan a
-        `DataError`, and nothing is charged.
+        Edge cases: this process has to be `ready` for the list, which holds this party, no strangers, and more parties
+        than may collude. Any other list is a `SpecificationRefused`, a part that does not fit the plan a `DataError`;
+        both are unpaid.
         """
         asked = Listed.read(listed, server=self._server)
         if asked.plan != self.plan.name:
@@ -303,7 +303,7 @@ class Member:
             raise SpecificationRefused(f"a list that the plan does not allow: {error}") from error
 
     def _mask(self, words: Words, peer: str, key: bytes) -> None:
-        """Add the mask with a later name, take away that with an earlier one."""
+        """Add the mask with a later name, or subtract that with an earlier one."""
         mask = _stream(key, words)
         (np.add if self.name < peer else np.subtract)(words, mask, out=words)
 
@@ -385,8 +385,8 @@ class SumServer:
     def total(self, number: int, answers: Mapping[str, bytes]) -> Whole:
         """The sum of all listed parts with their noise.
 
-        Edge cases: a listed party that is silent, an answer that is wrong, and a sum that no honest parts have are a
-        `DataError`: the round is lost. It stays paid, and the next one has fresh noise.
+        Edge cases: a silent party, a wrong answer, or an impossible sum is a `DataError`: the round is lost. It stays
+        paid, and the next one has fresh noise.
         """
         asked = self._listed[number]
         if set(answers) != set(asked.names):
@@ -416,7 +416,7 @@ class SumServer:
 
 @contextmanager
 def _whole_keys() -> Iterator[None]:
-    """Keys that lie on no curve, or agree on nothing, in our words."""
+    """Turn the errors of invalid public keys into our own."""
     try:
         yield
     except DataError:

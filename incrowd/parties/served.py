@@ -1,4 +1,4 @@
-"""A run whose silos are real parties on machines of their own: the server holds no record, and no ledger of theirs."""
+"""A run whose silos are real parties on their own machines; the server holds no records or ledgers of theirs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +23,9 @@ from incrowd.runs.work import ClientWork
 
 
 def served(run: Run, network: Network) -> Run:
-    """The same run, whose parties are asked over a network, and have accepted its offer.
+    """The same run over a network whose parties have accepted its offer.
 
-    Edge cases: a run of silos that are here, and one whose checkpoints are not kept after every round are a
-    `ConfigError`.
+    Edge cases: silos on this machine, or checkpoints that skip rounds, are a `ConfigError`.
     """
     work = run.work
     masked = SumNetwork(network=network) if network.offer.roster else None
@@ -42,12 +41,11 @@ def served(run: Run, network: Network) -> Run:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedSilos(SiloWork):
-    """A federation of silos that are asked over a network. All ledgers are theirs.
+    """A federation of silos over a network, which hold all ledgers.
 
-    Guarantee: a server that is killed and started again asks the same questions again, and so gets the same bytes.
+    Guarantee: a server that was killed and restarted asks the same questions, and so gets the same bytes.
 
-    Edge cases: checkpoints have to be kept after every round, because a silo may be absent at one time and not at
-    another: `ConfigError`.
+    Edge cases: it needs a checkpoint after every round, because a silo may be absent at times: `ConfigError`.
     """
 
     server: SiloServer
@@ -90,7 +88,7 @@ class Heard:
         return [replace(answer, epsilon=self.epsilons[answer.silo]) for answer in heard]
 
     def remember(self, number: int, standings: Iterable[Mapping[str, Any]]) -> None:
-        """How the silos stood after a round."""
+        """Remember the state of the silos after a round."""
         for standing in standings:
             name = standing["silo"]
             self.epsilons[name] = standing["epsilon"]
@@ -107,7 +105,7 @@ class Heard:
         return Claims(by_party=found)
 
     def ask_last(self, weights: Floats) -> None:
-        """Ask what the silos say at the end."""
+        """Ask the silos for their claims."""
         self.last = self.server.last(weights, {name: len(rounds) for name, rounds in self.answered.items()})
         self.epsilons |= {name: said.statement.epsilon for name, said in self.last.items()}
 
@@ -130,7 +128,7 @@ class ServedSession(SiloSession):
         return state
 
     def rehearse(self, state: State) -> None:
-        """Nothing: each silo has tried the plan out before it accepted it."""
+        """Nothing: each silo has tried the plan before it accepted."""
 
     def step(self, state: State) -> tuple[State, Record]:
         """Take a state through its round."""

@@ -1,4 +1,4 @@
-"""A run whose clients or silos are real parties: which are enrolled, which take part, and its rounds."""
+"""A run whose clients or silos are real parties: their enrolment, their acceptance, and its rounds."""
 
 import logging
 import sys
@@ -31,7 +31,7 @@ from incrowd.runs.work import ClientWork, assemble
 from incrowd.types import Tracker
 
 LONGEST_REPLY = 2**15
-"""Bytes of what a party says to an offer, at most."""
+"""The most bytes of a party's reply to an offer."""
 
 _AGAIN = 60.0
 _GATHERING = 30.0
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 
 def enrolments(data: Parties) -> list[Enrolment]:
-    """The parties whose enrolments lie in the folder, but for those who have gone.
+    """The enrolments in the folder, without removed parties.
 
     Edge cases: a file that bears another party's name is refused.
     """
@@ -58,7 +58,7 @@ def enrolments(data: Parties) -> list[Enrolment]:
 
 
 class PartyTransport(Transport, Protocol):
-    """A way to parties, which have names and come and go."""
+    """A transport to named parties, which come and go."""
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -70,7 +70,7 @@ class PartyTransport(Transport, Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Let a party take part no longer."""
+        """Remove a party."""
         ...
 
 
@@ -106,15 +106,15 @@ class Meeting:
         }
 
     def told(self, why: str) -> None:
-        """A party refuses a round: say so, once for each reason, and not which party, for who was drawn is secret."""
+        """Print each reason of a refused round once, without the party, because the cohort is secret."""
         if why not in self._told and len(self._told) < _MOST_REASONS:
             self._told.add(why)
             self.say(f"a party that was asked refuses: {why}")
 
     def gather(self, *, begun: bool) -> None:
-        """Offer until enough have accepted; a run that has begun waits half a minute for all, and goes on with some.
+        """Offer until enough have accepted; a resumed run waits half a minute for all, and goes on with some.
 
-        Edge cases: not enough do in time: `DataError`, which says who is missing and who refuses, and why.
+        Edge cases: too few in time are a `DataError`, which names the missing parties, and the refusals with reasons.
         """
         clock, patience = self.patience.clock, self.patience
         begin, needed = clock.now(), 1 if begun else self.least or len(self.offer.parties)
@@ -134,7 +134,7 @@ class Meeting:
                 raise DataError(f"{line}; {needed} are needed: see to them, or begin with fewer (--least)")
 
     def renew(self) -> None:
-        """Before a round: let those go who are not enrolled any more, and offer to those who have come."""
+        """Before a round: drop removed parties, and offer to new ones."""
         self._let_go()
         now = self.patience.clock.now()
         waiting = [
@@ -183,20 +183,20 @@ class Meeting:
 
 
 PAUSED = "paused"
-"""A file in a run's folder: no round begins as long as it is there."""
+"""A file in a run's folder: no round begins while it exists."""
 
 _LOOK = 0.5
 _log = logging.getLogger(__name__)
 
 
 def to_stderr(line: str) -> None:
-    """Say it in words."""
+    """Print a line."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 def as_event(line: str) -> None:
-    """Say it as an event of the log."""
+    """Log a line as an event."""
     note(_log, "server", says=line)
 
 
@@ -224,17 +224,17 @@ class PartyServer:
             _validate.count(least=self.least)
 
     def check(self, federation: Federation) -> None:
-        """Refuse a federation whose data are not with parties, before anything is made for it (`ConfigError`)."""
+        """Refuse a federation whose data are not with parties, before it writes a file (`ConfigError`)."""
         of_parties(federation.settings)
 
     def check_run(self, run: Run) -> None:
-        """Refuse a run that parties elsewhere cannot train, before anything listens."""
+        """Refuse a run that parties cannot train, before the server listens."""
         of_parties(run.config)
         if isinstance(work := run.work, ClientWork):
             run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
 
     def train_over(self, link: PartyTransport, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train a run to its end, from wherever it stands, as `Run.train`, over a way to the parties."""
+        """Train a run to its end, as `Run.train`, over a transport to the parties."""
         assert isinstance(run.work, ClientWork | RecordWork | SiloWork)  # noqa: S101 - there are no others
         offer = offer_of(run.work)
         meeting = self._meeting(link, of_parties(run.config), offer)
@@ -259,7 +259,7 @@ class PartyServer:
         return served(run, network).train(watchers)
 
     def try_over(self, link: PartyTransport, federation: Federation) -> dict[str, str]:
-        """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
+        """Ask every party whether it would take part, at no cost: "yes", the reason against, or "no answer"."""
         config, given = federation.settings, federation.given
         if not config.of_records:
             offer = offer_of(assemble(config, given=given, schedule=federation.schedule))
@@ -295,7 +295,7 @@ def _has_rounds(run: Run) -> bool:
 
 
 def of_parties(config: CommonSections) -> Parties:
-    """The parties of a run. Edge cases: data that are here are a `ConfigError`."""
+    """The parties of a run. Edge cases: data on this machine are a `ConfigError`."""
     if isinstance(config.data, Parties):
         return config.data
     remedy = 'the data are here: `incrowd train` trains with them; real parties are data.name = "parties"'
