@@ -122,7 +122,7 @@ _ABSENCES: Mapping[str, Absence | None] = {
 _LONGEST_NAME = 128  # a plan or a party; parties remember it
 _MOST_HISTORY = DIGEST * 100_000
 _MOST_WORDS = 1000
-MOST_BESIDE = _MOST_HISTORY + 2**10
+MOST_BESIDE = max(_MOST_HISTORY, 2**23)
 """The most bytes of a server's frame beside its head and its weights."""
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
@@ -399,7 +399,7 @@ def _smallest(steps: Integers) -> str:
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and len(value) <= _LONGEST_NAME
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def _is_natural(value: object) -> TypeGuard[int]:

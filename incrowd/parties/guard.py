@@ -35,7 +35,11 @@ CREATE TABLE IF NOT EXISTS questions (plan TEXT, round INTEGER, at TEXT, digest 
                                       PRIMARY KEY (plan, round));
 CREATE TABLE IF NOT EXISTS refusals (at TEXT, server TEXT, plan TEXT, round INTEGER, why TEXT);
 """
-_REFUSALS, _LONGEST = 10_000, 500
+_FORGET = """
+UPDATE questions SET answer = NULL WHERE answer IS NOT NULL AND rowid NOT IN
+(SELECT rowid FROM questions WHERE answer IS NOT NULL ORDER BY rowid DESC LIMIT ?)
+"""
+_REFUSALS, _LONGEST, _ANSWERS = 10_000, 500, 50
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,13 +133,14 @@ class PartyMemory:
             connection.execute("UPDATE questions SET answer = ? WHERE plan = ? AND round = ?", (answer, plan, number))
             old = "UPDATE questions SET answer = NULL WHERE plan = ? AND round <= ? AND answer IS NOT NULL"
             connection.execute(old, (plan, number - self._keep))
+            connection.execute(_FORGET, (_ANSWERS,))
 
     def refuse(self, why: str, *, server: str, plan: str, number: int | None) -> None:
         """Remember a refusal; `number` is the round, None for an offer.
 
         Guarantee: all refusals together take a few megabytes at most, and their words are safe to show in a terminal.
         """
-        shown = "".join(one if one.isprintable() else " " for one in why[:_LONGEST])
+        shown, plan = ("".join(one if one.isprintable() else " " for one in text[:_LONGEST]) for text in (why, plan))
         with self._whole() as connection:
             connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, shown))
             old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -18,7 +19,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError, RoundLost, RoundUnanswered, SpecificationRefused
 from incrowd.parties.asking import ask
 from incrowd.parties.contribution import ClientPart, Contributor, RecordPart, RoundTask
-from incrowd.parties.frames import Place, Request, read_refusal, sealed, unsealed
+from incrowd.parties.frames import MOST_BESIDE, Place, Request, read_refusal, sealed, unsealed
 from incrowd.parties.network import Network, Node
 from incrowd.parties.offer import Offer
 from incrowd.parties.roster import Roster
@@ -35,7 +36,7 @@ from incrowd.privacy.records import ShareRun
 SUMS = "sums"
 """The subfolder of a party's folder with the keys of its sums."""
 
-_LONGEST_KEYS = 2**21  # all parties together
+_LONGEST_KEYS = MOST_BESIDE  # all parties together
 _MOST_LOST = 2
 """The server drops a listed party after so many silent rounds: each such round is lost for all parties."""
 
@@ -110,7 +111,8 @@ class Masked(Contributor):
         if kind == "list":
             part = None if self._ready is None else self._ready[2]
             answer = member.answer(frame, part, pay=self._pay(place.round))
-            self._ready = None
+            if self._ready is not None and self._ready[0] == place.round:
+                self._ready = None  # a list of a round before may come again
             return answer
         hellos, hidden = _bundle(member.plan, place.round, frame, key=self.party.identity.server)
         if place.round == 0:
@@ -222,8 +224,13 @@ class SumNetwork:
         told = forms.RoundForm(plan=network.offer.fingerprint, round=number, clip=clip)
         form = forms.to_json(told)["clip"]
 
+        digest = network.question(weights, form, round=number).digest
+
         def read(node: Node, _: tuple[int, ...], frame: bytes) -> bytes:
-            self._own(node, frame, "ready", number)
+            head, random = self._own(node, frame, "ready", number), ""
+            random = str(head.get("random"))
+            if head.get("question") != digest or len(random) != 64 or not random.isascii():
+                raise DataError("a party that is ready for another question, or has no random number")
             return frame
 
         everybody = range(len(network.offer.parties))
@@ -235,7 +242,6 @@ class SumNetwork:
                 f"round {number + 1}: {len(ready)} parties are ready, and so many may collude: see to the others, and "
                 "give the same command again; nothing was charged"
             )
-        digest = network.question(weights, form, round=number).digest
         self._list = self.server.listed(number, ready, question=digest)
         return sorted(ready)
 
@@ -262,12 +268,13 @@ class SumNetwork:
         dealt = self.network.deal(range(len(self.network.offer.parties)))
         return {node.party: node for node in dealt if node.party in names}
 
-    def _own(self, node: Node, frame: bytes, kind: str, number: int) -> None:
-        """Refuse a frame that this party has not signed for this round of the sum."""
-        most = 4 * self.plan.size if kind in ("zeros", "masked") else _LONGEST_KEYS
-        place, _, _ = unsealed(frame, kind=kind, key=node.key, most=most)
-        if place != Place(plan=self.plan.name, round=number, party=node.party):
-            raise DataError("an answer of another sum, round or party than was asked")
+    def _own(self, node: Node, frame: bytes, kind: str, number: int) -> Mapping[str, Any]:
+        """The head of a frame that this party has signed for this round of the sum, with a body of the right length."""
+        length = self.plan.length(kind, node.party)
+        place, head, body = unsealed(frame, kind=kind, key=node.key, most=length)
+        if place != Place(plan=self.plan.name, round=number, party=node.party) or len(body) != length:
+            raise DataError("an answer of another sum, round, party or length than was asked")
+        return head
 
     def _told(self, nodes: Mapping[str, Node], frame: bytes, kind: str, *, number: int) -> dict[str, bytes]:
         """The answers of these parties in time, by name."""
@@ -278,7 +285,9 @@ class SumNetwork:
             if (why := read_refusal(reply, question=frame, key=node.key)) is not None:
                 self.network.told(why)
                 return b""
-            self._own(node, reply, kind, number)
+            head = self._own(node, reply, kind, number)
+            if kind == "masked" and head.get("list") != self.server.asked(number):
+                raise DataError("an answer to another list")
             return reply
 
         frames, longest = dict.fromkeys(by_id, frame), 4 * self.plan.size + _LONGEST_KEYS

@@ -143,6 +143,8 @@ class Offer:
         if plan.rounds > self.rounds or (self.together and plan.rounds != self.rounds):
             remedy = f"there are {self.rounds} rounds: plan at most as many for each"
             raise ConfigError(field="rounds", value=plan.rounds, remedy=remedy)
+        if plan.unit == "record" and self.scoring is not None:
+            raise ConfigError(field="evaluate", value="record", remedy="records are scored in reports: leave it out")
         if self.classes is None and plan.config.report_std is not None:
             remedy = "it counts right labels: say how many classes there are"
             raise ConfigError(field="classes", value=None, remedy=remedy)
@@ -256,7 +258,7 @@ def made(fingerprint: str, form: Mapping[str, Any]) -> Offer:
     Edge cases: an invalid form is a `ConfigError`, another fingerprint a `DataError`, and a plan with impossible
     numbers or lists a `SpecificationRefused`.
     """
-    _check_numbers(form.get("plans"))
+    _check_numbers([form.get(name) for name in ("plans", "size", "rounds", "classes", "records")])
     try:
         offer = Offer.from_json(form)
         found = offer.fingerprint

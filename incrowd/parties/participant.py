@@ -96,7 +96,8 @@ class Participant:
                 return self._offered(offer, frame, _OFFERS[kind])
         if kind != "request":
             place, head, _ = unsealed(frame, kind=kind, key=key, most=MOST_BESIDE)
-            plan = str(head.get("label")) if kind == "list" else place.plan  # a sum has another name
+            label = head.get("label") if kind == "list" else place.plan  # a sum has a name of its own
+            plan = label if isinstance(label, str) and label.isprintable() else ""
             with self.guard.turn, self.guard.noting(plan, place.round):
                 assert isinstance(frame, bytes)  # noqa: S101 - it was read
                 return self._contributor(self._accepted(plan)).told(kind, place, frame)

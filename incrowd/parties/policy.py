@@ -13,8 +13,9 @@ from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import Columns
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.parties.offer import Offer
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.plan.plan import SAMPLING, Plan
+from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.runs.data_config import Meaning
 from incrowd.settings import Every, Section, Words, explained
 
@@ -61,6 +62,15 @@ class PartyPolicy:
         Guarantee: this takes no longer than reading the offer does.
         """
         form = offer.form_of(party)
+        clip, sampling = form.get("clip"), form.get("sampling")
+        own = (
+            isinstance(clip, Mapping)
+            and clip.get("kind") != ThirdPartyClip.__name__
+            and isinstance(sampling, str)
+            and sampling in SAMPLING
+        )
+        if not own or not set(form.get("accountants", ())) <= set(ACCOUNTANTS):
+            raise SpecificationRefused("a plan with code of other packages, which no server may name")
         schedule = form.get("schedule")
         kinds = schedule if isinstance(schedule, list) else [None]
         rounds = [kind.get("rounds") if isinstance(kind, Mapping) else None for kind in kinds]
@@ -76,6 +86,12 @@ class PartyPolicy:
         ):
             if not isinstance(value, int) or value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
+        budget = form.get("budget")
+        asked = budget.get("epsilon") if isinstance(budget, Mapping) else None
+        if not isinstance(asked, int | float) or asked > self.budget.epsilon:
+            raise SpecificationRefused(
+                f"a plan for epsilon = {asked}: this party allows at most {self.budget.epsilon:g}"
+            )
 
     def check(self, offer: Offer, plan: Plan) -> None:
         """Refuse (`SpecificationRefused`) an offer of this plan that the policy does not allow."""
@@ -97,10 +113,9 @@ class PartyPolicy:
         epochs = (config.steps - 0.5) * plan.training().sampling_prob  # as few as come to so many whole steps
         if epochs > self.most_epochs:
             raise SpecificationRefused(f"{epochs:g} epochs are more than this party allows, {self.most_epochs}")
-        if asked.delta != owned.delta or asked.epsilon > owned.epsilon:
+        if asked.delta != owned.delta:
             raise SpecificationRefused(
-                f"a plan for epsilon = {asked.epsilon:g} at delta = {asked.delta:g}: this party allows at most "
-                f"{owned.epsilon:g} at {owned.delta:g}"
+                f"a plan for delta = {asked.delta:g}: this party allows at most {owned.epsilon:g} at {owned.delta:g}"
             )
 
     def _check_scored(self, what: str, noise_multiplier: float) -> None:

@@ -81,6 +81,12 @@ class SumPlan:
         """The digest of all four; another digest needs other keys."""
         return digest(forms.to_json(self.plan), self.roster.fingerprint, self.size, self.label)
 
+    def length(self, kind: str, name: str) -> int:
+        """The bytes of the body of a party's message."""
+        later = len(self.roster.cards) - self.roster.names.index(name) - 1
+        words = self.size * np.dtype(self.noise(0).word).itemsize
+        return {"hello": _AGREE + _KEM, "sealed": _SEALED * later, "ready": 0}.get(kind, words)
+
     def noise(self, number: int) -> SharedNoise:
         """The noise of a round."""
         clip = self.plan.config.clip
@@ -313,9 +319,9 @@ class Member:
         if set(frames) != set(roster.names):
             raise DataError(f"a {kind} of each party of the roster is needed, and of nobody else")
         found = {}
-        for place, name in enumerate(roster.names):
+        for name in roster.names:
             there, _, body = unsealed(frames[name], kind=kind, key=roster.card(name).public, most=most)
-            wanted = _AGREE + _KEM if kind == "hello" else _SEALED * (len(roster.cards) - place - 1)
+            wanted = self.plan.length(kind, name)
             if there != Place(plan=self.plan.name, round=0, party=name) or len(body) != wanted:
                 raise DataError(f"a {kind} of {name} for another plan, or one that is not whole")
             found[name] = bytes(body)
@@ -382,6 +388,10 @@ class SumServer:
             raise ConfigError(field="ready", value=sorted(parties), remedy=f"round {number} has its list already")
         return new.to_bytes(self._key)
 
+    def asked(self, number: int) -> str:
+        """The digest of the list of a round."""
+        return digest(self._listed[number].to_json())
+
     def total(self, number: int, answers: Mapping[str, bytes]) -> Whole:
         """The sum of all listed parts with their noise.
 
@@ -393,7 +403,7 @@ class SumServer:
             missing = sorted(set(asked.names) - set(answers))
             raise DataError(f"the round is lost: nothing, or too much, came of {missing or sorted(answers)}")
         noise = self.plan.noise(number)
-        words = self._added("masked", answers, {"list": digest(asked.to_json())}, number=number)
+        words = self._added("masked", answers, {"list": self.asked(number)}, number=number)
         total = noise.total(words)
         most = largest_norm(noise.noise.clip_norm, contributions_bound=noise.contributions_bound)
         most += noise.released_std(len(asked.names)) * (self.plan.size**0.5 + 10)

@@ -46,7 +46,7 @@ def signed(form: Form) -> bytes:
 def poisson(**rest: Any) -> Form:
     """An offer whose clients are drawn, which takes longest to price."""
     form = offer_for(plan_of()).to_json()
-    form["plans"][0][1] |= {"sampling": "poisson", "members": 3, "budget": {"epsilon": 1e9, "delta": 1e-5}} | rest
+    form["plans"][0][1] |= {"sampling": "poisson", "members": 3, "budget": {"epsilon": 1e6, "delta": 1e-5}} | rest
     return form
 
 
@@ -79,7 +79,7 @@ EXPENSIVE: dict[str, tuple[Callable[[], Form], str]] = {
     "a plan without rounds": (lambda: poisson(schedule=7), "does not say how many"),
     "no plan": (lambda: offer_for(plan_of()).to_json() | {"plans": [["", None]]}, "not whole"),
     "weights by name": (lambda: offer_for(plan_of()).to_json() | {"size": "8"}, "size"),
-    "weights without end": (lambda: offer_for(plan_of()).to_json() | {"size": 10**4000}, "weights are more"),
+    "weights without end": (lambda: offer_for(plan_of()).to_json() | {"size": 10**4000}, "numbers that no plan has"),
 }
 
 
@@ -126,7 +126,7 @@ def test_numbers_that_no_plan_has_are_an_error_of_ours(noise: float, cohort: flo
 
 
 def refused_offers() -> dict[str, tuple[bytes, str]]:
-    plan = plan_of()
+    plan = plan_of(budget=Budget(epsilon=1e3, delta=1e-3))
     return {
         "a field": (offer_for(plan, columns=("name",)).to_bytes(SERVER), "the field name"),
         "another's": (offer_for(plan, parties=("west", "east", "south")).to_bytes(SERVER), "names no party north"),
@@ -135,7 +135,7 @@ def refused_offers() -> dict[str, tuple[bytes, str]]:
             signed(offer_for(plan).to_json() | {"plans": [["", cheap()]]}),
             "these rounds cost",
         ),
-        "no room": (offer_for(plan_of(noise=0.01)).to_bytes(SERVER), "budget"),
+        "no room": (offer_for(plan_of(noise=0.01)).to_bytes(SERVER), "allows at most 1000"),
     }
 
 
