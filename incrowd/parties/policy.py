@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import Columns
-from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
 from incrowd.parties.offer import Offer
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.plan.plan import SAMPLING, Plan
@@ -89,9 +89,7 @@ class PartyPolicy:
         budget = form.get("budget")
         asked = budget.get("epsilon") if isinstance(budget, Mapping) else None
         if not isinstance(asked, int | float) or asked > self.budget.epsilon:
-            raise SpecificationRefused(
-                f"a plan for epsilon = {asked}: this party allows at most {self.budget.epsilon:g}"
-            )
+            raise BudgetExceeded(f"a plan for epsilon = {asked}: this party allows at most {self.budget.epsilon:g}")
 
     def check(self, offer: Offer, plan: Plan) -> None:
         """Refuse (`SpecificationRefused`) an offer of this plan that the policy does not allow."""
