@@ -127,7 +127,7 @@ def test_a_plan_that_the_ledger_has_no_room_for_is_refused(made: Made) -> None:
     party = made.start()
     with pytest.raises(BudgetExceeded):
         party.answer(offer_for(plan_of()).to_bytes(SERVER))
-    small = offer_for(plan_of(noise=8.0))
+    small = offer_for(plan_of(noise=8.0, budget=made.policy.budget))
     party.answer(small.to_bytes(SERVER))
     with pytest.raises(SpecificationRefused, match="has not accepted"):
         party.answer(asked(offer_for(plan_of()), 0))
