@@ -13,12 +13,15 @@ from torch import nn
 
 import incrowd
 from incrowd.algorithms.silos import Silo
+from incrowd.parties.participant import Participant
 from incrowd.runs import settings
 from incrowd.runs.run import Run
 from incrowd.runs.work import Session
+from tests.parties.members import Hospitals, MemberLine
+from tests.parties.test_masked import in_earnest, served
 
 PACKAGE = str(Path(incrowd.__file__).parent)
-ROUND, ANSWER, SETTING = 35, 33, 71
+ROUND, ANSWER, PARTY, SETTING = 35, 33, 37, 71
 
 
 def passed(function: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:
@@ -68,6 +71,18 @@ def test_an_answer_of_a_silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     files = files_of(Silo, "answer", lambda: federation.train(tmp_path / "run", progress=False), monkeypatch)
     assert {"algorithms/silos.py", "privacy/records.py", "privacy/ledger/ledger.py"} <= files
     assert len(files) <= ANSWER, sorted(files)
+
+
+@pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning")
+def test_an_answer_of_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masked part of a hospital: its question, and then its list."""
+    hospitals = Hospitals(tmp_path)
+    in_earnest(hospitals)
+    line = MemberLine(hospitals)
+    files = files_of(Participant, "answer", lambda: served(hospitals, line), monkeypatch)
+    line.close()
+    assert {"parties/participant.py", "parties/masked.py", "parties/secure_sum.py", "privacy/records.py"} <= files
+    assert len(files) <= PARTY, sorted(files)
 
 
 def test_a_setting_on_its_way_to_the_engine(tmp_path: Path) -> None:
