@@ -5,6 +5,7 @@ The tree::
     IncrowdError
     ├── ConfigError            an unusable value: names the field, the value and the remedy (also a ValueError)
     ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
+    │   └── RoundLost          a listed party did not send its part of a masked sum; the round is paid for
     ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
     ├── ServiceFailed          a service cannot be reached, or does not answer as one; what was paid for waits
     ├── RoundUnanswered        nobody answers a server's round, so its noise alone is not released

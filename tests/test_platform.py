@@ -37,7 +37,7 @@ def test_without_a_safe_fork_a_federation_trains_in_one_process_to_the_same_weig
         return (tmp_path / name / "model.safetensors").read_bytes()
 
     alone = weights("alone", 1)
-    for module in ("incrowd.learning.engine", "incrowd.runs.processes", "incrowd.learning.workers"):
+    for module in ("incrowd.learning.engine", "incrowd.learning.workers"):
         monkeypatch.setattr(f"{module}.CAN_FORK", False)
     monkeypatch.setattr("multiprocessing.context.ForkProcess._Popen", None)  # whoever forks fails
     assert weights("mac", 2) == alone

@@ -20,7 +20,7 @@ from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer
 from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, SentWeights, sealed_answer
 from incrowd.parties.guard import LedgerOwner
-from incrowd.parties.offer import LAST, Offer
+from incrowd.parties.offer import LAST, Offer, in_words_of_the_server
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism import grid
@@ -357,11 +357,9 @@ class RecordPart(ClientPart):
 
     def check(self) -> None:
         """See `Contributor.check`."""
-        try:
+        with in_words_of_the_server():
             training = replace(self.plan.training(self.offer.size), physical_batch=self.own.physical_batch)
             RoundTask.stated(self.offer, 0, self.plan.config.clip)
-        except ConfigError as error:
-            raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
         with with_threads(self.own.threads):
             rehearse(self.party.identity.name, training, self.own.engine, None, np.zeros(self.offer.size))
 

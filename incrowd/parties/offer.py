@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -283,6 +284,15 @@ def _check_numbers(plans: object) -> None:
             left += value
         elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
             raise SpecificationRefused("a plan with numbers that no plan has: beyond 2^53, or not finite")
+
+
+@contextmanager
+def in_words_of_the_server() -> Iterator[None]:
+    """Turn an error in an offer into a refusal for its server, without facts about the party."""
+    try:
+        yield
+    except ConfigError as error:
+        raise SpecificationRefused(str(error)) from error
 
 
 def offer_of(work: ClientWork | RecordWork | SiloWork) -> Offer:

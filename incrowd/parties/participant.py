@@ -1,20 +1,19 @@
 """A party of a federation: one guard for all questions of a server, on the party's own ledger."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, SpecificationRefused
 from incrowd.learning import CohortEngine
 from incrowd.parties.contribution import ClientPart, Contributor, OwnRecords, RecordPart, SiloPart
 from incrowd.parties.frames import MOST_BESIDE, Place, Request, kind_of, refusal, sealed, unsealed
 from incrowd.parties.guard import Guard, Identity
 from incrowd.parties.masked import MaskedClient, MaskedRecords
-from incrowd.parties.offer import Offer, OfferKind, made, signed_offer
+from incrowd.parties.offer import Offer, OfferKind, in_words_of_the_server, made, signed_offer
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import Roster
 from incrowd.privacy.daily import utc_today
@@ -91,7 +90,7 @@ class Participant:
         if kind in _OFFERS:
             plan, form = signed_offer(frame, key=key, kind=_OFFERS[kind])
             with self.guard.turn, self.guard.noting(plan, None):
-                with _in_words_of_the_server():
+                with in_words_of_the_server():
                     offer = made(plan, form)
                 return self._offered(offer, frame, _OFFERS[kind])
         if kind != "request":
@@ -173,7 +172,7 @@ class Participant:
         """The party's work for an accepted offer, if the present policy still allows it."""
         name = self.identity.name
         self.policy.look(offer, name)  # a plan takes time to price, so it is measured first
-        with _in_words_of_the_server():
+        with in_words_of_the_server():
             plan = offer.plan_of(name)
         self.policy.check(offer, plan)
         if offer.fingerprint not in self._parts:
@@ -183,15 +182,6 @@ class Participant:
             kind = CONTRIBUTORS[plan.unit, plan.noise_by]
             self._parts[offer.fingerprint] = kind(self, offer, plan, own)
         return self._parts[offer.fingerprint]
-
-
-@contextmanager
-def _in_words_of_the_server() -> Iterator[None]:
-    """Turn an error in an offer into a refusal for its server, without facts about the party."""
-    try:
-        yield
-    except ConfigError as error:
-        raise SpecificationRefused(str(error)) from error
 
 
 CONTRIBUTORS: Mapping[tuple[Unit, NoiseBy], type[Contributor]] = {

@@ -16,6 +16,8 @@ from incrowd.parties.guard import MEMORY
 from tests.attacks.test_lost_and_changed import of_clients, offered
 from tests.parties.members import ALLOW, ROWS, Hospitals, MemberLine, settings_text
 
+pytestmark = pytest.mark.watched
+
 
 class Kept:
     """A line that keeps what is sent over it."""

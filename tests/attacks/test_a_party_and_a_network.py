@@ -19,6 +19,8 @@ from incrowd.parties.network import Network, Node, by_party
 from tests.parties.nodes import PlainLine, VirtualClock
 from tests.parties.parties import CLIP, KEYS, MODEL, NAMES, SERVER, network_of, offer_for, plan_of, zeros
 
+pytestmark = pytest.mark.watched
+
 SIZE = MODEL.size
 OFFER = offer_for(plan_of())
 HERE = Place(plan=OFFER.fingerprint, round=2, party="north")

@@ -24,6 +24,8 @@ from incrowd.privacy.plan.plan import PlanConfig
 from tests.parties.parties import MODEL, ROOMY, SERVER, Made, asked, offer_for, past, plan_of, request
 from tests.parties.test_participant import charged
 
+pytestmark = pytest.mark.watched
+
 Form = dict[str, Any]
 
 

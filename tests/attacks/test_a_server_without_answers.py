@@ -26,6 +26,8 @@ from tests.parties.members import Hospitals, MemberLine, settings_text
 from tests.parties.nodes import PlainLine, VirtualClock
 from tests.parties.parties import MODEL, RANDOMNESS, network_of, offer_for, plan_of, zeros
 
+pytestmark = pytest.mark.watched
+
 ROUNDS = 6
 PRIVACIES = {
     "clients": f"epsilon = 50.0\ndelta = 1e-5\nrounds = {ROUNDS}\n",

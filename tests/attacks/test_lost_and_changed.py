@@ -21,6 +21,8 @@ from incrowd.runs.work import assemble
 from tests.parties.members import ALLOW, ROWS, Hospitals, settings_text
 from tests.parties.parties import request
 
+pytestmark = pytest.mark.watched
+
 DRAWN = 'epsilon = 50.0\ndelta = 1e-5\nrounds = 3\ncohort = 2\nsampling = "poisson"\n'
 RECORDS = f'unit = "record"\nepsilon = 10.0\ndelta = 1e-5\nrounds = 3\nrecords = {ROWS}\nclip_norm = 1.0\n'
 OF_RECORDS = f'unit = "record"\nrecords = {ROWS}\n'

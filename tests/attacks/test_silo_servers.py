@@ -30,7 +30,7 @@ from tests.parties.nodes import PlainLine, VirtualClock
 from tests.parties.silo_parties import BUDGET, KEYS, NAMES, SERVER, Hospitals, asked, federation_of
 from tests.parties.test_silo_party import calibrated, opened, with_plans
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.watched, pytest.mark.usefixtures("one_thread")]
 
 
 KINDS: tuple[OfferKind, ...] = ("offer", "trial")

@@ -29,6 +29,8 @@ from tests.parties.nodes import PlainLine, VirtualClock
 from tests.parties.parties import CLIP, MODEL, NAMES, SERVER, Made, asked, network_of, offer_for, plan_of, zeros
 from tests.parties.test_participant import charged
 
+pytestmark = pytest.mark.watched
+
 
 @dataclass
 class Hospitals:

@@ -14,6 +14,8 @@ from incrowd.runs import work
 from incrowd.runs.settings import parse, tables
 from tests.parties.members import ALLOW, Hospitals, MemberLine, settings_text
 
+pytestmark = pytest.mark.watched
+
 OFFERED = {
     "as it is": "age = {range = [0, 120]}\n",
     "narrower": "age = {range = [20, 89]}\n",

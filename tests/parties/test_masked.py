@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from incrowd.errors import DataError, RoundUnanswered
+from incrowd.errors import DataError, RoundUnanswered, SpecificationRefused
 from incrowd.federation import Federation
 from incrowd.parties.folder import ROSTER, PartyFolder
+from incrowd.parties.frames import Place, sealed
 from incrowd.parties.guard import given
-from incrowd.parties.keys import read_roster
+from incrowd.parties.keys import question_key, read_roster
+from incrowd.parties.offer import Offer, offer_of
 from incrowd.parties.policy import PARTY_FILE
+from incrowd.parties.secure_sum import Member
 from incrowd.runs.folder import database_in
 from incrowd.runs.run import Run
 from incrowd.runs.sources import federated_data
+from incrowd.runs.work import assemble
 from tests.parties.members import NAMES, ROWS, Hospitals, MemberLine, settings_text
 
 pytestmark = [
@@ -228,3 +232,58 @@ def test_an_owner_s_least_number_of_colluders_holds(hospitals: Hospitals, line: 
     own.write_text(own.read_text().replace("[allow]\n", "[allow]\nleast_colluders = 2\n"))
     run = run_of(hospitals, out="other")
     assert hospitals.server().train_over(MemberLine(hospitals), run)["rounds"] == 3  # the control
+
+
+@pytest.mark.parametrize(
+    ("stage", "sizes", "words"),
+    [(1, [1], "not of all parties"), (3, [], "not of all parties"), (1, [1, 1, 1], "not as long as they say")],
+)
+def test_keys_that_are_not_whole_are_refused(stage: int, sizes: list[int], words: str, hospitals: Hospitals) -> None:
+    in_earnest(hospitals)
+    key, offer = question_key(hospitals.folder / "server"), offer_in(hospitals)
+    party = hospitals.member("amber").open()
+    party.answer(offer.to_bytes(key))
+    place = Place(plan=offer.fingerprint, round=stage, party="")
+    with pytest.raises(DataError, match=words):
+        party.answer(sealed("keys", place, {"sizes": sizes}, b"", key=key))
+    party.close()
+
+
+def test_keys_of_a_plan_without_masks_are_refused(hospitals: Hospitals) -> None:
+    key, offer = question_key(hospitals.folder / "server"), offer_in(hospitals)
+    party = hospitals.member("amber").open()
+    party.answer(offer.to_bytes(key))
+    frame = sealed("keys", Place(plan=offer.fingerprint, round=0, party=""), {"sizes": []}, b"", key=key)
+    with pytest.raises(SpecificationRefused, match="nothing is masked in this plan"):
+        party.answer(frame)
+    party.close()
+
+
+def offer_in(hospitals: Hospitals) -> Offer:
+    """The offer of the server's settings."""
+    federation = Federation.from_settings(hospitals.folder / "there.toml")
+    return offer_of(assemble(federation.settings, given=federation.given))
+
+
+def test_a_party_that_refuses_a_list_or_answers_another_round_counts_as_silent(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_earnest(hospitals, rounds=4)
+    real, seen = Member.answer, list[bytes]()
+
+    def answer(self: Member, listed: object, *rest: Any, **named: Any) -> bytes:
+        if self.name != "cedar":
+            return real(self, listed, *rest, **named)
+        if not seen:
+            seen.append(real(self, listed, *rest, **named))
+            return seen[0]
+        if len(seen) == 1:
+            seen.append(b"")
+            return seen[0]  # of the round before
+        raise SpecificationRefused("not today")
+
+    monkeypatch.setattr(Member, "answer", answer)
+    line = MemberLine(hospitals)
+    served(hospitals, line)
+    line.close()
+    assert lost(hospitals) == [False, True, True, False]
