@@ -59,7 +59,7 @@ class BadParty:
             return b""
         steps = np.full(size + (kind == "shape"), 2**40 if kind == "huge" else 1, np.int64)
         if kind == "another round":
-            place = Place(plan=place.plan, round=max(0, number - 1), party=name)
+            place = Place(plan=place.plan, round=number + 1, party=name)
         if kind == "another party":
             place = Place(plan=place.plan, round=number, party="amber")
         return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(self.key)
