@@ -185,6 +185,7 @@ class SumNetwork:
     server: SumServer = field(init=False)
     _lost: Counter[str] = field(default_factory=Counter, init=False)
     _agreed: bool = field(default=False, init=False)
+    _there: dict[str, Node] = field(default_factory=dict, init=False)
     _list: bytes = field(default=b"", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -227,7 +228,7 @@ class SumNetwork:
         digest = network.question(weights, form, round=number).digest
 
         def read(node: Node, _: tuple[int, ...], frame: bytes) -> bytes:
-            head, random = self._own(node, frame, "ready", number), ""
+            head = self._own(node, frame, "ready", number)
             random = str(head.get("random"))
             if head.get("question") != digest or len(random) != 64 or not random.isascii():
                 raise DataError("a party that is ready for another question, or has no random number")
@@ -236,6 +237,7 @@ class SumNetwork:
         everybody = range(len(network.offer.parties))
         found = network.ask(everybody, weights, form, round=number, longest=longest, read=read)
         frames = {node.party: frame for node, _, frame in found.values() if frame is not None}
+        self._there = {node.party: node for node, _, _ in found.values()}  # no pause comes between charge and list
         ready = {name: frame for name, frame in frames.items() if self._lost[name] < _MOST_LOST}
         if len(ready) <= network.offer.plan.config.sharing[1]:
             raise RoundUnanswered(
@@ -247,7 +249,7 @@ class SumNetwork:
 
     def total(self, number: int, names: Sequence[str]) -> Whole:
         """The sum of the parts of all listed parties, with the noise of their shares."""
-        answers = self._told(self._nodes(names), self._list, "masked", number=number)
+        answers = self._told({name: self._there[name] for name in names}, self._list, "masked", number=number)
         try:
             return self.server.total(number, answers)
         except DataError as error:

@@ -69,7 +69,8 @@ class PartyPolicy:
             and isinstance(sampling, str)
             and sampling in SAMPLING
         )
-        if not own or not set(form.get("accountants", ())) <= set(ACCOUNTANTS):
+        accountants = form.get("accountants")
+        if not own or not isinstance(accountants, list) or not all(each in ACCOUNTANTS for each in accountants):
             raise SpecificationRefused("a plan with code of other packages, which no server may name")
         schedule = form.get("schedule")
         kinds = schedule if isinstance(schedule, list) else [None]

@@ -56,7 +56,7 @@ def said(hospitals: Hospitals, frame: Callable[[], bytes]) -> bytes:
         party.close()
 
 
-def offered(hospitals: Hospitals, offer: Offer | Offer) -> bytes:
+def offered(hospitals: Hospitals, offer: Offer) -> bytes:
     return said(hospitals, lambda: offer.to_bytes(question_key(hospitals.folder / "server")))
 
 

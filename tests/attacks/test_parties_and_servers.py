@@ -199,6 +199,12 @@ def _offered(form: dict[str, Any]) -> bytes:
     return sealed("offer", place, {"offer": form}, b"", key=SERVER)
 
 
+def with_plan(form: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """An offer whose plan says something else."""
+    [(name, plan)] = form["plans"]
+    return form | {"plans": [[name, plan | changes]]}
+
+
 FRAMES = {
     "no text in a request": lambda _: sealed(
         "request", Place(plan="\ud800", round=0, party=""), {"clip": {}, "clients": [], "size": 0}, b"", key=SERVER
@@ -206,6 +212,8 @@ FRAMES = {
     "no text in a list": lambda _: sealed(
         "list", Place(plan="0", round=0, party=""), {"label": "\ud800"}, b"", key=SERVER
     ),
+    "accountants in a list": lambda form: _offered(with_plan(form, accountants=[["RDP"]])),
+    "accountants by number": lambda form: _offered(with_plan(form, accountants=7)),
     "digits": lambda form: _offered(form | {"classes": 10**4000}),
     "control": lambda form: _offered(form | {"size": 10**4000}),
 }
