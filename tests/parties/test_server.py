@@ -165,6 +165,7 @@ def test_no_round_begins_while_a_run_is_paused(hospitals: Hospitals, line: Membe
     assert any("paused" in each for each in said)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
 def test_a_server_that_is_told_to_stop_keeps_its_state_and_ends_well(
     number: signal.Signals,
