@@ -44,7 +44,6 @@ PACKAGES = (
     *(f"incrowd.privacy.{part}" for part in ("plan", "mechanism", "account", "ledger")),
     "incrowd.drawdiscard",
     "incrowd.cli",
-    "incrowd.runs.search",
     "incrowd.runs.sweep",
 )
 

@@ -33,15 +33,6 @@ def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Comm
     assert incrowd(*GRID, *QUICK, "--json").object() == found
 
 
-def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
-    axes = ("--grid", "server.learning_rate=1,2,4,8", "--random", "3")
-    law = ("--select", "private", "--expected-runs", "1")
-    found = incrowd(*axes, *law, *QUICK, "--json").object()
-    assert found["settings_compared"] == 3
-    assert len(found["runs"]) == 1
-    assert found["epsilon_of_search"] < 9.1  # one run, by the accountant that knows selections
-
-
 @pytest.mark.parametrize("options", [(), ("--random", "2"), QUICK])
 def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, ...]) -> None:
     refused = incrowd(*options)
@@ -56,10 +47,6 @@ def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, .
     [
         (("--grid", "server.learning_rate=4,16", "--budget", "9"), 3, "its budget is 9"),
         (("--grid", "server.learning_rat=4"), 2, "did you mean server.learning_rate"),
-        (("--grid", "server.learning_rate=4", "--select", "private"), 2, "expected_runs = None"),
-        (("--grid", "server.learning_rate=4", "--expected-runs", "3"), 2, "expected_runs = 3"),
-        (("--select", "private", "--expected-runs", "0.5"), 2, "expected_runs = 0.5"),
-        (("--select", "best"), 2, "best"),
     ],
 )
 def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status: int, message: str) -> None:

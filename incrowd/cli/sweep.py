@@ -1,7 +1,5 @@
 """`incrowd sweep`: compare settings, and pay for the choice."""
 
-import math
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,16 +16,8 @@ from incrowd.cli._options import (
 )
 from incrowd.cli._print import print_facts, print_json, print_table, say_what_takes_long, short
 from incrowd.cli._stopped import again_where_dropped
-from incrowd.errors import ConfigError
 
 app = typer.Typer()
-
-
-class SelectName(StrEnum):
-    """How the choice is paid for."""
-
-    ALL = "all"
-    PRIVATE = "private"
 
 
 Axes = Annotated[
@@ -44,13 +34,6 @@ def sweep(
     seed: Annotated[int, typer.Option(help="Decides which are drawn.")] = 0,
     override: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for all; may be repeated.")
-    ] = None,
-    select: Annotated[
-        SelectName,
-        typer.Option(help="all: each run is charged; private: only the best is shown."),
-    ] = SelectName.ALL,
-    expected_runs: Annotated[
-        float | None, typer.Option(help="For --select private: how many runs are expected; the number is drawn.")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="The most that the whole search may cost.")] = None,
     data: DataFolder = None,
@@ -69,13 +52,9 @@ def sweep(
     """
     need_training()
     say_what_takes_long()
-    from incrowd.privacy.account.selection import Repetitions
-    from incrowd.runs.search import Search
-    from incrowd.runs.search import axis as read
-    from incrowd.runs.sweep import Sweep
+    from incrowd.runs.sweep import Search, Sweep
+    from incrowd.runs.sweep import axis as read
 
-    if expected_runs is not None and not expected_runs >= 1:
-        raise ConfigError(field="expected_runs", value=expected_runs, remedy="give a number of at least 1")
     search = Search(
         source=config,
         overrides=[*(override or []), *ledger_overrides(ledger, witness)],
@@ -83,8 +62,6 @@ def sweep(
         axes=[read(text) for text in axis or []],
         random=random,
         seed=seed,
-        select=select.value,
-        repetitions=None if expected_runs is None else Repetitions(mean=expected_runs),
         budget=budget,
     )
     try:
@@ -97,16 +74,16 @@ def sweep(
 
 
 def _print(result: dict[str, Any]) -> None:
-    rows = sorted(result["runs"], key=lambda row: (row["accuracy"] or 0.0, -(row["loss"] or math.inf)), reverse=True)
+    from incrowd.runs.sweep import ranked
+
+    rows = ranked(result["runs"])
     shown = ("accuracy", "loss", "epsilon", "rounds", "seconds")
     print_table([{**row["settings"], **{name: short(row[name]) for name in shown}} for row in rows], leave_out=set())
-    best = result["best"] or {"settings": "none: no run was drawn"}
     facts = {
-        "best": best["settings"],
+        "best": result["best"]["settings"],
         "validation set": result["validation_set"],
         "epsilon of the search": result["epsilon_of_search"],
-        "the selected": result["holds"]["selected"],
-        "what is shown": result["holds"]["shown"],
+        "what is shown": result["holds"],
         "out": result["out"],
     }
     print_facts(facts)

@@ -8,7 +8,7 @@ from incrowd.report import numbers
 from incrowd.report.figure import plain_table
 from incrowd.report.numbers import UNKNOWN
 from incrowd.report.plain import Shown, ShownFacts
-from incrowd.report.result import is_free, one_of
+from incrowd.report.result import one_of
 from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 _BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
@@ -29,7 +29,7 @@ _POINTS = {"caveats": "Read this first", "assumed": "Assumed, and not checked", 
 
 def meaning(shown: Sequence[Shown]) -> Markup:
     """The promise as a bet, in words for one run, and a row each for several."""
-    known = [one for one in shown if one.epsilon is not None and not is_free(one)]
+    known = [one for one in shown if one.epsilon is not None]
     if not known:
         return NOTHING
     if len(shown) == 1:

@@ -8,7 +8,6 @@ from incrowd.report import numbers
 from incrowd.report.figure import plain_table
 from incrowd.report.numbers import UNKNOWN
 from incrowd.report.plain import Shown, ShownFacts
-from incrowd.report.searches import FREE
 from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 KINDS = {
@@ -105,11 +104,6 @@ def _named_unit(one: Shown) -> str:
     return f"one client (one {named})" if named and one.unit == "client" else one_of(one.unit)
 
 
-def is_free(one: Shown) -> bool:
-    """Whether nothing was charged, so that there is no promise."""
-    return one.kind == "search" and (one.search or {}).get("select") == "public"
-
-
 def _verdict(shown: Shown) -> Mapping[str, Any]:
     found = shown.result.get("verdict")
     return found if isinstance(found, Mapping) else {}
@@ -141,9 +135,7 @@ def _cards(one: Shown) -> Markup:
     score = score_of(one)
     if score is not None:
         cards.append(_card(score.name, score.text, _measured_on(one, score)))
-    if is_free(one):
-        cards.append(_card("Privacy loss, at most", "nothing charged", FREE))
-    elif one.epsilon is not None:
+    if one.epsilon is not None:
         delta = "without exception (δ = 0)" if one.delta == 0 else f"but for a chance δ = {numbers.number(one.delta)}"
         budget = "" if one.budget is None else f" · budget {numbers.epsilon(one.budget)}"
         by_now = " by now" if not one.over and one.kind in ("clients", "silos") else ""

@@ -1,4 +1,4 @@
-"""What may be shown of a search: what its result shows, and no attempt that it kept back."""
+"""What may be shown of a search: the settings compared and its result."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,13 @@ from incrowd.report import ledger_shown
 from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.reading import json_in
 from incrowd.report.run_shown import PROMISE_KEYS
-from incrowd.runs.folder import LEDGER, PRIVATE, RESULT, ROW_KEYS, SEARCH, SEARCH_KEYS, SHOWN, part, shown_settings
+from incrowd.runs.folder import LEDGER, RESULT, ROW_KEYS, SEARCH, SEARCH_KEYS, SHOWN, part, shown_settings
 
 
 def search_in(folder: Path) -> Shown:
     """What may be shown of the search in a folder; before it is over, what is compared and nothing of how it goes."""
     told = json_in(folder / SEARCH)
-    over = (folder / RESULT).is_file() and not (folder / PRIVATE).exists()
+    over = (folder / RESULT).is_file()
     result = json_in(folder / RESULT) if over else {}
     config: dict[str, Any] = told["search"]["configs"][0]
     shown: ShownFacts = part(result, SEARCH_KEYS) | {

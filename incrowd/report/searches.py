@@ -9,12 +9,9 @@ from incrowd.report.plain import Shown
 from incrowd.report.settings import spelt
 from incrowd.report.svg import Markup, joined, tag
 from incrowd.runs.folder import Summary
-from incrowd.runs.search import ranked
+from incrowd.runs.sweep import ranked
 
 _ROWS = 60
-FREE = "the data are public, so nothing is paid for"
-_SELECTIONS = {"private": "only the best is shown, and the choice itself is paid for", "public": FREE}
-_ALL = "every run is paid for and shown"
 
 
 def searches(shown: Sequence[Shown]) -> Markup:
@@ -27,8 +24,9 @@ def _search(one: Shown) -> Markup:
     if not one.over:
         return tag("p", "It is not over; what it compares is shown when it is.")
     rows = ranked(found["rows"])
-    paid = _SELECTIONS.get(found.get("select", ""), _ALL)
-    said = tag("p", f"{numbers.count(found.get('settings_compared'))} settings were compared; {paid}.")
+    said = tag(
+        "p", f"{numbers.count(found.get('settings_compared'))} settings were compared; every run is paid for and shown."
+    )
     return said + _table(rows) if rows else said
 
 

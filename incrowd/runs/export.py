@@ -14,7 +14,6 @@ from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.events import event_to_json
 from incrowd.runs.folder import (
-    BEST,
     CURVE,
     EVALUATION,
     LEDGER,
@@ -101,10 +100,9 @@ def _of_a_run(folder: Path) -> Files:
 def _of_a_search(folder: Path) -> Files:
     _check_over(folder, folder / RESULT, remedy="it is not over: the same command goes on with it")
     result = _read(folder / RESULT)
-    private = result["select"] == "private"
     rows = []
     for row in result["runs"]:
-        place = BEST if private else f"{RUNS}/{Path(row['run']).name}"
+        place = f"{RUNS}/{Path(row['run']).name}"
         yield f"{place}/{MODEL}", _content(folder / place / MODEL)
         rows.append({**part(row, ROW_KEYS), "run": place})
     best = result["best"]

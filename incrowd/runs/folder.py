@@ -166,7 +166,7 @@ def _record(row: sqlite3.Row) -> Record:
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
 EVALUATION, CURVE, LOCK, SILOS, START = "evaluation.json", "curve.png", "run.lock", "silos", "start.safetensors"
-SEARCH, RESULT, BEST, RUNS = "search.json", "result.json", "best", "runs"
+SEARCH, RESULT, RUNS = "search.json", "result.json", "runs"
 
 Summary = dict[str, Any]
 
@@ -282,13 +282,10 @@ OF_A_SEARCH = (
     Content("result.json", "the result", "in part"),
     Content("search.json", "what is compared", "no"),
     Content("search.lock", "nothing: keeps two processes apart", "no"),
-    Content("ledger.sqlite", "what the search has spent, written before each run (or the selection)", "in part"),
+    Content("ledger.sqlite", "what the search has spent, written before each run", "in part"),
     Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
     Content("runs/*/model.safetensors", "the model of each run", "as it is"),
     Content("runs/*", "a run each", "no"),
-    Content("private/*", "the attempts of a private selection; gone before there is a result", "no"),
-    Content("best/model.safetensors", "the model that a private selection chose", "as it is"),
-    Content("best/*", "its statement and its summary", "no"),
 )
 
 
@@ -305,8 +302,7 @@ RESULT_KEYS = (
 """Parts of a run's summary that may be handed on."""
 
 SEARCH_KEYS = (
-    "epsilon_of_search", "delta", "select", "holds", "settings_compared", "validation_set", "statement",
-    "expected_runs", "chance_that_a_setting_is_tried",
+    "epsilon_of_search", "delta", "holds", "settings_compared", "validation_set", "statement",
 )  # fmt: skip
 """Parts of a search's result that may be handed on, besides its rows."""
 
@@ -379,7 +375,7 @@ def _row(path: Path, *, search: bool) -> Summary:
     row: Summary = {"run": str(path), **dict.fromkeys(names)}
     result = path / (RESULT if search else SUMMARY)
     try:
-        over = result.is_file() and not (path / PRIVATE).exists()
+        over = result.is_file()
         found: Summary = json.loads(result.read_text()) if over else {}
         if search:
             config = json.loads((path / SEARCH).read_text())["search"]["configs"][0]

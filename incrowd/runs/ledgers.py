@@ -3,7 +3,7 @@
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -314,8 +314,7 @@ class RunLedger:
     """Which ledger a run is charged to, under which label, and for which data. It is part of the run's settings.
 
     `path` is where the ledger was when the run began, or None for one in the run's folder, as public data have it.
-    `search` is the label of the private search that the run is an attempt of, and `planned_by_search` that its
-    rounds were reserved together with those of other runs.
+    `planned_by_search` states that its rounds were reserved together with those of other runs.
 
     Guarantee: it opens the ledger with which the run began, wherever that was moved to with `incrowd ledger move`, and
     no other.
@@ -326,7 +325,6 @@ class RunLedger:
     label: str
     path: Path | None = None
     witness: Path | None = None
-    search: str | None = None
     planned_by_search: bool = False
 
     @classmethod
@@ -379,11 +377,6 @@ class RunLedger:
             raise LedgerRolledBack(f"{path} is not the ledger that this run was begun with: put the right one back")
         return ledger
 
-    @property
-    def in_search(self) -> bool:
-        """Whether a search decides what is reserved."""
-        return self.planned_by_search or self.search is not None
-
     def part(self, number: int) -> "RunLedger":
         """The same ledger, under a label for one part of the work."""
         return replace(self, label=f"{self.label}-{number:04d}", planned_by_search=True)
@@ -412,8 +405,12 @@ class RunLedger:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":
         """The ledger that `to_json` wrote."""
+        if content.get("search") is not None:
+            remedy = "it is an attempt of a private search of an earlier version: go on with that version"
+            raise ConfigError(field="run", value=content["search"], remedy=remedy)
+        known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
         places = {name: None if content[name] is None else Path(content[name]) for name in ("path", "witness")}
-        return cls(**{**content, "identity": DataIdentity(**content["identity"]), **places})
+        return cls(**{**known, "identity": DataIdentity(**content["identity"]), **places})
 
     @property
     def _places(self) -> dict[str, Path | None]:

@@ -71,8 +71,7 @@ class Run:
     for all that protect the same clients; a silo whose budget is spent sends nothing more, and the others go on.
 
     Edge cases: a folder that holds a run, or the ledger of one, is refused for a new run; one without a run cannot go
-    on, nor can one whose data have changed; two processes cannot train in one folder at a time. An attempt of a private
-    search goes on with the search only.
+    on, nor can one whose data have changed; two processes cannot train in one folder at a time.
     """
 
     def __init__(self, folder: Path, work: Work) -> None:
@@ -124,11 +123,8 @@ class Run:
 
     @classmethod
     @read_once()
-    def open(
-        cls, folder: Path | str, *, given: Given = NOTHING, data: Clients | None = None, search: str | None = None
-    ) -> "Run":
+    def open(cls, folder: Path | str, *, given: Given = NOTHING, data: Clients | None = None) -> "Run":
         """The run in a folder, with its settings, plan, first weights and chunk; `given` and `data` as in `create`.
-        A private search gives its label to open an attempt.
 
         Edge cases: data that have changed since the run began are refused (`DataError`); the caller checks `data`.
         """
@@ -139,9 +135,6 @@ class Run:
             # Parties keep their places for as long as a run lasts, present or absent.
             remedy = f"the run began with {began}: put back who is missing, as NAME.gone; for new ones begin another"
             raise ConfigError(field="data.enrolled", value=found, remedy=remedy)
-        if payer.get("search") != search:
-            remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
-            raise ConfigError(field="run", value=str(folder), remedy=remedy)
         work = reopened(settings, config, folder, given=given, data=data).with_ledgers(payer)
         if data is None:
             work.check_same()

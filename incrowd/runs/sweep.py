@@ -1,59 +1,213 @@
-"""A search in a folder: its ledger, its runs one after the other, the best of them."""
+"""A search among settings: its price, its runs one after the other in a folder, the best of them."""
 
 import hashlib
 import json
-import secrets
-import warnings
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from incrowd import _files
-from incrowd._private import make_ours
+from incrowd import _files, _validate
+from incrowd._random import SeededRandomness
 from incrowd.data import Clients
 from incrowd.data.reading import read_once
-from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.account.events import RepeatedEvent
-from incrowd.privacy.ledger.home import Home, is_begun
+from incrowd.errors import BudgetExceeded, ConfigError, DataError
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import DataIdentity
-from incrowd.privacy.statement import Statement
-from incrowd.runs.build import featured, randomness
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.statement import Statement, rounded_up
+from incrowd.runs.build import featured
 from incrowd.runs.config import Config
-from incrowd.runs.folder import (
-    BEST,
-    DATABASE,
-    LEDGER,
-    MODEL,
-    PRIVATE,
-    RESULT,
-    RUNS,
-    SEARCH,
-    STATEMENT,
-    STATEMENT_TEXT,
-    SUMMARY,
-    Summary,
-)
+from incrowd.runs.folder import DATABASE, LEDGER, RESULT, RUNS, SEARCH, SUMMARY, Summary
 from incrowd.runs.ledgers import RunLedger, identities_of
+from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run
-from incrowd.runs.search import Cost, Search, best_of
+from incrowd.runs.settings import tables
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
 
-__all__ = ["Sweep"]
+__all__ = ["Axis", "Search", "Sweep", "axis"]
 
-ATTEMPTS, LOCK = "attempts.json", "search.lock"
+ON_TEST = "settings were chosen by the test examples, so the accuracy on them is flattering"
+ASSUMED = (
+    "the settings to compare were fixed without looking at the clients' examples",
+    "a person is at most one client in the data of each run",
+)
+LOCK = "search.lock"
+_VALUE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,"'\[{])+""")
 _BEFORE = {LOCK, SEARCH + _files.PART}  # files of a search that was cut off at once
 
 
-class SearchRun(NamedTuple):
-    """A run of the search: its number, the candidate whose settings it has, and the name of its folder."""
+class Axis(NamedTuple):
+    """The values of one key, as TOML spells them."""
 
-    number: int
-    candidate: int
-    name: str
+    key: str
+    values: tuple[str, ...]
+
+
+def axis(text: str) -> Axis:
+    """The axis that `key=a,b,c` spells. Commas within a list, a table or quotes belong to a value:
+    `model.hidden=[200],[600, 100]`.
+
+    Edge cases: no key, no value, or a repeated value: `ConfigError`.
+    """
+    key, equals, rest = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise ConfigError(field="grid", value=text, remedy="write section.key=a,b,c, say local.learning_rate=0.1,0.3")
+    parts = _VALUE.findall(rest)
+    values = tuple(part.strip() for part in parts)
+    if ",".join(parts) != rest or not all(values) or not values or len(set(values)) < len(values):
+        raise ConfigError(field=key, value=rest, remedy="give different values, with commas between")
+    return Axis(key, values)
+
+
+class Candidate(NamedTuple):
+    """One point of the search: its values, and the whole config."""
+
+    settings: dict[str, Any]
+    config: Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Settings to compare: a file (or the demonstration) with overrides, and axes over it.
+
+    `random` takes so many random points in place of all combinations. `budget` is the most that the whole search may
+    cost.
+
+    Edge cases: no axis, or a config that is refused: `ConfigError` before anything is loaded.
+    """
+
+    source: Path | str | None = None
+    overrides: Sequence[str] = ()
+    data: Path | str | None = None
+    axes: Sequence[Axis] = ()
+    random: int | None = None
+    seed: int = 0
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.axes:
+            remedy = "name what to compare: --grid local.learning_rate=0.1,0.3; one setting alone is `incrowd train`"
+            raise ConfigError(field="grid", value=None, remedy=remedy)
+        if doubled := {key for key in self.keys if self.keys.count(key) > 1}:
+            raise ConfigError(field=min(doubled), value="twice", remedy="give all its values in one list")
+        if self.budget is not None:
+            _validate.positive(budget=self.budget)
+        SeededRandomness(seed=self.seed)  # which refuses an impossible seed
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that differ from point to point."""
+        return tuple(axis.key for axis in self.axes)
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """All points, in order."""
+        points = [*product(*([f"{each.key}={value}" for value in each.values] for each in self.axes))]
+        if self.random is not None:
+            _validate.count(random=self.random)
+            order = SeededRandomness(seed=self.seed).stream("search").bits(len(points)).argsort()
+            points = [points[place] for place in sorted(order[: self.random])]
+        return [self._candidate([*self.overrides, *point]) for point in points]
+
+    def config(self, run: int) -> Config:
+        """The config of a run; a simulated run has a separate seed, because real runs share no noise."""
+        config = self.candidates[run].config
+        if config.run.seed is None or "run.seed" in self.keys:
+            return config
+        own = int(SeededRandomness(seed=config.run.seed).stream("search run", run).bits(1)[0]) % 2**31
+        return config.model_copy(update={"run": config.run.model_copy(update={"seed": own})})
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that the result of the search depends on."""
+        configs = [candidate.config.model_dump(mode="json") for candidate in self.candidates]
+        return {"configs": configs, "keys": list(self.keys), "budget": self.budget}
+
+    def _candidate(self, overrides: Sequence[str]) -> Candidate:
+        config = config_of(tables(self.source, overrides=overrides, data=self.data))
+        if config.of_records:
+            remedy = "a search compares runs of whole clients: train silos one by one"
+            raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+        settings = {}
+        for key in self.keys:
+            value: Any = config.model_dump(mode="json")
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            settings[key] = value
+        return Candidate(settings=settings, config=config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a search over these plans, one for each candidate.
+
+    Guarantee: `price` bounds what all runs reveal together, which is all that the search shows.
+
+    Edge cases: plans under different neighbouring relations have no common price and are refused. The least delta of
+    the plans is the search's.
+    """
+
+    plans: Sequence[Plan]
+
+    def __post_init__(self) -> None:
+        relations = sorted({plan.relation.name for plan in self.plans})
+        if len(relations) > 1:
+            remedy = "their neighbouring relations differ: search each sampling for itself"
+            raise ConfigError(field="privacy.sampling", value=relations, remedy=remedy)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation of all runs."""
+        return self.plans[0].relation
+
+    @property
+    def delta(self) -> float:
+        """The delta of the search."""
+        return min(plan.budget.delta for plan in self.plans)
+
+    @cached_property
+    def price(self) -> Price:
+        """The price of the search."""
+        return price(
+            compose([run for plan in self.plans for run in plan.runs]), delta=self.delta, relation=self.relation
+        )
+
+    def budget(self, most: float | None) -> Budget:
+        """The budget of the search's ledger: its price, unless it is stated.
+
+        Edge cases: a price above the stated budget is a `BudgetExceeded`.
+        """
+        epsilon = self.price.epsilon
+        if most is not None and epsilon > most:
+            raise BudgetExceeded(
+                f"this search costs epsilon = {epsilon:.6g} at delta = {self.delta:g}, and its budget is {most:g}: "
+                "search less, or give each run a smaller privacy.epsilon"
+            )
+        return Budget(epsilon=epsilon if most is None else most, delta=self.delta)
+
+    def statement(self, ledger: Ledger, *, own: int, on_test: bool) -> Statement:
+        """The promise of the search, which made so many of the charges on this ledger."""
+        statements = [plan.statement(ledger, own=own) for plan in self.plans]
+        first = statements[0]
+        caveats = [caveat for each in statements for caveat in each.caveats] + ([ON_TEST] if on_test else [])
+        return replace(
+            first,
+            sampler=f"every run, of {len(self.plans)} settings; the first: {first.sampler}",
+            assumed=(*first.assumed, *ASSUMED),
+            caveats=tuple(dict.fromkeys(caveats)),
+        )
+
+    def holds(self) -> str:
+        """In a sentence: the promise for everything that the search shows."""
+        private = f"({rounded_up(self.price.epsilon)}, {self.delta:g})-differentially private"
+        return f"all {len(self.plans)} models with their settings and scores are, together, {private}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,24 +215,18 @@ class Sweep:
     """A search and the folder for it; without one, a folder in `out` that is named after what is searched.
 
     Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.ledgers`) before the first
-    run trains, and each release charged there first: every run's under a separate label, or, where only the best is
-    shown, the one event of the selection; then each attempt has a separate ledger, in the user's state folder if the
-    data are private, and cannot go on without the search. A search that was cut off goes on where it stopped, and
-    trains no run twice, nor does a copy of its folder. If only the best is shown, the number of runs follows the priced
-    law; files, messages and dates do not depend on the number; and the result comes when all other runs are gone.
+    run trains, and each run is charged there under a separate label. A search that was cut off goes on where it
+    stopped, and trains no run twice.
 
     Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
     the same folder, or private data that differ from run to run. A run that was paid for and is gone is not trained
-    again. A random number of runs may be 0 under the Poisson law: then the result has no best, and the price is
-    paid all the same. Attempts that cannot be removed are a `DataError`, and the same search goes on from there.
+    again.
     """
 
     search: Search
     out: Path | str | None = None
     say: Callable[[str], None] = field(default=lambda _: None, repr=False)
     _data: dict[str, Clients] = field(default_factory=dict, init=False, repr=False)
-    _ledger: list[RunLedger] = field(default_factory=list, init=False, repr=False)
-    _open: dict[int, Run] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def folder(self) -> Path:
@@ -87,11 +235,6 @@ class Sweep:
             return Path(self.out).resolve()
         text = json.dumps(self.search.to_json(), sort_keys=True)
         return (Path("out") / f"sweep-{hashlib.sha256(text.encode()).hexdigest()[:10]}").resolve()
-
-    @property
-    def secret(self) -> bool:
-        """Whether only the best may be seen."""
-        return self.search.select == "private"
 
     @cached_property
     def cost(self) -> Cost:
@@ -103,7 +246,7 @@ class Sweep:
                 remedy = "a choice needs examples that the server holds: give the table a test_file"
                 raise ConfigError(field="data.test_file", value=None, remedy=remedy)
             plans.append(work.plan)
-        return Cost(plans=plans, repetitions=self.search.repetitions)
+        return Cost(plans=plans)
 
     @cached_property
     def identity(self) -> DataIdentity:
@@ -119,26 +262,18 @@ class Sweep:
     def run(self) -> Summary:
         """Search to the end, from wherever it stands; a search that is over returns its result."""
         self._check_folder()
-        if (self.folder / RESULT).exists() and not self.secret:
-            return dict(json.loads((self.folder / RESULT).read_text()))
-        over = any((folder / RESULT).exists() for folder in (self.folder, self.folder / PRIVATE))
-        if not over:
-            self._check_room()
+        if (result := self.folder / RESULT).exists():
+            return dict(json.loads(result.read_text()))
+        self._check_room()
         _files.folder(self.folder)
         with _files.alone(self.folder / LOCK, what="searches in this folder"):
-            if over:
-                return self._published()
-            self._begin()
-            self.say(f"{len(self.cost.plans)} settings to compare; {self.cost.holds()['shown']}")
-            tasks = self._tasks()
-            for task in tasks:
-                if not (self._place(task) / SUMMARY).exists():
-                    self._train(task)
-                    if not self.secret:
-                        self._tell(task, len(tasks))
-            return self._finished(tasks)
-
-    # The ledger
+            own = self._begin()
+            self.say(f"{len(self.cost.plans)} settings to compare; {self.cost.holds()}")
+            for number in range(len(self.cost.plans)):
+                if not (self._place(number) / SUMMARY).exists():
+                    self._run(number, own).train()
+                    self._tell(number)
+            return self._finished(own)
 
     def _check_room(self) -> None:
         """The data's ledger has room for the search (`BudgetExceeded`); nothing is written that is not outside."""
@@ -149,24 +284,21 @@ class Sweep:
             with found.open(self.folder / LEDGER) as ledger:
                 ledger.check_room([run for runs in self._promises(found).values() for run in runs])
 
-    def _begin(self) -> None:
+    def _begin(self) -> RunLedger:
         """Reserve the whole search, under the label that is kept with it. Only for who holds the search's lock."""
-        if not (self.folder / SEARCH).exists():
-            self._store(None)
         own = self._stored()
         if own is None:
+            self._store(None)
             own = self._find()
             self._store(own)
         else:
             own.check_same(self.identity)
-        self._ledger[:] = [own]
         with own.open(self.folder / LEDGER) as ledger:
             ledger.reserve_all(self._promises(own))
+        return own
 
     def _promises(self, own: RunLedger) -> dict[str, list[RepeatedEvent]]:
         """The reserved events, by label."""
-        if self.secret:
-            return {own.label: self.cost.events}
         return {own.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
 
     def _find(self) -> RunLedger:
@@ -189,182 +321,75 @@ class Sweep:
         content = {"search": self.search.to_json(), "ledger": None if own is None else own.to_json()}
         _files.write(self.folder / SEARCH, json.dumps(content, indent=1))
 
-    def _charged(self, label: str) -> bool:
-        with self._ledger[0].open(self.folder / LEDGER) as ledger:
-            return ledger.reservation(label).charged > 0
-
-    def _ledger_of(self, task: SearchRun, folder: Path) -> RunLedger:
-        """The ledger of a run: a part of the search's, or that of an attempt, which the selection pays for."""
-        own, plan, public = self._ledger[0], self.cost.plans[task.candidate], self.identity.public
-        if not self.secret:
-            part = own.part(task.number)
-            return replace(part, path=part.path or self.folder / LEDGER)
-        path = folder / LEDGER if public else _attempts(own) / f"{folder.name}.sqlite"
-        _files.folder(folder) if public else make_ours(path.parent)
-        budget = None if is_begun(path) else plan.budget
-        with Ledger.open(path, budget=budget, relation=plan.relation, data_identity=self.identity) as ledger:
-            place = None if public else path
-            return RunLedger(identity=self.identity, id=ledger.id, label="run", path=place, search=own.label)
-
-    # The runs
-
-    def _tasks(self) -> list[SearchRun]:
-        """The runs: one for each candidate, or, where the number has to be random, as many as are drawn. Drawn once."""
-        law, plans = self.search.repetitions, self.cost.plans
-        if law is None:
-            return [SearchRun(number=number, candidate=number, name=f"{number:04d}") for number in range(len(plans))]
-        path, label = self.folder / PRIVATE / ATTEMPTS, self._ledger[0].label
-        source, paid = randomness(self.search.candidates[0].config), self._charged(label)
-        if not path.exists():
-            if paid:
-                raise DataError(
-                    f"{path} is gone, and the selection is paid for: put it back, or search in a new folder"
-                )
-            attempts = law.sample(source.stream("attempts"))
-            picks = [int(source.stream("pick", number).bits(1)[0]) % len(plans) for number in range(attempts)]
-            # An error may name the folder of an attempt, so its name must not reveal their number.
-            _files.folder(path.parent)
-            _files.write(path, json.dumps([[secrets.token_hex(8), pick] for pick in picks]))
-        attempted = enumerate(json.loads(path.read_text()))
-        tasks = [SearchRun(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # each candidate warned when it was planned
-            for task in tasks:  # all of them, because the one charge is for all
-                self._open[task.number] = self._run(task, paid=paid)
-        if not paid:
-            (event, _), *_ = self.cost.events
-            with self._ledger[0].open(self.folder / LEDGER) as ledger:
-                ledger.charge(event, reservation=label, note={"run": 0}, randomness=source)
-        return tasks
-
-    def _train(self, task: SearchRun) -> None:
-        """Train a run, which pays for itself; the attempts of a private selection are open and paid for."""
-        run = self._open.pop(task.number, None)
-        if run is None:
-            run = self._run(task, paid=self._charged(self._ledger[0].part(task.number).label))
-        with warnings.catch_warnings():
-            if self.secret:  # the number of warnings reveals the number of attempts
-                warnings.simplefilter("ignore")
-            run.train()
-
-    def _run(self, task: SearchRun, *, paid: bool) -> Run:
+    def _run(self, number: int, own: RunLedger) -> Run:
         """The run, as far as it has got."""
-        folder, config = self._place(task), self.search.config(task.candidate, run=task.number)
-        data, schedule = self._loaded(config), self.cost.plans[task.candidate].config.schedule
+        folder, config, part = self._place(number), self.search.config(number), own.part(number)
+        data, schedule = self._loaded(config), self.cost.plans[number].config.schedule
+        with own.open(self.folder / LEDGER) as ledger:
+            paid = ledger.reservation(part.label).charged > 0
         if (folder / DATABASE).exists():
             try:
-                return Run.open(folder, data=data, search=self._ledger[0].label if self.secret else None)
+                return Run.open(folder, data=data)
             except DataError:
                 if paid:
                     raise
         elif paid:
             raise DataError(f"{folder} is gone, and its run is paid for: put it back, or name a new folder")
         _files.remove(folder)  # cut off while it was made: nothing was spent
-        return Run.create(config, folder, schedule=schedule, data=data, ledger=self._ledger_of(task, folder))
+        part = replace(part, path=part.path or self.folder / LEDGER)
+        return Run.create(config, folder, schedule=schedule, data=data, ledger=part)
 
-    def _finished(self, tasks: Sequence[SearchRun]) -> Summary:
-        """Choose, and write down what may be shown."""
-        rows = [self._row(task) for task in tasks]
-        place, law, cost = best_of(rows), self.search.repetitions, self.cost
-        statement, best = self._statement().to_json(), None if place is None else rows[place]
-        if self.secret and best is not None:
-            best = self._moved(best, statement)
-        shown = rows if not self.secret else [best] if best else []
+    def _finished(self, own: RunLedger) -> Summary:
+        """Choose, and write down the result."""
+        rows, cost = [self._row(number) for number in range(len(self.cost.plans))], self.cost
+        configs = [candidate.config for candidate in self.search.candidates]
+        on_test = all(getattr(config.data, "validation", None) is None for config in configs)
+        with own.open(self.folder / LEDGER) as ledger:
+            charged = sum(ledger.reservation(label).charged for label in self._promises(own))
+            statement = cost.statement(ledger, own=charged, on_test=on_test)
         result: Summary = {
-            "runs": shown,
-            "best": best,
+            "runs": rows,
+            "best": ranked(rows)[0],
             "epsilon_of_search": cost.price.epsilon,
             "delta": cost.delta,
-            "select": self.search.select,
             "holds": cost.holds(),
             "settings_compared": len(cost.plans),
-            "validation_set": self._loaded(self.search.candidates[0].config).describe()["test_set"],
-            "statement": statement,
+            "validation_set": self._loaded(configs[0]).describe()["test_set"],
+            "statement": statement.to_json(),
             "out": str(self.folder),
         }
-        if law is not None:
-            chance = 1 - law.generating(1 - 1 / len(cost.plans))
-            result |= {"expected_runs": law.mean, "chance_that_a_setting_is_tried": chance}
         text = json.dumps(result, indent=1, allow_nan=False)
-        if self.secret:
-            _files.folder(self.folder / PRIVATE)
-            _files.write(self.folder / PRIVATE / RESULT, text)
-            return self._published()
         _files.write(self.folder / RESULT, text)
         return dict(json.loads(text))
 
-    def _published(self) -> Summary:
-        """Remove all but the best, and only then write the result.
-
-        Whenever this is cut off, it is done again: the result waits among what is private, and is the last to leave it.
-        """
-        private, result = self.folder / PRIVATE, self.folder / RESULT
-        if not result.exists():
-            for path in private.iterdir():
-                if path.name != RESULT:
-                    _files.remove(path)
-            own = self._stored()
-            if own is not None and _attempts(own).exists():
-                _files.remove(_attempts(own))
-                _files.undate(_attempts(own).parent)
-            _files.write(result, (private / RESULT).read_bytes())
-        _files.remove(private)
-        for path in (*self.folder.rglob("*"), self.folder):
-            _files.undate(path)  # the duration reveals the number of attempts
-        return dict(json.loads(result.read_text()))
-
-    def _row(self, task: SearchRun) -> Summary:
-        folder = self._place(task)
+    def _row(self, number: int) -> Summary:
+        folder = self._place(number)
         summary = json.loads((folder / SUMMARY).read_text())
         return {
-            "settings": self.search.candidates[task.candidate].settings,
+            "settings": self.search.candidates[number].settings,
             **{name: summary[name] for name in ("accuracy", "loss", "rounds", "seconds")},
-            "epsilon": self.cost.plans[task.candidate].price.epsilon,
+            "epsilon": self.cost.plans[number].price.epsilon,
             "run": str(folder),
         }
-
-    def _moved(self, best: Summary, statement: dict[str, Any]) -> Summary:
-        """The best, where only that may be seen: its model and what is promised for it, in a separate folder. Its
-        duration would reveal the others, so it is left out.
-        """
-        target = self.folder / BEST
-        _files.folder(target)
-        moved = {**best, "epsilon": self.cost.price.epsilon, "seconds": None, "run": str(target)}
-        _files.write(target / MODEL, (Path(best["run"]) / MODEL).read_bytes())
-        _files.write(target / STATEMENT_TEXT, str(statement["text"]) + "\n")
-        _files.write(target / STATEMENT, json.dumps(statement, indent=1))
-        _files.write(target / SUMMARY, json.dumps({**moved, "statement": statement}, indent=1))
-        return moved
-
-    def _statement(self) -> Statement:
-        configs = [candidate.config for candidate in self.search.candidates]
-        on_test = all(getattr(config.data, "validation", None) is None for config in configs)
-        own = self._ledger[0]
-        with own.open(self.folder / LEDGER) as ledger:
-            charged = sum(ledger.reservation(label).charged for label in self._promises(own))
-            return self.cost.statement(ledger, own=charged, on_test=on_test)
 
     def _check_folder(self) -> None:
         path = self.folder / SEARCH
         if path.exists():
-            if json.loads(path.read_text())["search"] != self.search.to_json():
+            if json.loads(path.read_text())["search"] != json.loads(json.dumps(self.search.to_json())):
                 remedy = "it holds another search: repeat that one to go on, or name another folder"
                 raise ConfigError(field="out", value=str(self.folder), remedy=remedy)
         elif self.folder.exists() and {file.name for file in self.folder.iterdir()} - _BEFORE:
             raise ConfigError(field="out", value=str(self.folder), remedy="name a new or empty folder")
 
-    def _place(self, task: SearchRun) -> Path:
-        return self._attempts / task.name
+    def _place(self, number: int) -> Path:
+        return self.folder / RUNS / f"{number:04d}"
 
-    @property
-    def _attempts(self) -> Path:
-        return self.folder / PRIVATE if self.secret else self.folder / RUNS
-
-    def _tell(self, task: SearchRun, of: int) -> None:
-        row = self._row(task)
+    def _tell(self, number: int) -> None:
+        row = self._row(number)
         settings = ", ".join(f"{key} = {value}" for key, value in row["settings"].items())
         measured = f"loss {row['loss']}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
-        self.say(f"run {task.number + 1}/{of}  {settings}  {measured}  epsilon {row['epsilon']:.3f}")
+        of = len(self.cost.plans)
+        self.say(f"run {number + 1}/{of}  {settings}  {measured}  epsilon {row['epsilon']:.3f}")
 
     def _loaded(self, config: Config) -> Clients:
         """The data of a config with their features, loaded once for all runs."""
@@ -374,6 +399,14 @@ class Sweep:
         return self._data[key]
 
 
-def _attempts(own: RunLedger) -> Path:
-    """The ledgers of attempts, which keep a copy of the search from training them twice."""
-    return Home.of_user().folder / "attempts" / own.label
+def ranked(rows: Sequence[Summary]) -> list[Summary]:
+    """The rows, the one with the highest accuracy first (without one, with the least loss).
+
+    Edge cases: weights that diverged have no loss and come last.
+    """
+
+    def merit(row: Summary) -> tuple[float, float]:
+        accuracy, loss = row.get("accuracy"), row.get("loss")
+        return -math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss
+
+    return sorted(rows, key=merit, reverse=True)

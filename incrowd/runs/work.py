@@ -84,7 +84,7 @@ class Work:
 
     def give_back(self, folder: Path) -> None:
         """No round will follow: others can use the rest of the plan, unless a search planned the run."""
-        if not self.payer.in_search:
+        if not self.payer.planned_by_search:
             with self.payer.open(folder / LEDGER) as ledger:
                 ledger.release_reservation(self.payer.label)
 

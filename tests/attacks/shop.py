@@ -8,12 +8,11 @@ from dp_accounting import DpEvent
 
 from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
-from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, Select, axis
 from incrowd.runs.settings import load, parse, tables
+from incrowd.runs.sweep import Search, axis
 from tests.runs.small import payer_of
 
 HEADER = ["user", "age", "spent", "visits", "bought"]
@@ -83,9 +82,9 @@ def place(run: Run) -> Path:
     return found
 
 
-def search(table: Path, *, select: Select = "all", repetitions: Repetitions | None = None) -> Search:
+def search(table: Path) -> Search:
     others = [[f"not {row[0]}", f"{row[1]}.5", *row[2:]] for row in rows()[:4]]
     write(table.with_name("test.csv"), HEADER, others)
     axes = [axis("local.learning_rate=0.1,1")]
     overrides = ("data.test_file=test.csv", "privacy.epsilon=3")
-    return Search(source=settings(table), overrides=overrides, axes=axes, select=select, repetitions=repetitions)
+    return Search(source=settings(table), overrides=overrides, axes=axes)

@@ -30,8 +30,7 @@ from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.folder import OF_A_RUN, OF_A_SEARCH, PRIVATE, content_of
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, axis
-from incrowd.runs.sweep import Sweep
+from incrowd.runs.sweep import Search, Sweep, axis
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 from tests.runs.small import SMALL, seeded, small
@@ -113,7 +112,7 @@ def test_what_a_release_shows_does_not_give_the_sum_away() -> None:
     )
 
 
-KINDS = ("run", "correlated", "silos", "search", "private search")
+KINDS = ("run", "correlated", "silos", "search")
 
 
 def leave(kind: str, folder: Path) -> None:
@@ -121,19 +120,12 @@ def leave(kind: str, folder: Path) -> None:
     tracked = 'run.trackers=["csv", "jsonl"]'
     if kind == "silos":
         Run.create(silos(tracked, "run.plot=true"), folder).train()
-    elif kind.endswith("search"):
+    elif kind == "search":
         overrides = (*SMALL, "privacy.rounds=2", "run.randomness=seeded", "run.seed=7")
-        selection = {"select": "private", "repetitions": _three()} if kind == "private search" else {}
         axes = [axis("server.learning_rate=2,8")]
-        Sweep(search=Search(overrides=overrides, axes=axes, **selection), out=folder).run()  # type: ignore[arg-type]  # by name
+        Sweep(search=Search(overrides=overrides, axes=axes), out=folder).run()
     else:
         Run.create(small(tracked, "run.plot=true", *(CORRELATED if kind == "correlated" else ())), folder).train()
-
-
-def _three() -> object:
-    from incrowd.privacy.account.selection import Repetitions
-
-    return Repetitions(mean=3.0, shape=1.0)
 
 
 @contextmanager
@@ -171,7 +163,7 @@ def test_control_a_file_that_is_just_opened_is_open_to_others(folder: Path) -> N
 def test_every_file_that_is_left_is_known(folder: Path, kind: str) -> None:
     """A new file cannot be forgotten: whether it may be handed on has to be said."""
     leave(kind, folder / "run")
-    contents = OF_A_SEARCH if kind.endswith("search") else OF_A_RUN
+    contents = OF_A_SEARCH if kind == "search" else OF_A_RUN
     left = [str(path.relative_to(folder / "run")) for path in (folder / "run").rglob("*") if path.is_file()]
     assert [path for path in left if content_of(path, contents) is None] == []
     assert any(fnmatchcase(path, "*.safetensors") for path in left)

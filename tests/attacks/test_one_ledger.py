@@ -1,6 +1,5 @@
 """More than one budget for the same data: by another run, another search, another name, another ledger."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,18 +13,16 @@ from incrowd.data.fingerprints import RowDigests
 from incrowd.errors import (
     BudgetExceeded,
     DataError,
-    IncrowdError,
     LedgerMismatch,
     LedgerMisplaced,
 )
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.content import digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.run import Run
-from incrowd.runs.sweep import ATTEMPTS, Sweep
+from incrowd.runs.sweep import Sweep
 from tests.attacks.shop import HEADER, config, ledger_of, place, rows, search, settings, spent, trained, write
 from tests.command import Command
 from tests.privacy.ledgers import BUDGET, RELATION
@@ -282,33 +279,6 @@ def test_a_fingerprint_tells_nothing_without_the_key(shop: Path, monkeypatch: py
 
 
 # Out of a search
-
-
-def test_an_attempt_of_a_private_search_is_not_trained_alone(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, incrowd: Command
-) -> None:
-    """Nor is a copy of the whole search: what was paid once is released once."""
-    wanted = search(shop, select="private", repetitions=Repetitions(mean=3.0, shape=1.0))
-
-    def stopping(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "train", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            Sweep(search=wanted, out=tmp_path / "search").run()
-    shutil.copytree(tmp_path / "search", tmp_path / "copy")
-    attempts = tmp_path / "search/private"
-    if names := json.loads((attempts / ATTEMPTS).read_text()):
-        shutil.copytree(attempts / names[0][0], tmp_path / "alone")
-        refused = incrowd("resume", "alone")
-        assert refused.status == 2
-        assert "an attempt of a private search" in refused.err
-    Sweep(search=wanted, out=tmp_path / "search").run()
-    if json.loads((tmp_path / "copy/private" / ATTEMPTS).read_text()):
-        with pytest.raises(IncrowdError):
-            Sweep(search=wanted, out=tmp_path / "copy").run()
-    assert not list((Home.of_user().folder / "attempts").glob("*"))
 
 
 def test_a_run_copied_out_of_a_search_spends_what_the_search_reserved_for_it(shop: Path, tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.drawdiscard import Server
-from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, Select, axis
-from incrowd.runs.sweep import Sweep
+from incrowd.runs.sweep import Search, Sweep, axis
 from tests.drawdiscard import mail
 from tests.runs.small import seeded, small
 from tests.runs.test_run import stopped
@@ -53,16 +51,10 @@ def silos(place: Path) -> Path:
     return place
 
 
-def search(place: Path, *, select: Select = "all") -> Path:
-    """Four settings side by side, or a private selection among them."""
-    law = Repetitions(mean=3.0) if select == "private" else None
-    wanted = Search(
-        overrides=(*BASE, "run.plot=false"),
-        axes=[axis("server.learning_rate=2,4"), axis("privacy.rounds=1,2")],
-        select=select,
-        repetitions=law,
-    )
-    Sweep(search=wanted, out=place).run()
+def search(place: Path) -> Path:
+    """Four settings side by side."""
+    axes = [axis("server.learning_rate=2,4"), axis("privacy.rounds=1,2")]
+    Sweep(search=Search(overrides=BASE, axes=axes), out=place).run()
     return place
 
 

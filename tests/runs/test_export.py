@@ -8,11 +8,9 @@ import pytest
 
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, axis
-from incrowd.runs.sweep import Sweep
+from incrowd.runs.sweep import Search, Sweep, axis
 from tests.runs.small import SEEDED, SMALL, small
 from tests.runs.test_run import stopped
 from tests.runs.test_silo_run import small as silos
@@ -58,20 +56,12 @@ def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("select", ["all", "private"])
-def test_of_a_search_what_it_shows(folder: Path, select: str) -> None:
-    search = Search(
-        overrides=(*SMALL, "privacy.rounds=2", *SEEDED),
-        axes=[axis("server.learning_rate=2,8")],
-        select=select,  # type: ignore[arg-type]  # one of the two
-        repetitions=Repetitions(mean=3.0, shape=1.0) if select == "private" else None,
-    )
+def test_of_a_search_what_it_shows(folder: Path) -> None:
+    search = Search(overrides=(*SMALL, "privacy.rounds=2", *SEEDED), axes=[axis("server.learning_rate=2,8")])
     found = Sweep(search=search, out=folder / "search").run()
     files = export(folder / "search", folder / "out")
     models = [name for name in files if name.endswith("model.safetensors")]
-    assert models == (
-        ["best/model.safetensors"] if select == "private" else [f"runs/000{n}/model.safetensors" for n in (0, 1)]
-    )
+    assert models == [f"runs/000{n}/model.safetensors" for n in (0, 1)]
     assert "ledger.json" in files
     shown = json.loads((folder / "out/result.json").read_text())
     assert shown["best"]["settings"] == found["best"]["settings"]

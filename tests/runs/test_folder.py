@@ -6,8 +6,7 @@ from incrowd._prometheus import metric
 from incrowd.runs.config import Config
 from incrowd.runs.folder import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of, listed
 from incrowd.runs.run import Run
-from incrowd.runs.search import Search, axis
-from incrowd.runs.sweep import Sweep
+from incrowd.runs.sweep import Search, Sweep, axis
 from incrowd.settings import known_keys
 from tests.command import command
 from tests.runs.small import SEEDED, SMALL, seeded, small

@@ -1,4 +1,4 @@
-"""Searches of a few small runs: what they cost, that they go on, and that nothing of what must not be seen is left."""
+"""Searches of a few small runs: what is compared, what it costs, that they go on."""
 
 import json
 import shutil
@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from incrowd._random import SeededRandomness
-from incrowd.errors import BudgetExceeded, DataError, IncrowdError, LedgerError
-from incrowd.privacy.account.selection import LAWS, Repetitions
+from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.folder import LEDGER, PRIVATE, RESULT, Summary
-from incrowd.runs.run import Run
-from incrowd.runs.search import Search, axis
-from incrowd.runs.sweep import ATTEMPTS, Sweep
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Schedule, Step, constant
+from incrowd.privacy.statement import FORGOTTEN, SIMULATION
+from incrowd.runs.folder import LEDGER, Summary
+from incrowd.runs.sweep import ON_TEST, Cost, Search, Sweep, axis, ranked
 
 BASE = (
     "features={name='none'}",
@@ -30,11 +31,6 @@ BASE = (
 def search(*axes: str, **wanted: Any) -> Search:
     overrides = (*BASE, *wanted.pop("overrides", ()))
     return Search(overrides=overrides, axes=[axis(text) for text in axes or ["server.learning_rate=2,16"]], **wanted)
-
-
-def private(seed: int = 7, *, mean: float = 3.0, shape: float = 1.0) -> Search:
-    overrides = (f"run.seed={seed}",)
-    return search(select="private", repetitions=Repetitions(mean=mean, shape=shape), overrides=overrides)
 
 
 def run(wanted: Search, folder: Path) -> Summary:
@@ -115,82 +111,6 @@ def test_a_budget_that_does_not_allow_the_search_leaves_nothing_behind(folder: P
     assert not (folder / "search").exists()
 
 
-def test_of_a_private_selection_only_the_best_is_left(folder: Path) -> None:
-    found = run(private(), folder)
-    assert found["runs"] == [found["best"]]
-    assert found["best"]["epsilon"] == found["epsilon_of_search"] == pytest.approx(spent(folder))
-    assert 8 < found["epsilon_of_search"] < 3 * 8
-    left = sorted(path.name for path in (folder / "search").iterdir())
-    assert left == [
-        "best", "ledger.sqlite", "ledger.sqlite.witness", RESULT, "search.json", "search.lock"
-    ]  # fmt: skip
-    best = sorted(path.name for path in (folder / "search/best").iterdir())
-    assert best == ["model.safetensors", "statement.json", "statement.txt", "summary.json"]
-    statement = json.loads((folder / "search/best/statement.json").read_text())
-    assert statement["epsilon"] == found["epsilon_of_search"]
-    with Ledger.read(folder / "search" / LEDGER) as ledger:
-        assert len([entry for entry in ledger.entries() if entry.kind == "charge"]) == 1
-    assert found["expected_runs"] == 3.0
-    # The generating function of the geometric law of mean 3 is x / (3 - 2 x), at 1/2 it is 1/4.
-    assert found["chance_that_a_setting_is_tried"] == pytest.approx(3 / 4)
-    assert run(private(), folder) == found
-
-
-def attempts(seed: int, mean: float, shape: float) -> int:
-    return Repetitions(mean=mean, shape=shape).sample(SeededRandomness(seed=seed).stream("attempts"))
-
-
-def test_the_number_of_runs_is_drawn_and_kept_over_an_interruption(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seed = next(seed for seed in range(100) if attempts(seed, 3.0, 1.0) == 3)
-    trained: list[Path] = []
-    train = Run.train
-
-    def counting(self: Run, watchers: Any = ()) -> Any:
-        if len(trained) == 2:
-            trained.clear()
-            raise Stop
-        trained.append(self.folder)
-        return train(self, watchers)
-
-    monkeypatch.setattr(Run, "train", counting)
-    with pytest.raises(Stop):
-        run(private(seed), folder)
-    picks = json.loads((folder / "search" / PRIVATE / ATTEMPTS).read_text())
-    assert len(picks) == 3
-    found = run(private(seed), folder)
-    assert [path.name for path in trained] == [picks[2][0]]
-    assert found["best"] is not None
-    assert spent(folder) == pytest.approx(found["epsilon_of_search"])
-
-
-def test_a_selection_whose_draw_is_gone_is_not_drawn_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: Any) -> None:
-        raise Stop
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "train", stop)
-        with pytest.raises(Stop):
-            run(private(), folder)
-    kept = (folder / "search" / PRIVATE / ATTEMPTS).read_text()
-    (folder / "search" / PRIVATE / ATTEMPTS).unlink()
-    with pytest.raises(DataError, match="paid for"):
-        run(private(), folder)
-    (folder / "search" / PRIVATE / ATTEMPTS).write_text(kept)
-    shutil.rmtree(folder / "search" / PRIVATE / json.loads(kept)[0][0])
-    with pytest.raises(DataError, match="paid for"):
-        run(private(), folder)
-
-
-def test_no_run_at_all_may_be_drawn_and_is_paid_for(folder: Path) -> None:
-    seed = next(seed for seed in range(100) if attempts(seed, 1.0, LAWS["poisson"]) == 0)
-    found = run(private(seed, mean=1.0, shape=LAWS["poisson"]), folder)
-    assert (found["best"], found["runs"]) == (None, [])
-    assert found["epsilon_of_search"] == pytest.approx(spent(folder))
-    assert spent(folder) > 7
-
-
 def test_an_edited_ledger_stops_the_search(folder: Path) -> None:
     with pytest.raises(Stop):
         Sweep(search=search(), out=folder / "search", say=stopping(1)).run()
@@ -198,3 +118,117 @@ def test_an_edited_ledger_stops_the_search(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(LedgerError):
         run(search(), folder)
+
+
+def test_every_point_is_a_whole_config() -> None:
+    found = search("server.learning_rate=2,4", "model={kind='mlp', hidden=[8]},{kind='linear'}").candidates
+    assert [each.config.server.learning_rate for each in found] == [2, 2, 4, 4]
+    assert found[0].settings == {
+        "server.learning_rate": 2.0,
+        "model": {"init_scale": 1.0, "kind": "mlp", "hidden": [8], "bias": True},
+    }
+    assert all(each.config.privacy.rounds == 2 for each in found)
+
+
+def test_simulated_runs_have_seeds_of_their_own() -> None:
+    seeded = search("local.epochs=1,2")
+    assert len({7, *(seeded.config(run).run.seed for run in (0, 1))}) == 3
+    assert [search("run.seed=3,4").config(run).run.seed for run in (0, 1)] == [3, 4]
+
+
+def test_a_grid_has_every_combination_and_a_random_search_some() -> None:
+    axes = ("local.epochs=1,5", "server.kind=sgd,adam")
+    every = [each.settings for each in search(*axes).candidates]
+    assert every == [{"local.epochs": epochs, "server.kind": kind} for epochs in (1, 5) for kind in ("sgd", "adam")]
+    some = [[each.settings for each in search(*axes, random=2, seed=seed).candidates] for seed in range(8)]
+    assert all(len(few) == 2 and few[0] in every and few[1] in every and few[0] != few[1] for few in some)
+    assert any(few != some[0] for few in some)
+    assert len(search(*axes, random=9).candidates) == 4
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [({"budget": 0.0}, "budget"), ({"seed": -1}, "seed")],
+)
+def test_impossible_searches_are_refused_by_name(wanted: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        search("local.epochs=1,2", **wanted)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("text", ["local.epochs", "=1", "local.epochs=", "local.epochs=1,", "local.epochs=1,1"])
+def test_no_axis_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        axis(text)
+    with pytest.raises(ConfigError, match="twice"):
+        search("local.epochs=1", "local.epochs=2")
+    with pytest.raises(ConfigError, match=r"local\.epochs"):
+        _ = search("local.epochs=1,many").candidates
+
+
+DELTA = 1e-4
+
+
+def plan(rounds: int = 4, *, delta: float = DELTA) -> Plan:
+    config = PlanConfig(members=50, schedule=constant(rounds=rounds, cohort=50), sampling=Everyone)
+    return config.calibrate(Budget(epsilon=2.0, delta=delta))
+
+
+def fixed_size(cohort: float) -> Plan:
+    """With noise as it is, which need not be searched for."""
+    schedule = Schedule((Step(rounds=2, cohort=cohort, noise_multiplier=2.0),))
+    config = PlanConfig(members=50, schedule=schedule, sampling=FixedSize)
+    return config.plan(Budget(epsilon=20.0, delta=DELTA))
+
+
+def test_all_runs_are_priced_together_under_the_least_delta_and_one_relation() -> None:
+    found = Cost(plans=[plan(4), plan(9)])
+    assert 2.5 < found.price.epsilon < 4.0
+    assert found.price.accountant == "GDP"  # Gaussian releases about everyone
+    assert Cost(plans=[plan(delta=1e-4), plan(delta=1e-5)]).delta == 1e-5
+    fixed = fixed_size(10), fixed_size(20)
+    with pytest.raises(ConfigError, match="search each sampling for itself"):
+        Cost(plans=[plan(), fixed[0]])
+    assert Cost(plans=fixed).relation is Relation.REPLACE_ONE
+    assert Cost(plans=fixed).price.epsilon > max(each.price.epsilon for each in fixed)
+
+
+def test_a_budget_is_kept_or_the_search_refused() -> None:
+    found = Cost(plans=[plan(4), plan(9)])
+    assert found.budget(None) == Budget(epsilon=found.price.epsilon, delta=DELTA)
+    assert found.budget(9.0) == Budget(epsilon=9.0, delta=DELTA)
+    with pytest.raises(BudgetExceeded, match="search less"):
+        found.budget(2.5)
+
+
+def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:
+    plans = [plan(4), plan(9)]
+    whole = Cost(plans=plans)
+    ledger = Ledger.in_memory(budget=Budget(epsilon=100.0, delta=DELTA), relation=whole.relation)
+    for number, one in enumerate(plans):
+        ledger.charge(one.event, randomness=SeededRandomness(0) if number else SystemRandomness())
+    for on_test, caveats in ((False, (SIMULATION, FORGOTTEN)), (True, (SIMULATION, FORGOTTEN, ON_TEST))):
+        shown = whole.statement(ledger, own=2, on_test=on_test)
+        assert shown.epsilon == pytest.approx(whole.price.epsilon)
+        assert shown.caveats == caveats
+        assert "every run, of 2 settings" in shown.sampler
+        assert set(plans[0].statement(ledger, own=2).assumed) < set(shown.assumed)
+
+
+def row(accuracy: float | None, loss: float | None) -> Summary:
+    return {"accuracy": accuracy, "loss": loss}
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([row(0.5, 1.0), row(0.9, 2.0), row(0.6, 0.1)], 1),
+        ([row(0.9, 2.0), row(0.9, 1.0)], 1),
+        ([row(0.9, 1.0), row(0.9, 1.0)], 0),
+        ([row(0.9, None), row(0.9, 99.0)], 1),
+        ([row(None, 2.0), row(None, None), row(None, 1.0)], 2),
+        ([row(0.1, None)], 0),
+    ],
+)
+def test_the_best_is_found(rows: list[Summary], best: int) -> None:
+    assert ranked(rows)[0] is rows[best]

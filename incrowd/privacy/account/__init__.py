@@ -11,13 +11,11 @@ from incrowd.privacy.account.accounting import (
     smallest_noise,
 )
 from incrowd.privacy.account.events import compose, mechanisms
-from incrowd.privacy.account.selection import Repetitions
 
 __all__ = [
     "Budget",
     "Price",
     "Relation",
-    "Repetitions",
     "compose",
     "delta_at",
     "first_bound",

@@ -22,7 +22,6 @@ from dp_accounting.dp_event import (
     GaussianDpEvent,
     LaplaceDpEvent,
     PoissonSampledDpEvent,
-    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
 )
 from dp_accounting.pld import pld_pmf
@@ -37,14 +36,11 @@ from scipy.special import log_ndtr
 from incrowd._random import Floats
 from incrowd.errors import AccountingError
 from incrowd.privacy.account.events import (
-    OneOfDpEvent,
     PureDpEvent,
     RepeatedEvent,
     canonical,
     event_from_json,
-    mechanisms,
 )
-from incrowd.privacy.account.selection import Repetitions
 
 _TAIL = 12.0  # deviations: a larger value has a probability below 2e-33, and counts as an infinite loss
 _SLACK = 1e-9  # far more, relative to delta, than all rounding of the differences taken here
@@ -372,8 +368,7 @@ def _widening(runs: Sequence[RepeatedEvent]) -> float:
 class RenyiCurve:
     """RDP: Rényi differential privacy at dp_accounting's default orders (Mironov 2017).
 
-    Nearly every kind of event has it, fixed-size samples (Wang, Balle and Kasiviswanathan 2019) and private selection
-    (Papernot and Steinke 2022) included.
+    Nearly every kind of event has it, fixed-size samples (Wang, Balle and Kasiviswanathan 2019) included.
     """
 
     def __init__(self, runs: Sequence[RepeatedEvent], relation: Relation) -> None:
@@ -398,13 +393,8 @@ class RenyiCurve:
 
 
 def _has_renyi(event: DpEvent) -> bool:
-    match event:
-        case PoissonSampledDpEvent() | SampledWithoutReplacementDpEvent():
-            return isinstance(event.event, GaussianDpEvent)
-        case RepeatAndSelectDpEvent():
-            return RenyiCurve.supports(mechanisms(event.event))
-        case OneOfDpEvent():
-            return all(RenyiCurve.supports(mechanisms(option)) for option in event.events)
+    if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent):
+        return isinstance(event.event, GaussianDpEvent)
     return isinstance(event, GaussianDpEvent | LaplaceDpEvent)
 
 
@@ -412,21 +402,9 @@ def _has_renyi(event: DpEvent) -> bool:
 def _renyi(mechanism: str, relation: Relation) -> Floats:
     event = event_from_json(json.loads(mechanism))
     with _quietly():
-        vector = _divergences(event, relation)
+        vector: Floats = rdp.RdpAccountant(neighboring_relation=relation).compose(event).rdp
     if not np.all(vector >= 0):
         raise AccountingError(f"RDP gives {vector.min()} for {mechanism}: its arithmetic failed, so there is no price")
-    return vector
-
-
-def _divergences(event: DpEvent, relation: Relation) -> Floats:
-    match event:
-        case RepeatAndSelectDpEvent():
-            once = RenyiCurve(mechanisms(event.event), relation).divergences
-            return Repetitions(mean=event.mean, shape=event.shape).renyi(ORDERS, once)
-        case OneOfDpEvent():
-            each = [RenyiCurve(mechanisms(option), relation).divergences for option in event.events]
-            return np.asarray(np.max(each, axis=0))
-    vector: Floats = rdp.RdpAccountant(neighboring_relation=relation).compose(event).rdp
     return vector
 
 

@@ -27,14 +27,13 @@ from dp_accounting.dp_event import (
     DpEvent,
     LaplaceDpEvent,
     PoissonSampledDpEvent,
-    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
 )
 
 from incrowd import _extensions, _validate
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, UnpricedEvent
 from incrowd.privacy.account.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve, largest_loss
-from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, RepeatedEvent, canonical, mechanisms
+from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, canonical, mechanisms
 
 __all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
 
@@ -245,11 +244,6 @@ def _check_relation(runs: Sequence[RepeatedEvent], relation: Relation) -> None:
     if not isinstance(relation, Relation):
         raise ConfigError(field="relation", value=relation, remedy="give a Relation")
     for mechanism, _ in runs:
-        if isinstance(mechanism, RepeatAndSelectDpEvent):
-            _check_relation(mechanisms(mechanism.event), relation)
-        if isinstance(mechanism, OneOfDpEvent):
-            for option in mechanism.events:
-                _check_relation(mechanisms(option), relation)
         fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
         if isinstance(mechanism, _SAMPLES) and fixed != (relation is Relation.REPLACE_ONE):
             fits = "REPLACE_ONE" if fixed else "ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"

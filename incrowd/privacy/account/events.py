@@ -1,4 +1,4 @@
-"""Releases as plain data: dp_accounting's events and two more, their JSON, and the mechanisms that they come to.
+"""Releases as plain data: dp_accounting's events and one more, their JSON, and the mechanisms that they come to.
 
 An event states what was released and how the participants were sampled; `incrowd.privacy.account.accounting` prices it.
 A noise multiplier is the noise's standard deviation (or Laplace scale) over the sensitivity *under the neighbouring
@@ -19,7 +19,6 @@ from dp_accounting.dp_event import (
     LaplaceDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
-    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
@@ -28,17 +27,6 @@ from incrowd import _validate
 from incrowd.errors import ConfigError, UnpricedEvent
 
 RepeatedEvent = tuple[DpEvent, int]
-
-
-@dataclass(frozen=True)
-class OneOfDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
-    """One of several events happened; a coin or a person chose it without looking at the data.
-
-    It costs what the dearest event costs, order by order: the divergence of a mixture is at most that of its worst
-    part.
-    """
-
-    events: tuple[DpEvent, ...]
 
 
 @dataclass(frozen=True)
@@ -136,7 +124,7 @@ def mechanisms(event: DpEvent) -> tuple[RepeatedEvent, ...]:
 
 
 def _flatten(event: DpEvent, count: int) -> list[RepeatedEvent]:
-    """The event's leaves: releases, samples of releases and selections, each with its count."""
+    """The event's leaves: releases and samples of releases, each with its count."""
     match event:
         case NoOpDpEvent():
             return []
@@ -150,12 +138,6 @@ def _flatten(event: DpEvent, count: int) -> list[RepeatedEvent]:
         case SampledWithoutReplacementDpEvent():
             sampling = {"source_dataset_size": event.source_dataset_size, "sample_size": event.sample_size}
             everyone = event.source_dataset_size == event.sample_size
-        case RepeatAndSelectDpEvent():
-            return [(RepeatAndSelectDpEvent(compose(mechanisms(event.event)), event.mean, event.shape), count)]
-        case OneOfDpEvent():
-            distinct = {canonical(option): option for option in (compose(mechanisms(each)) for each in event.events)}
-            options = tuple(distinct[key] for key in sorted(distinct))
-            return _flatten(options[0], count) if len(options) == 1 else [(OneOfDpEvent(options), count)]
         case _:
             return [(event, count)]
     if everyone:
@@ -224,23 +206,6 @@ def _write_events(_: str, events: Sequence[DpEvent]) -> list[object]:
     return [event_to_json(event) for event in events]
 
 
-def _at_least_one(name: str, options: list[Any]) -> list[Any]:
-    if not options:
-        raise ConfigError(field=name, value=[], remedy="give at least one event to pick from")
-    return options
-
-
-def _mean(mean: Any) -> None:
-    _validate.number(mean=mean)
-    if mean < 1:
-        raise ConfigError(field="mean", value=mean, remedy="give a number of at least 1")
-
-
-def _shape(name: str, value: Any) -> float:
-    _validate.non_negative(**{name: value})
-    return float(value)
-
-
 _EVENT = _Field("event", _read_event, lambda _, event: event_to_json(event))
 _NOISE = {"noise_multiplier": _number("noise_multiplier", _validate.positive)}
 
@@ -263,27 +228,4 @@ _KINDS: Mapping[str, tuple[type[DpEvent], Mapping[str, _Field]]] = {
     ),
     "repeated": (SelfComposedDpEvent, {"count": _number("count", _validate.count, int), "event": _EVENT}),
     "composed": (ComposedDpEvent, {"events": _Field("events", _read_events, _write_events)}),
-    "one_of": (
-        OneOfDpEvent,
-        {
-            "events": _Field(
-                "events",
-                lambda name, obj: tuple(_at_least_one(name, _read_events(name, obj))),
-                lambda name, options: _at_least_one(name, _write_events(name, options)),
-            )
-        },
-    ),
-    "best_of_repeated": (
-        RepeatAndSelectDpEvent,
-        {
-            "mean": _number("mean", _mean),
-            # JSON has no infinite number, which is the shape of a Poisson number of repetitions.
-            "shape": _Field(
-                "shape",
-                lambda name, value: math.inf if value == "inf" else _shape(name, value),
-                lambda name, value: "inf" if value == math.inf else _shape(name, value),
-            ),
-            "event": _EVENT,
-        },
-    ),
 }

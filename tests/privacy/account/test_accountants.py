@@ -18,7 +18,6 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 from dp_accounting import NeighboringRelation as Relation
-from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
 from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
@@ -26,7 +25,7 @@ from scipy import stats
 
 from incrowd.errors import AccountingError
 from incrowd.privacy.account.accountants import ORDERS, Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, RepeatedEvent, mechanisms
+from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, mechanisms
 
 GRID = 1e-3
 DELTAS = (1e-2, 1e-5, 1e-8)
@@ -47,10 +46,6 @@ KINDS: dict[str, Callable[[float], DpEvent]] = {
     "poisson gaussian": lambda noise: poisson(0.2, noise),
     "poisson laplace": lambda noise: PoissonSampledDpEvent(0.2, LaplaceDpEvent(noise)),
     "fixed size": lambda noise: SampledWithoutReplacementDpEvent(50, 10, GaussianDpEvent(noise)),
-    "best of geometric": lambda noise: RepeatAndSelectDpEvent(GaussianDpEvent(noise), 5.0, 1.0),
-    "best of Poisson": lambda noise: RepeatAndSelectDpEvent(poisson(0.2, noise), 5.0, math.inf),
-    "one of two": lambda noise: OneOfDpEvent((GaussianDpEvent(noise), poisson(0.2, noise / 2))),
-    "best of a fixed-size sample": lambda noise: RepeatAndSelectDpEvent(KINDS["fixed size"](noise), 5.0, 0.0),
 }
 
 
@@ -78,8 +73,6 @@ def test_who_supports_what() -> None:
         SampledWithoutReplacementDpEvent(50, 10, LaplaceDpEvent(1.0)),
         SampledWithoutReplacementDpEvent(50, 10, poisson(0.5, 1.0)),
         PoissonSampledDpEvent(0.5, poisson(0.5, 1.0)),
-        RepeatAndSelectDpEvent(KINDS["poisson laplace"](1), 2, 1),
-        OneOfDpEvent((GaussianDpEvent(1.0), KINDS["poisson laplace"](1))),
     ):
         assert curves(beyond) == {}
 
@@ -160,8 +153,7 @@ def test_whatever_is_pure_costs_what_the_worst_of_its_kind_costs(epsilon: float,
 def test_what_is_pure_has_a_price_beside_noise_and_none_among_a_sample() -> None:
     both = LossDistributionCurve([(PureDpEvent(1.0), 2), (LaplaceDpEvent(0.5), 1)], GRID)
     assert both.epsilon(0.0) == 4.0
-    for beyond in (PoissonSampledDpEvent(0.1, PureDpEvent(1.0)), RepeatAndSelectDpEvent(PureDpEvent(1.0), 2, 1)):
-        assert curves(beyond) == {}
+    assert curves(PoissonSampledDpEvent(0.1, PureDpEvent(1.0))) == {}
 
 
 @pytest.mark.parametrize("sampling_prob", [0.01, 0.3, 0.9])
@@ -279,11 +271,10 @@ def test_extreme_losses_take_a_coarser_grid_or_prove_nothing() -> None:
 def test_renyi_is_dp_accountings_at_its_default_orders(make: Callable[[float], DpEvent]) -> None:
     event = SelfComposedDpEvent(make(2.0), 3)
     found = curves(event)
-    if "RDP" in found and not isinstance(event.event, OneOfDpEvent):  # which is ours alone
+    if "RDP" in found:
         library = RdpAccountant(neighboring_relation=relation_for(event)).compose(event)
-        rel = 1e-8 if isinstance(event.event, RepeatAndSelectDpEvent) else 1e-12  # its gamma is found to 1e-9
         for delta in DELTAS:
-            assert found["RDP"].epsilon(delta) == pytest.approx(library.get_epsilon(delta), rel=rel)
+            assert found["RDP"].epsilon(delta) == pytest.approx(library.get_epsilon(delta), rel=1e-12)
 
 
 def test_a_mechanism_without_sampling_costs_the_same_under_every_relation() -> None:
@@ -301,9 +292,8 @@ def test_failed_arithmetic_is_not_taken_for_a_price_of_nothing(wrong: float, mon
     broken[7] = wrong
     assert rdp_privacy_accountant.compute_epsilon(ORDERS, broken, 1e-5)[0] == 0
     monkeypatch.setattr(rdp_privacy_accountant, "_compute_rdp_poisson_subsampled_gaussian", lambda **_: broken)
-    for event in (poisson(0.123, 4.56), RepeatAndSelectDpEvent(poisson(0.123, 4.56), 2.0, 1.0)):
-        with pytest.raises(AccountingError, match="arithmetic failed"):
-            RenyiCurve([(event, 1)], Relation.ADD_OR_REMOVE_ONE)
+    with pytest.raises(AccountingError, match="arithmetic failed"):
+        RenyiCurve([(poisson(0.123, 4.56), 1)], Relation.ADD_OR_REMOVE_ONE)
 
 
 def test_the_librarys_log_is_silent_while_we_ask_and_only_then() -> None:

@@ -14,7 +14,6 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
@@ -25,7 +24,7 @@ from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.privacy.account import accounting
 from incrowd.privacy.account.accountants import RenyiCurve
 from incrowd.privacy.account.accounting import Budget, Relation, delta_at, first_bound, plainly_within, price
-from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, compose
+from incrowd.privacy.account.events import PureDpEvent, compose
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +106,7 @@ def test_delta_at_is_the_inverse_of_price() -> None:
 
 # dp_accounting's PLD counts randomized response once, however often it is composed: not admitted.
 @pytest.mark.parametrize("unknown", [NonPrivateDpEvent(), RandomizedResponseDpEvent(0.5, 2)])
-@pytest.mark.parametrize("nest", [lambda event: event, lambda event: OneOfDpEvent((ROUNDS, event))])
+@pytest.mark.parametrize("nest", [lambda event: event, lambda event: ComposedDpEvent([ROUNDS, event])])
 def test_an_unknown_event_is_refused(unknown: DpEvent, nest: Callable[[DpEvent], DpEvent]) -> None:
     event = nest(unknown)
     for relation in Relation:
@@ -128,7 +127,6 @@ def test_randomized_response_shows_why_n_fold_is_tested() -> None:
     [
         (PoissonSampledDpEvent(0.5, poisson(0.5, 1.0)), ("GDP", "PLD", "RDP")),
         (ROUNDS, ("GDP",)),
-        (RepeatAndSelectDpEvent(ROUNDS, 2.0, 1.0), ("GDP", "PLD")),
         (GaussianDpEvent(1.0), ()),
     ],
 )
@@ -141,8 +139,7 @@ def test_what_none_of_the_accountants_supports_is_refused(event: DpEvent, accoun
 @pytest.mark.parametrize("sample", [poisson(0.5, 1.0), fixed_size(10, 5, 1.0)])
 def test_a_sample_goes_with_its_own_relation_only(sample: DpEvent) -> None:
     fits = {REPLACE} if isinstance(sample, SampledWithoutReplacementDpEvent) else set(Relation) - {REPLACE}
-    nested = (RepeatAndSelectDpEvent(sample, 2.0, 1.0), OneOfDpEvent((GaussianDpEvent(9.0), sample)))
-    for event in (sample, ComposedDpEvent([LaplaceDpEvent(1.0), sample]), *nested):
+    for event in (sample, ComposedDpEvent([LaplaceDpEvent(1.0), sample])):
         for relation in Relation:
             if relation in fits:
                 assert price(event, delta=1e-5, relation=relation).epsilon > 0

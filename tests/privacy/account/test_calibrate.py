@@ -12,7 +12,6 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -63,7 +62,6 @@ NOISES: dict[str, tuple[Callable[[float], DpEvent], Relation, Budget]] = {
     "schedule": (schedule, ADD_OR_REMOVE, Budget(epsilon=1.0, delta=1e-5)),
     "Laplace": (lambda z: SelfComposedDpEvent(LaplaceDpEvent(z), 20), ADD_OR_REMOVE, BUDGET),
     "partly fixed": (lambda z: ComposedDpEvent([LaplaceDpEvent(0.15), poisson(0.5, z)]), ADD_OR_REMOVE, BUDGET),
-    "selection": (lambda z: RepeatAndSelectDpEvent(rounds(0.1, z, 10), 5.0, 1.0), ADD_OR_REMOVE, BUDGET),
     "below RDP's and above PLD's reach": (lambda z: rounds(0.2, z, 9), ADD_OR_REMOVE, Budget(epsilon=4.0, delta=1e-15)),
 }
 

@@ -15,13 +15,11 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError, UnpricedEvent
 from incrowd.privacy.account.events import (
-    OneOfDpEvent,
     PureDpEvent,
     canonical,
     compose,
@@ -43,8 +41,6 @@ def wrapped(inner: st.SearchStrategy[DpEvent]) -> st.SearchStrategy[DpEvent]:
         st.builds(lambda sizes, event: SampledWithoutReplacementDpEvent(sizes[1], sizes[0], event), cohorts, inner),
         st.builds(SelfComposedDpEvent, inner, counts),
         st.builds(ComposedDpEvent, st.lists(inner, max_size=3)),
-        st.builds(OneOfDpEvent, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(RepeatAndSelectDpEvent, inner, st.floats(1, 1e6), st.one_of(st.just(math.inf), st.floats(0, 1e6))),
     )
 
 
@@ -85,8 +81,6 @@ nestings: list[Callable[[DpEvent], DpEvent]] = [
     lambda event: SampledWithoutReplacementDpEvent(10, 5, event),
     lambda event: SelfComposedDpEvent(event, 2),
     lambda event: ComposedDpEvent([GaussianDpEvent(1.0), event]),
-    lambda event: RepeatAndSelectDpEvent(event, 2.0, 1.0),
-    lambda event: OneOfDpEvent((GaussianDpEvent(1.0), event)),
 ]
 
 
@@ -116,9 +110,6 @@ def test_impossible_numbers_are_refused_at_every_depth(nest: Callable[[DpEvent],
         SampledWithoutReplacementDpEvent(10, 11, NoOpDpEvent()),
         SampledWithoutReplacementDpEvent(10, 0, NoOpDpEvent()),
         SelfComposedDpEvent(NoOpDpEvent(), 1.0),
-        RepeatAndSelectDpEvent(NoOpDpEvent(), 0.5, 1.0),
-        RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, math.nan),
-        OneOfDpEvent(()),
     ],
 )
 def test_other_impossible_numbers_are_refused(event: DpEvent) -> None:
@@ -139,9 +130,6 @@ def test_other_impossible_numbers_are_refused(event: DpEvent) -> None:
         {"kind": "poisson_sampled", "sampling_prob": 0.5, "event": None},
         {"kind": "sampled_without_replacement", "clients": 5, "cohort": 6, "event": {"kind": "nothing"}},
         {"kind": "composed", "events": {"kind": "nothing"}},
-        {"kind": "one_of", "events": []},
-        {"kind": "one_of", "events": {"kind": "nothing"}},
-        {"kind": "best_of_repeated", "mean": 2.0, "shape": "infinite", "event": {"kind": "nothing"}},
     ],
 )
 def test_malformed_json_is_refused(broken: object) -> None:
@@ -208,21 +196,3 @@ def test_a_sample_of_everyone_is_no_sample_and_of_nothing_is_nothing() -> None:
     everyone = SampledWithoutReplacementDpEvent(10, 10, GaussianDpEvent(1.0))
     assert mechanisms(poisson(1.0, 1.0)) == mechanisms(everyone) == ((GaussianDpEvent(1.0), 1),)
     assert mechanisms(poisson(0.5)) == mechanisms(NoOpDpEvent()) == mechanisms(ComposedDpEvent([])) == ()
-
-
-def test_a_selection_is_one_mechanism_whatever_is_selected_from() -> None:
-    inner = SelfComposedDpEvent(SelfComposedDpEvent(poisson(0.1, 1.0), 2), 3)
-    event = SelfComposedDpEvent(RepeatAndSelectDpEvent(inner, 5.0, 1.0), 2)
-    flat = SelfComposedDpEvent(poisson(0.1, 1.0), 6)
-    assert mechanisms(event) == ((RepeatAndSelectDpEvent(flat, 5.0, 1.0), 2),)
-
-
-def test_one_of_several_is_told_by_what_they_are_and_not_by_their_order() -> None:
-    a, b = poisson(0.1, 1.0), LaplaceDpEvent(2.0)
-    ((found, count),) = mechanisms(SelfComposedDpEvent(OneOfDpEvent((a, b, SelfComposedDpEvent(a, 1))), 3))
-    assert (sorted(found.events, key=str), count) == ([b, a], 3)
-    assert mechanisms(OneOfDpEvent((a, b))) == mechanisms(OneOfDpEvent((b, a, b)))
-    assert mechanisms(OneOfDpEvent((a, SelfComposedDpEvent(a, 1)))) == mechanisms(a)
-    assert mechanisms(OneOfDpEvent((NoOpDpEvent(),))) == ()
-    ((either, _),) = mechanisms(OneOfDpEvent((a, NoOpDpEvent())))
-    assert set(either.events) == {a, NoOpDpEvent()}
