@@ -92,7 +92,7 @@ def accuracy(examples: Examples, *, clients: int, seed: int) -> float:
         "general",
         data,
         privacy=Private(epsilon=8.0, delta=DELTAS[clients]),
-        run=RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False),
+        run=RunOptions(randomness="seeded", seed=seed, report_every=1000),
     )
     with tempfile.TemporaryDirectory() as folder:
         found = federation.train(Path(folder, "run"), progress=False).accuracy

@@ -89,7 +89,7 @@ def auc(way: str, positive: float, seed: int) -> float:
             recipe = "" if way == "none" else f'recipe = "{way}"'
             path.write_text(text.replace('recipe = "tables"', recipe, 1), encoding="utf-8")
         try:
-            how = ["run.plot=false", 'run.randomness="seeded"', f"run.seed={seed}"]  # the same noise for each way
+            how = ['run.randomness="seeded"', f"run.seed={seed}"]  # the same noise for each way
             result = Federation.from_settings(path, overrides=how).train(folder / "run", progress=False)
         except ConfigError as error:
             raise SystemExit(str(error)) from error

@@ -85,7 +85,7 @@ def measure(
                 data,
                 privacy=Private(epsilon=epsilon, delta=0.1 / clients),
                 local=local,
-                run=RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False),
+                run=RunOptions(randomness="seeded", seed=seed, report_every=1000),
             )
             with tempfile.TemporaryDirectory() as folder:
                 accuracy = federation.train(Path(folder, "run"), progress=False).accuracy

@@ -57,7 +57,7 @@ def measure(rows: int, rounds: int, hidden: list[int]) -> dict[str, float]:
         model = f'[model]\nkind = "mlp"\nhidden = {hidden}\n' if hidden else ""
         privacy = f"[local]\nbatch_size = 32\n[privacy]\nepsilon = 50.0\ndelta = 1e-5\nrounds = {rounds}\n"
         data = f'[data]\nname = "parties"\nfederation = "bench"\nenrolled = "enrolled"\n{MEANING}'
-        (folder / "bench.toml").write_text(f"{data}{model}{privacy}[run]\nplot = false\n")
+        (folder / "bench.toml").write_text(f"{data}{model}{privacy}[run]\n")
         run = Federation.from_settings(folder / "bench.toml").run_in(folder / "out")
         server = PartyServer(keys=folder / "keys", port=port)
         with server.link(run.config.data) as link:  # type: ignore[arg-type]  # it is with parties

@@ -182,7 +182,7 @@ def measure(
             recipe,
             data,
             privacy=Private(epsilon=epsilon, delta=DELTAS.get(clients, 0.1 / clients)),
-            run=RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False),
+            run=RunOptions(randomness="seeded", seed=seed, report_every=1000),
         )
         with tempfile.TemporaryDirectory() as folder:
             accuracy = federation.train(Path(folder, "run"), progress=False).accuracy

@@ -74,7 +74,7 @@ def measure(megabytes: int, workers: int) -> Look:
         data,
         local=Local(learning_rate=0.1, batch_size=50),
         privacy=Private(epsilon=8, delta=1e-5, rounds=2, cohort=clients),
-        run=RunOptions(randomness="seeded", seed=1, plot=False),
+        run=RunOptions(randomness="seeded", seed=1),
     )
     look = Look()
     with tempfile.TemporaryDirectory(prefix="incrowd-bench-") as folder:

@@ -222,7 +222,7 @@ federation = incrowd.Federation(
     data,
     local=incrowd.Local(learning_rate=0.5, batch_size=15),
     privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=20, ledger=str(OUT / "ledger.sqlite")),
-    run=incrowd.RunOptions(randomness="seeded", seed=1, plot=False),
+    run=incrowd.RunOptions(randomness="seeded", seed=1),
 )
 result = federation.train(OUT / "digits", progress=False)
 print(f"epsilon spent: {result.epsilon:.2f} of 8; digits read that no client has: {result.accuracy:.0%}")

@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, constant
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
-    from incrowd.runs.config import Private, RunOptions, Stop
+    from incrowd.runs.config import Private, RunOptions
     from incrowd.runs.data_config import Parties, Table
     from incrowd.runs.predict import Result
     from incrowd.settings import Local, ServerOptimizer
@@ -66,7 +66,6 @@ __all__ = [
     "ServerOptimizer",
     "Specification",
     "Statement",
-    "Stop",
     "SystemRandomness",
     "Table",
     "__version__",
@@ -90,7 +89,7 @@ _HOMES = {
     "incrowd.privacy.plan.sampling": ("Everyone", "Poisson", "Schedule", "constant"),
     "incrowd.privacy.release": ("PrivateRun", "Release"),
     "incrowd.privacy.statement": ("Statement",),
-    "incrowd.runs.config": ("Private", "RunOptions", "Stop"),
+    "incrowd.runs.config": ("Private", "RunOptions"),
     "incrowd.runs.data_config": ("Parties", "Table"),
     "incrowd.runs.predict": ("Result",),
     "incrowd.settings": ("Local", "ServerOptimizer"),

@@ -100,7 +100,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
                 released_before=self.released_before,
                 **sampled,
             ),
-            run=RunOptions(plot=False, threads=self._threads(), **self._seed()),
+            run=RunOptions(threads=self._threads(), **self._seed()),
         )
         with ExitStack() as kept:
             folder = self.folder

@@ -20,7 +20,6 @@ from incrowd.runs.config import (
     GivenModel,
     Private,
     RunOptions,
-    Stop,
 )
 from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.folder import DATABASE, Summary
@@ -46,7 +45,7 @@ class Federation:
     over a network (`incrowd.parties.server`). `module` is any module of torch whose gradient is per example; it starts
     with its own weights, and its frozen part stays as it is. `Private` protects whole clients, or, with
     `unit="record"`, each record of every client, who is then a silo. `local` is the training of a client, `server` the
-    server's step along a mean, `run` the way to execute and report, and `stop` an early end. `loss` is a name, a
+    server's step along a mean, and `run` the way to execute and report. `loss` is a name, a
     function of outputs and labels that gives the mean over the examples, or a loss of torch; unless it is given it
     follows from the labels.
 
@@ -70,11 +69,10 @@ class Federation:
         loss: LossLike | None = None,
         server: ServerOptimizer | None = None,
         run: RunOptions | None = None,
-        stop: Stop | None = None,
     ) -> None:
         _a(data, (Clients, Table, Parties), "data")
         model = module if isinstance(module, Model) else Model(_module(module))
-        sections = _sections(privacy=privacy, local=local, server=server, run=run, stop=stop)
+        sections = _sections(privacy=privacy, local=local, server=server, run=run)
         its_data = GivenData() if isinstance(data, Clients) else data
         self.settings = Config(data=its_data, model=GivenModel(), **sections)
         self.given = Given(data=data if isinstance(data, Clients) else None, model=model)
@@ -93,7 +91,6 @@ class Federation:
         local: Local | None = None,
         server: ServerOptimizer | None = None,
         run: RunOptions | None = None,
-        stop: Stop | None = None,
     ) -> "Federation":
         """A federation with settings that suit it (`incrowd.runs.recipes`), found from public facts about it.
 
@@ -111,7 +108,7 @@ class Federation:
         stated: dict[str, Any] = {"data": {"name": "given"} if isinstance(data, Clients) else _stated(data)}
         if model is not None:
             stated["model"] = {"kind": "given"}
-        sections = _sections(privacy=privacy, local=local, server=server, run=run, stop=stop)
+        sections = _sections(privacy=privacy, local=local, server=server, run=run)
         stated |= {name: _stated(section) for name, section in sections.items()}
         federation = cls.from_tables(with_recipe(stated, recipe, given=given))
         federation.given = given
@@ -229,7 +226,7 @@ class Federation:
             self.given = replace(self.given, loss=as_loss(loss))
 
 
-_KINDS = {"privacy": Private, "local": Local, "server": ServerOptimizer, "run": RunOptions, "stop": Stop}
+_KINDS = {"privacy": Private, "local": Local, "server": ServerOptimizer, "run": RunOptions}
 
 
 def _sections(*, privacy: Private, **others: Section | None) -> dict[str, Any]:

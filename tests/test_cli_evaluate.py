@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TRAIN = (
     "train", "--set", "data.clients=12", "--set", "privacy.rounds=2", "--set", "features={name='none'}",
-    "--set", "run.plot=false", "--set", "run.threads=1", "--set", "run.randomness=seeded", "--set", "run.seed=1",
+    "--set", "--set", "run.threads=1", "--set", "run.randomness=seeded", "--set", "run.seed=1",
     "--set", "privacy.epsilon=8", "--set", "privacy.delta=1e-3",
 )  # fmt: skip
 

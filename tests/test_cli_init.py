@@ -60,7 +60,7 @@ def test_a_template_that_is_filled_in_runs(tmp_path: Path, incrowd: Command, mon
         assert re.match(r"incrowd: [a-z]+\.|incrowd: .*visits.csv", refused.err), refused.err
         text = text.replace(blank, filled, 1)
         settings.write_text(text)
-    settings.write_text(text + "[run]\nplot = false\n")
+    settings.write_text(text + "[run]\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

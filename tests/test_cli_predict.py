@@ -17,7 +17,7 @@ from tests.runs.small import small
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STATED = 'columns = {age = {range = [0, 100]}, sex = {levels = ["f", "m"]}, note = "ignore"}'
-PRIVACY = "[privacy]\nepsilon = 50.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\nthreads = 1\n"
+PRIVACY = "[privacy]\nepsilon = 50.0\ndelta = 1e-3\nrounds = 2\n[run]\nthreads = 1\n"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from incrowd.runs.folder import DATABASE, LEDGER
 from incrowd.runs.run import Run
 from tests.command import Command, command
 
-SMALL = "[data]\nclients = 5\n[privacy]\nepsilon = 3.0\ndelta = 1e-3\nrounds = 3\n[run]\nplot = false\n"
+SMALL = "[data]\nclients = 5\n[privacy]\nepsilon = 3.0\ndelta = 1e-3\nrounds = 3\n[run]\n"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from incrowd.privacy.ledger.ledger import verify
 from tests.command import Command, command
 
-QUICK = ["features={name='none'}", "data.clients=12", "privacy.rounds=3", "local.batch_size=32", "run.plot=false"]
+QUICK = ["features={name='none'}", "data.clients=12", "privacy.rounds=3", "local.batch_size=32"]
 PROMISED = {
     "accuracy",
     "rounds",
@@ -50,7 +50,7 @@ def test_the_demonstration_learns_and_says_what_it_promises(incrowd: Command, tm
     assert "public: held by the server" in finished.out
     assert "SIMULATION" not in finished.out
     assert "round 20/20" in finished.err
-    assert (tmp_path / "out/run-1/curve.png").exists()
+    assert "data:image/png;base64" in (tmp_path / "out/run-1/report.html").read_text()
 
 
 def test_json_is_one_object_and_progress_goes_elsewhere(incrowd: Command, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_json_is_one_object_and_progress_goes_elsewhere(incrowd: Command, tmp_pa
 
 def test_a_config_file_and_overrides(incrowd: Command, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
-        "[data]\nclients = 12\n[privacy]\nepsilon = 2.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\n"
+        "[data]\nclients = 12\n[privacy]\nepsilon = 2.0\ndelta = 1e-3\nrounds = 2\n[run]\n"
     )
     found = incrowd("train", "run.toml", "--set", "privacy.epsilon=1", "--json").object()
     assert found["budget"] == {"epsilon": 1.0, "delta": 1e-3}

@@ -17,8 +17,8 @@ from tests.runs.kills import Place, killed_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, threads=1, plot=False)
-QUICK = incrowd.RunOptions(threads=1, plot=False)
+SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, threads=1)
+QUICK = incrowd.RunOptions(threads=1)
 
 
 def arrays(seed: int = 0, count: int = 240) -> tuple[Any, Any, Any]:
@@ -190,7 +190,7 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
         data,
         local=incrowd.Local(learning_rate=0.5, batch_size=20),
         privacy=incrowd.Private(unit="record", epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
-        run=incrowd.RunOptions(threads=1, plot=False),
+        run=incrowd.RunOptions(threads=1),
     ).train(tmp_path / "run", progress=False)
     spent = result.summary["epsilon_by_silo"]
     assert [round(epsilon) for epsilon in spent.values()] == [1, 4]
@@ -201,7 +201,7 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
         data,
         local=incrowd.Local(learning_rate=0.5, batch_size=20),
         privacy=incrowd.Private(unit="record", epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
-        run=incrowd.RunOptions(plot=False),
+        run=incrowd.RunOptions(),
     )
     assert again.result(tmp_path / "run").epsilon == result.epsilon
 

@@ -16,7 +16,7 @@ pandas = pytest.importorskip("pandas")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-QUICK = incrowd.RunOptions(threads=1, plot=False)
+QUICK = incrowd.RunOptions(threads=1)
 WARD = incrowd.data.Columns(
     client="patient", label="ill", classes=("no", "yes"), schema={"age": {"range": [0, 100]}, "smoker": "yes/no"}
 )

@@ -29,7 +29,7 @@ def test_so_is_the_command_line_in_one_line() -> None:
 def test_without_a_safe_fork_a_federation_trains_in_one_process_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = ["data.clients=12", "privacy.rounds=2", "run.randomness=seeded", "run.seed=3", "run.plot=false"]
+    quick = ["data.clients=12", "privacy.rounds=2", "run.randomness=seeded", "run.seed=3"]
 
     def weights(name: str, threads: int) -> bytes:
         federation = incrowd.Federation.from_settings(overrides=[*quick, f"run.threads={threads}"])

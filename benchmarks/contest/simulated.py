@@ -114,7 +114,7 @@ def federation_of(task: Task, *, threads: int, rounds: int) -> Federation:
             clip=FixedClip(clip_norm=CLIP_NORM),
         ),
         local=task.local,
-        run=RunOptions(randomness="seeded", seed=0, threads=threads, plot=False),
+        run=RunOptions(randomness="seeded", seed=0, threads=threads),
     )
 
 

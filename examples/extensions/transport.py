@@ -126,7 +126,7 @@ federation = incrowd.Federation.from_tables(
             "rounds": 5,
         },
         "server": {"learning_rate": 2.0},
-        "run": {"plot": False},
+        "run": {},
     }
 )
 try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from incrowd import _files
 from incrowd.cli._options import (
     DataFolder,
     Json,
@@ -135,6 +136,7 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     if as_json:
         print_json(summary)
         return
+    summary["plot"] = _page(run.folder)
     statement, metrics = summary.pop("statement"), summary.pop("metrics")
     shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
     shown["randomness"] = "seeded: a simulation" if shown.pop("simulated") else "the operating system's"
@@ -142,3 +144,13 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     if metrics is not None:
         print_facts({name.replace("_", " "): value for name, value in scalars(metrics).items() if name not in summary})
     typer.echo(f"\n{statement['text']}")
+
+
+def _page(folder: Path) -> Path:
+    """Write the report of a run into its folder."""
+    from incrowd.report.page import page
+    from incrowd.report.shown import read_all
+    from incrowd.runs.folder import PAGE
+
+    _files.write(folder / PAGE, page(read_all([folder])))
+    return folder / PAGE

@@ -100,8 +100,7 @@ def facts(values: Mapping[str, str]) -> Markup:
 @lru_cache(maxsize=64)
 def _drawn(axis: str, curves: tuple[Curve, ...], lines: tuple[GuideLine, ...], *, log: bool) -> bytes:
     """The picture (PNG); a live page draws one that has not changed only once."""
-    with picture("png", height=3.2, dpi=110) as (drawing, content):
-        (panel,) = drawing
+    with picture("png", height=3.2, dpi=110) as (panel, content):
         for one in curves:
             style, colour = _DASHES[one.style % len(_DASHES)], COLOURS[one.style % len(COLOURS)]
             marker = "o" if len(one.points) <= ROWS // 2 else None

@@ -1,5 +1,6 @@
 """What may be shown of a run, over or not, whichever unit it protects and whoever trained."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from incrowd.runs.folder import (
     shown_settings,
 )
 from incrowd.runs.ledgers import own_place
-from incrowd.runs.plots import baseline
 
 AUDIT = "audit.json"
 
@@ -162,3 +162,16 @@ def _data(data: Mapping[str, Any]) -> str:
 
 def _budget(epsilon: Any) -> float:
     return float(max(epsilon) if isinstance(epsilon, list) else epsilon)
+
+
+def baseline(summary: Mapping[str, Any]) -> float | None:
+    """The score of a constant prediction, in the measure that is drawn."""
+    metrics = summary["metrics"] or {}
+    found: Mapping[str, Any] = metrics.get("baseline") or {}
+    if summary["accuracy"] is not None:
+        accuracy = found.get("accuracy")
+        return None if accuracy is None else float(accuracy)
+    if found.get("mse") is None or not metrics.get("mse") or summary["loss"] is None:
+        return None
+    share = summary["loss"] / metrics["mse"]  # the squared loss is half of it
+    return float(share * found["mse"]) if math.isclose(share, 0.5, rel_tol=1e-3) else None

@@ -226,8 +226,7 @@ class Private(Section):
     `noise_multiplier` states the noise: the run has as many rounds as the budget allows. Otherwise a round is one step
     along the clipped sum of all silos' batches, `local.batch_size` is the expected batch of all silos together, and one
     plan protects the records of all. `report_std` releases one noised table at the end, of how many records of each
-    class the model calls which. `hardlimit` may be left out: a round that would break the budget is always refused
-    before it begins.
+    class the model calls which.
     """
 
     unit: Unit = "client"
@@ -251,7 +250,6 @@ class Private(Section):
     noise_multiplier: float | None = None
     clip_norm: float = 1.0
     report_std: float | None = None
-    hardlimit: bool = True
     weigh: Literal["equally", "by records"] = "equally"
 
     @model_validator(mode="before")
@@ -273,8 +271,6 @@ class Private(Section):
         other = "independent" if correlated else "correlated"
         remedy = f'it goes with noise = "{other}": leave it out'
         self.refuse("privacy", independent if correlated else ("groups",), remedy)
-        remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
-        self.refuse("privacy", ("hardlimit",), remedy)
         if self.noise_by != "party":
             names = ("noise_multiplier", "report_std", "weigh")
             self.refuse("privacy", names, 'it goes with privacy.noise_by = "party": leave it out')
@@ -296,7 +292,7 @@ class Private(Section):
 
 _OF_OTHERS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {
-        "privacy": ("records", "noise_multiplier", "clip_norm", "report_std", "hardlimit", "weigh"),
+        "privacy": ("records", "noise_multiplier", "clip_norm", "report_std", "weigh"),
         "local": ("physical_batch",),
     },
     "record": {
@@ -332,7 +328,6 @@ class RunOptions(Section):
     keep: Every = 2
     device: str = "cpu"
     compile: Compile = "auto"
-    plot: bool = True
     trackers: Words = ()
     threads: int | None = None
     chunk: int | None = None
@@ -352,39 +347,9 @@ class RunOptions(Section):
             self.refuse("run", ("diagnose",), remedy)
 
 
-class Stop(Section):
-    """When to end before the last planned round: `patience` or `target`, or both; a run without them goes to its end.
-
-    `watch` says which figure: the "loss" or the "accuracy" on the test examples that the server holds.
-
-    With `patience` it is over when so many reports, one after the other, were not better than the best before them;
-    better means by more than `least`. With `target` it is over when the figure is as good as that.
-
-    Guarantee: the run charges no round after the one whose report decides, and returns what the plan has left. The
-    published model is that of the last round.
-    """
-
-    watch: Literal["loss", "accuracy"] = "loss"
-    patience: Every | None = None
-    least: float = 0.0
-    target: float | None = None
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Refuse numbers that could not decide anything."""
-        _validate.non_negative(**self.named("stop", "least"))
-        if self.target is not None and self.watch != "loss" and not 0 < self.target <= 1:
-            remedy = "the share that is right: give a number above 0 and at most 1"
-            raise ConfigError(field="stop.target", value=self.target, remedy=remedy)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anything could end the run."""
-        return self.patience is not None or self.target is not None
-
-
 class CommonSections(Section):
     """The sections of every run but its promise: data, what the model sees of them, the model, how it is trained and
-    executed, when it may stop.
+    executed.
     """
 
     data: DataSection = DigitsData()
@@ -393,7 +358,6 @@ class CommonSections(Section):
     local: Local = Local()
     server: ServerOptimizer = ServerOptimizer()
     run: RunOptions = RunOptions()
-    stop: Stop = Stop()
 
     def check_unit(self, unit: Unit) -> None:
         """Refuse keys of the other unit."""

@@ -110,7 +110,7 @@ def _trained(work: Work, given: Given) -> None:
     """A run of these settings on made-up rows."""
     config, data = work.config, made_up(work)
     options = config.run.model_copy(
-        update={"randomness": "seeded", "seed": 0, "plot": False, "trackers": (), "report_every": work.rounds}
+        update={"randomness": "seeded", "seed": 0, "trackers": (), "report_every": work.rounds}
     )
     privacy = config.privacy.model_copy(update={"ledger": None, "witness": None})
     config = config.model_copy(update={"data": GivenData(), "run": options, "privacy": privacy})

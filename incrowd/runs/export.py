@@ -14,7 +14,6 @@ from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.events import event_to_json
 from incrowd.runs.folder import (
-    CURVE,
     EVALUATION,
     LEDGER,
     MODEL,
@@ -79,9 +78,8 @@ def _of_a_run(folder: Path) -> Files:
     _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
     for name in (MODEL, STATEMENT_TEXT, STATEMENT):
         yield name, _content(folder / name)
-    for name in (CURVE, EVALUATION):
-        if (folder / name).exists():
-            yield name, _content(folder / name)
+    if (folder / EVALUATION).exists():
+        yield EVALUATION, _content(folder / EVALUATION)
     yield SUMMARY, _json(part(_read(folder / SUMMARY), RESULT_KEYS))
     yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
     with database_in(folder) as database:

@@ -165,7 +165,7 @@ def _record(row: sqlite3.Row) -> Record:
 
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
-EVALUATION, CURVE, LOCK, SILOS, START = "evaluation.json", "curve.png", "run.lock", "silos", "start.safetensors"
+EVALUATION, PAGE, LOCK, SILOS, START = "evaluation.json", "report.html", "run.lock", "silos", "start.safetensors"
 SEARCH, RESULT, RUNS = "search.json", "result.json", "runs"
 
 Summary = dict[str, Any]
@@ -257,7 +257,6 @@ OF_A_RUN = (
     Content("statement.txt", "what is promised, to whom, and what is not", "as it is"),
     Content("statement.json", "the same for programs", "as it is"),
     Content("evaluation.json", "how good it is on the clients' own examples, noised and paid for", "as it is"),
-    Content("curve.png", "accuracy and epsilon over the rounds", "as it is"),
     Content("summary.json", "the result", "in part"),
     Content("run.sqlite", "the settings, and for each round its epsilon, accuracy, clip and noise", "in part"),
     Content("ledger.json", "which ledger the run is charged to, under which label, for which data", "no"),
@@ -271,6 +270,7 @@ OF_A_RUN = (
     Content("rounds.jsonl", "the rounds, by the tracker `jsonl`", "no"),
     Content("tensorboard/*", "the rounds, by the tracker `tensorboard`", "no"),
     Content("paused", "nothing: while it is there, no round of a served run begins", "no"),
+    Content("report.html", "the page that `incrowd train` wrote at its end; `incrowd report` writes it anew", "no"),
     Content("run.lock", "nothing: keeps two processes apart", "no"),
     Content("silos/*/ledger.sqlite", "what a silo spent", "in part"),
     Content("silos/*/ledger.sqlite.witness", "how far that ledger had come", "no"),
@@ -296,7 +296,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
-    "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "stopped_early", "noise_multiplier", "simulated",
+    "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "noise_multiplier", "simulated",
     "verdict",
 )  # fmt: skip
 """Parts of a run's summary that may be handed on."""
@@ -327,11 +327,10 @@ SHOWN = {
               "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
     "privacy": ("accountant", "clip", "clip_norm", "cohort", "colluders", "delta",
-                "epsilon", "groups", "grow_from", "hardlimit", "noise", "noise_multiplier",
+                "epsilon", "groups", "grow_from", "noise", "noise_multiplier",
                 "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
-    "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),
+    "run": ("checkpoint_every", "chunk", "compile", "diagnose", "randomness", "report_every", "unavailable"),
     "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
-    "stop": ("least", "patience", "target", "watch"),
 }  # fmt: skip
 """The settings that are handed on, section by section."""
 

@@ -26,7 +26,6 @@ from incrowd.runs.config import CommonSections, Config, GivenModel
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning, SourceData
 from incrowd.runs.folder import MODEL, RESULT_KEYS, SUMMARY, Record, Summary, database_in, part, settings_in, summary_in
 from incrowd.runs.ledgers import RunLedger
-from incrowd.runs.plots import plot_run
 from incrowd.runs.run import Run
 from incrowd.runs.settings import read_back
 from incrowd.runs.sources import section
@@ -137,10 +136,6 @@ class Result:
         scale, offset = self.scaling
         examples = from_arrays(features, np.zeros(len(first(features))), scale=scale, offset=offset)
         return outputs_of(self.module, featured_examples(self.settings, examples, columns=self.table))
-
-    def plot(self, path: Path | str) -> Path:
-        """Draw accuracy (or loss) and epsilon, round by round, into a .png, .svg or .pdf."""
-        return plot_run(Path(path), settings_in(self.folder), self.summary, self.rounds)
 
     def _repr_html_(self) -> str:
         handed_on = part(self.summary, RESULT_KEYS)

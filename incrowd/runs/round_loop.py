@@ -17,7 +17,7 @@ from incrowd import _files
 from incrowd._random import Floats
 from incrowd.algorithms import Answer, Silo, State
 from incrowd.errors import DataError, LedgerRolledBack
-from incrowd.runs.config import RunOptions, Stop
+from incrowd.runs.config import RunOptions
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Database, Record, Summary, database_in
 from incrowd.runs.trackers import trackers
 from incrowd.types import Facts, Tracker
@@ -183,14 +183,13 @@ class RoundLoop:
     folder: Path
     rounds: int
     wanted: RunOptions
-    stop: Stop
     database: Database
     checkpoints: Checkpoints
     secrets: Checkpoints
 
     @classmethod
     @contextmanager
-    def begin(cls, folder: Path, wanted: RunOptions, stop: Stop, *, rounds: int) -> Iterator["RoundLoop"]:
+    def begin(cls, folder: Path, wanted: RunOptions, *, rounds: int) -> Iterator["RoundLoop"]:
         """Keep others from the folder, and open what is written on the way."""
         lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:
@@ -199,7 +198,6 @@ class RoundLoop:
                 folder=folder,
                 rounds=rounds,
                 wanted=wanted,
-                stop=stop,
                 database=database,
                 checkpoints=Checkpoints(folder / CHECKPOINTS, keep=wanted.keep, dated=simulated),
                 secrets=Checkpoints(folder / PRIVATE, dated=simulated),
@@ -252,7 +250,7 @@ class RoundLoop:
         settings: Facts,
         watchers: Sequence[Tracker],
     ) -> Walk:
-        """Go from this state to the last round, or to the one that decides to stop, and finish.
+        """Go from this state to the last round, and finish.
 
         Each round's state is yielded; the state after it, and its record, are sent back.
         """
@@ -263,7 +261,7 @@ class RoundLoop:
         for watcher in watchers:
             watcher.start(settings, list(past))
         try:
-            while state.round < self.rounds and decision(self.stop, past) is None:
+            while state.round < self.rounds:
                 state, record = yield state
                 self.database.add(record)
                 past.append(record)
@@ -280,12 +278,6 @@ class RoundLoop:
                 watcher.end(summary)
         return summary
 
-    def tell(self, summary: Summary, *, settings: Facts, watchers: Sequence[Tracker]) -> None:
-        """Tell who watches of a run that is over."""
-        for watcher in watchers:
-            watcher.start(settings, self.database.rounds())
-            watcher.end(summary)
-
     def due(self, state: State) -> bool:
         """Whether the round that led to this state is one to be measured."""
         return state.round % self.wanted.report_every == 0 or state.round == self.rounds
@@ -299,25 +291,3 @@ class RoundLoop:
             self.secrets.add(state.round, secret)
         self.checkpoints.save(state.round, state.to_arrays())
         self.secrets.leave(self.checkpoints.rounds())
-
-
-def decision(stop: Stop, records: Sequence[Record]) -> str | None:
-    """The reason why a run is over after these rounds; None while it is not.
-
-    It depends on the written records alone, which are public: so it is the same again after a crash, and costs nothing.
-
-    Edge cases: rounds that were lost, or not measured, or whose figure is not finite, decide nothing.
-    """
-    best, waited, named = None, 0, f"{stop.watch} on the test set"
-    for record in records:
-        figure, number = getattr(record, stop.watch), record.round + 1
-        if figure is None or record.lost:
-            continue
-        if stop.target is not None and (figure <= stop.target if stop.watch == "loss" else figure >= stop.target):
-            return f"{named} is {figure:.4g} after round {number}, and {stop.target:g} was the target"
-        better = best is None or (best - figure if stop.watch == "loss" else figure - best) > stop.least
-        best, waited = (float(figure), 0) if better else (best, waited + 1)
-        if stop.patience is not None and waited >= stop.patience:
-            times = "1 report" if waited == 1 else f"{waited} reports in a row"
-            return f"{named} {best:.4g} was not bettered in {times}, the last after round {number}"
-    return None

@@ -1,11 +1,9 @@
 """A run in a folder, from its settings to its result; `incrowd.runs.folder` lists the files."""
 
-import json
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +24,11 @@ from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import (
-    CURVE,
     DATABASE,
     LEDGER,
     MODEL,
     SILOS,
     START,
-    SUMMARY,
     Record,
     Summary,
     check_unused,
@@ -43,7 +39,7 @@ from incrowd.runs.folder import (
     write_results,
 )
 from incrowd.runs.ledgers import RunLedger
-from incrowd.runs.round_loop import RoundLoop, decision
+from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.settings import read_back
 from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
 from incrowd.runs.sources import NOTHING, Given, enrolled
@@ -215,17 +211,11 @@ class Run:
         if isinstance(wanted.data, Parties) and not self.work.asks_others:
             remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
-        with RoundLoop.begin(self.folder, wanted.run, wanted.stop, rounds=self.work.rounds) as loop:
-            path = self.folder / SUMMARY
-            summary: Summary = json.loads(path.read_text()) if path.exists() else {}
-            if summary.get("stopped_early") is None:
-                with self.work.open(self.folder) as session:
-                    summary = yield from self._rounds(loop, session, watchers)
-            else:
-                loop.tell(summary, settings=self.settings, watchers=watchers)
-            if summary["stopped_early"] is not None:
-                self.work.give_back(self.folder)
-            return summary
+        with (
+            RoundLoop.begin(self.folder, wanted.run, rounds=self.work.rounds) as loop,
+            self.work.open(self.folder) as session,
+        ):
+            return (yield from self._rounds(loop, session, watchers))
 
     def _rounds(self, loop: RoundLoop, session: Session, watchers: Sequence[Tracker]) -> Rounds:
         work, state = self.work, session.restored(loop)
@@ -296,14 +286,8 @@ class Run:
             **work.data.describe(),
             **session.report(state),
             **session.facts(records),
-            "stopped_early": decision(self.config.stop, records) if state.round < work.rounds else None,
             "simulated": work.randomness.simulated,
-            "plot": None,
         }
-        if self.config.run.plot and find_spec("matplotlib") is not None:
-            from incrowd.runs.plots import plot_run
-
-            summary["plot"] = str(plot_run(self.folder / CURVE, self.settings, summary, records))
         return write_results(self.folder, session.claims(), summary)
 
 

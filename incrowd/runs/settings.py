@@ -73,11 +73,14 @@ def parse(settings: Mapping[str, object] | str) -> Config:
 
 def read_back(dump: Mapping[str, Any]) -> Config:
     """The settings that `model_dump(mode="json")` gave, in this or an earlier version."""
-    privacy = dict(dump["privacy"])
+    kept = {name: dict(section) for name, section in dump.items() if name != "stop"}
+    for name, key in _GONE:
+        kept[name].pop(key, None)
+    privacy = kept["privacy"]
     if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
         remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
         raise ConfigError(field="privacy.clients", value=dump["privacy"]["clients"], remedy=remedy)
-    return parse(json.dumps({**dump, "privacy": privacy}))
+    return parse(json.dumps(kept))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -91,6 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(field="config", value=str(path), remedy=f"it is not TOML: {error}") from error
 
 
+_GONE = ("run", "plot"), ("privacy", "hardlimit")  # keys of earlier versions that changed no number
 _PATHS = (
     ("data", "folder"),
     ("data", "enrolled"),

@@ -158,12 +158,6 @@ class SiloWork(Silos):
         )
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
-    def give_back(self, folder: Path) -> None:
-        """See `Work.give_back`."""
-        for place in range(len(self.paid_from)):
-            with self.open_silo(place, folder) as outbox:
-                outbox.silo.run.give_back()
-
     def try_out(self) -> None:
         """Nothing: the silos' engines were tried when they were made."""
 

@@ -27,7 +27,7 @@ from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, co
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
-from incrowd.runs.config import Config, LinearSection, Stop, clip_of
+from incrowd.runs.config import Config, LinearSection, clip_of
 from incrowd.runs.data_config import MapFeatures
 from incrowd.runs.folder import LEDGER, Record, Summary
 from incrowd.runs.ledgers import RunLedger, identities_of
@@ -81,12 +81,6 @@ class Work:
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
         """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
         raise NotImplementedError
-
-    def give_back(self, folder: Path) -> None:
-        """No round will follow: others can use the rest of the plan, unless a search planned the run."""
-        if not self.payer.planned_by_search:
-            with self.payer.open(folder / LEDGER) as ledger:
-                ledger.release_reservation(self.payer.label)
 
     def try_out(self) -> None:
         """Put everything together on a ledger in memory, before a file is written."""
@@ -175,7 +169,6 @@ def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[st
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
-    check_watched(config.stop, data)
     with section("local"):
         loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
@@ -189,17 +182,6 @@ def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[st
         "loss": loss,
         "randomness": randomness(config),
     }
-
-
-def check_watched(stop: Stop, data: Clients) -> None:
-    """Refuse to watch a figure that is missing or private (`ConfigError`)."""
-    if not stop.wanted:
-        return
-    if data.test is None:
-        remedy = "there are no test examples: give public ones"
-        raise ConfigError(field="stop.watch", value=stop.watch, remedy=remedy)
-    if stop.watch == "accuracy" and data.examples.classes is None:
-        raise ConfigError(field="stop.watch", value=stop.watch, remedy='the labels are numbers: watch = "loss"')
 
 
 @dataclass(frozen=True)
@@ -327,12 +309,8 @@ class Session:
         return {}
 
     def claims(self) -> Statement | Claims:
-        """The statement. The price of a plan that ended early is that of the charged rounds."""
-        said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan
-        if charged == plan.rounds:
-            return said
-        cost = ", all of which are paid for with the first" if plan.config.groups is not None else ""
-        return replace(said, sampler=f"{said.sampler}{cost}; it ended after {charged}")
+        """The statement."""
+        return self.private.statement()
 
     def facts(self, records: Sequence[Record]) -> Summary:
         """Rounds and spending, by the expected cohorts, which are public; speed in simulations alone."""

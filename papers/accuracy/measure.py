@@ -195,4 +195,4 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 def seeded(seed: int) -> RunOptions:
     """How a simulation of this seed is executed."""
-    return RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False)
+    return RunOptions(randomness="seeded", seed=seed, report_every=1000)

@@ -40,7 +40,7 @@ def settings(table: Path) -> Path:
     path.write_text(
         f'[data]\nname = "table"\nfolder = "."\nfile = "{table.name}"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
         "clients = 13\n"
-        "[privacy]\nepsilon = 8.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\n"
+        "[privacy]\nepsilon = 8.0\ndelta = 1e-3\nrounds = 2\n[run]\n"
     )
     return path
 

@@ -22,7 +22,7 @@ def train(folder: Path, x: Any = X, y: Any = Y, owner: Any = OWNER, **stated: An
     stated = {"name": "visits", "clients": 12, **stated}
     data = incrowd.Clients.from_arrays(x, y, owner=owner, classes=2, **stated)
     privacy = incrowd.Private(epsilon=3, delta=1e-3, rounds=2)
-    run = incrowd.RunOptions(threads=1, plot=False)
+    run = incrowd.RunOptions(threads=1)
     incrowd.Federation(nn.Linear(3, 2), data, privacy=privacy, run=run).train(folder, progress=False)
 
 

@@ -36,7 +36,7 @@ from tests.algorithms.conftest import CLASSES, FEATURES
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Tables = dict[str, Any]
-RUN = {"randomness": "seeded", "seed": 7, "plot": False}
+RUN = {"randomness": "seeded", "seed": 7}
 QUERY = MeanQuery(name="label", size=1, vector=lambda own: own.labels.float().mean()[None])
 
 

@@ -115,7 +115,7 @@ OWNER = np.arange(60) % 12
 
 def fit(folder: Path, data: incrowd.Clients, **private: Any) -> None:
     privacy = incrowd.Private(**{"epsilon": 3, "delta": 1e-3, "rounds": 2} | private)
-    run = incrowd.RunOptions(threads=1, plot=False)
+    run = incrowd.RunOptions(threads=1)
     module = nn.Linear(data.examples.shape[0], data.examples.classes or 1)
     incrowd.Federation(module, data, privacy=privacy, run=run).train(folder, progress=False)
 

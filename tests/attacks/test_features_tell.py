@@ -30,7 +30,7 @@ def answers(hospitals: Hospitals, largest: float) -> list[str]:
     text = party_text("amber", data=own, columns="").replace("[data.columns]\n", "")
     (hospitals.folder / "amber" / "party.toml").write_text(text)
     data = '[data]\nname = "parties"\nfederation = "arrays"\nenrolled = "enrolled"\nshape = [8, 8]\nclasses = 3\n'
-    rest = '[privacy]\nepsilon = 50.0\ndelta = 1e-5\nrounds = 2\n[run]\nplot = false\nrandomness = "seeded"\nseed = 1\n'
+    rest = '[privacy]\nepsilon = 50.0\ndelta = 1e-5\nrounds = 2\n[run]\nrandomness = "seeded"\nseed = 1\n'
     found = []
     for words in OFFERED:
         (hospitals.folder / "there.toml").write_text(data + (words and f"[features]\n{words}") + rest)

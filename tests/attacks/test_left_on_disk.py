@@ -119,13 +119,13 @@ def leave(kind: str, folder: Path) -> None:
     """A run of each kind, with all trackers that write files."""
     tracked = 'run.trackers=["csv", "jsonl"]'
     if kind == "silos":
-        Run.create(silos(tracked, "run.plot=true"), folder).train()
+        Run.create(silos(tracked), folder).train()
     elif kind == "search":
         overrides = (*SMALL, "privacy.rounds=2", "run.randomness=seeded", "run.seed=7")
         axes = [axis("server.learning_rate=2,8")]
         Sweep(search=Search(overrides=overrides, axes=axes), out=folder).run()
     else:
-        Run.create(small(tracked, "run.plot=true", *(CORRELATED if kind == "correlated" else ())), folder).train()
+        Run.create(small(tracked, *(CORRELATED if kind == "correlated" else ())), folder).train()
 
 
 @contextmanager

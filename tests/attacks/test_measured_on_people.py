@@ -115,7 +115,7 @@ def test_arrays_of_people_who_train_are_no_test_set(tmp_path: Path, test: Any) -
         stated: dict[str, Any] = {"name": "visits", "clients": 12, "classes": 2}
         data = incrowd.Clients.from_arrays(X, Y, owner=np.arange(60) % 12, test=test, **stated)
         privacy = incrowd.Private(epsilon=3, delta=1e-3, rounds=1)
-        run = incrowd.RunOptions(plot=False)
+        run = incrowd.RunOptions()
         incrowd.Federation(nn.Linear(3, 2), data, privacy=privacy, run=run).train(tmp_path / "run", progress=False)
 
     with pytest.raises(ConfigError, match="people who train"):

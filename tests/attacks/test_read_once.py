@@ -91,7 +91,7 @@ STEM = "train-images-idx3-ubyte"
 
 
 def pictures(folder: Path, *overrides: str) -> Config:
-    epsilon = ["privacy.epsilon=8.0", "privacy.delta=1e-3", "privacy.rounds=2", "run.plot=false"]
+    epsilon = ["privacy.epsilon=8.0", "privacy.delta=1e-3", "privacy.rounds=2"]
     own = ["data.name=mnist", "data.clients=12", "data.public=false", *epsilon]
     return load(data=folder, overrides=[*own, *overrides])
 

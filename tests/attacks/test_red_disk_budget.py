@@ -52,7 +52,7 @@ def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: 
 def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Path) -> None:
     def partitioned(*overrides: str) -> Config:
         private = ("data={name='digits',clients=2,public=false}", "privacy={unit='record',epsilon=1,delta=1e-5}")
-        more = ("privacy.rounds=1", "privacy.records=750", "run.plot=false", *overrides)
+        more = ("privacy.rounds=1", "privacy.records=750", *overrides)
         return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)))
 
     Run.create(partitioned(), tmp_path / "first")

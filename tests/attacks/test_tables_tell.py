@@ -100,7 +100,7 @@ def test_names_that_do_not_fit_tell_no_others(tmp_path: Path) -> None:
 def config(path: Path, **data: Any) -> Any:
     terms = {"epsilon": 4.0, "delta": 1e-3, "rounds": 1}
     table = {"name": "table", "file": str(path), "client": "patient", "label": "died", "classes": 2, "clients": 10}
-    run = {"randomness": "seeded", "seed": 7, "plot": False}
+    run = {"randomness": "seeded", "seed": 7}
     return parse({"data": table | {"columns": SCHEMA} | data, "privacy": terms, "run": run})
 
 

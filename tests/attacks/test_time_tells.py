@@ -37,7 +37,6 @@ UNEVEN = (
     "privacy.cohort=6",
     "privacy.rounds=8",
     'run.trackers=["csv", "jsonl"]',
-    "run.plot=true",
 )
 
 

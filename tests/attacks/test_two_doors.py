@@ -17,7 +17,7 @@ def again(path: Path, folder: Path, *, public: bool = False, identity: str | Non
         file=str(path), client="user", label="bought", classes=2, clients=13, public=public, identity=identity
     )
     promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
-    run = incrowd.RunOptions(threads=1, plot=False)
+    run = incrowd.RunOptions(threads=1)
     incrowd.Federation(nn.Linear(3, 2), table, privacy=promise, run=run).train(folder, progress=False)
 
 
@@ -43,7 +43,7 @@ def as_frame(rows: list[shop.Row], folder: Path, *features: str, public: bool = 
     columns = incrowd.data.Columns(client="user", label="bought", classes=2, features=features)
     data = incrowd.Clients.from_table(frame, columns=columns, name=folder.name, clients=13, public=public)
     promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
-    run = incrowd.RunOptions(threads=1, plot=False)
+    run = incrowd.RunOptions(threads=1)
     federation = incrowd.Federation(nn.Linear(len(features), 2), data, privacy=promise, run=run)
     federation.train(folder, progress=False)
 

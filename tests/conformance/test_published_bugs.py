@@ -311,7 +311,7 @@ def earnest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
     """The folder of a run in earnest over many clients, and its private counts: who was drawn, and their examples."""
     folder, secrets = tmp_path_factory.mktemp("run") / "run", set[int]()
     words = ("data.clients=1200", "privacy.sampling=poisson", "privacy.cohort=700", "privacy.rounds=3")
-    run = Run.create(small(*words, "privacy.delta=1e-5", "run.plot=true"), folder)
+    run = Run.create(small(*words, "privacy.delta=1e-5"), folder)
     sizes, public, draw = run.work.data.sizes, len(run.work.data.examples), Poisson.sample
 
     def watched(sampler: Poisson, stream: Stream, *, round: int) -> NDArray[np.int64]:

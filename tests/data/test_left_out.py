@@ -32,7 +32,6 @@ epsilon = 50.0
 delta = 1e-3
 rounds = 1
 [run]
-plot = false
 """
 
 

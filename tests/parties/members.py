@@ -46,7 +46,7 @@ def settings_text(*, here: bool, rounds: int = 3, **rest: str) -> str:
     return (
         f'[data]\n{where}label = "back"\nclasses = ["no", "yes"]\n[data.columns]\n{rest.get("columns", COLUMNS)}'
         f"[local]\nlearning_rate = 0.5\nepochs = 2\nbatch_size = 7\n[privacy]\n{privacy}"
-        f'[run]\nplot = false\nrandomness = "seeded"\nseed = 3\n{rest.get("more", "")}'
+        f'[run]\nrandomness = "seeded"\nseed = 3\n{rest.get("more", "")}'
     )
 
 

@@ -108,7 +108,7 @@ def test_arrays_of_a_function_of_ones_own_are_offered_by_their_form(hospitals: H
         text = text.replace('dose = {range = [0, 10]}\nsex = {levels = ["f", "m"]}\n', "")
         (folder / name / PARTY_FILE).write_text(text)
     data = '[data]\nname = "parties"\nfederation = "arrays"\nenrolled = "enrolled"\nshape = [4, 4]\nclasses = 3\n'
-    rest = '[privacy]\nepsilon = 50.0\ndelta = 1e-5\nrounds = 2\n[run]\nplot = false\nrandomness = "seeded"\nseed = 1\n'
+    rest = '[privacy]\nepsilon = 50.0\ndelta = 1e-5\nrounds = 2\n[run]\nrandomness = "seeded"\nseed = 1\n'
     (folder / "there.toml").write_text(data + rest)
     line = MemberLine(hospitals)
     assert hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals))["rounds"] == 2

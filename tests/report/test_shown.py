@@ -209,7 +209,7 @@ def test_the_ledger_of_private_data_is_found_wherever_it_is(folder: Path) -> Non
         "data": {"name": "table", "file": str(folder / "visits.csv"), "client": "patient", "label": "well",
                  "classes": 2, "features": ["age"], "columns": {"age": {"range": [0, 120]}}, "clients": 12},
         "privacy": {"epsilon": 4.0, "delta": 1e-3, "rounds": 2},
-        "run": {"plot": False},
+        "run": {},
     }  # fmt: skip
     incrowd.Federation.from_tables(settings).train(folder / "run", progress=False)
     assert not (folder / "run/ledger.sqlite").exists()

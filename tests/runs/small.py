@@ -20,7 +20,6 @@ SMALL = (
     "local.batch_size=32",
     "local.epochs=1",
     "run.keep=3",
-    "run.plot=false",
 )
 SEEDED = ("run.randomness=seeded", "run.seed=7")
 

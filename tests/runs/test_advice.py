@@ -122,7 +122,7 @@ def test_numbers_are_judged_by_r2_and_one_right_answer_more_is_no_better() -> No
     assert measured(scores, answers)["advice"] != []
 
 
-SEEDED = ("run.plot=false", "run.randomness=seeded", "run.seed=1")
+SEEDED = ("run.randomness=seeded", "run.seed=1")
 
 
 @pytest.mark.parametrize("good", [True, False])

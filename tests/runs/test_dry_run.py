@@ -36,7 +36,6 @@ delta = 1e-3
 rounds = 2
 room = 0.0
 [run]
-plot = false
 """
 
 

@@ -15,7 +15,7 @@ from incrowd.learning.scoring import Scorer, Scoring
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.config import Config, Stop
+from incrowd.runs.config import Config
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig, evaluations_in, plan_of
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
@@ -169,16 +169,6 @@ def test_killed_it_is_charged_once_and_the_next_one_says_all_of_it(place: Place,
         assert found["epsilon_of_all"] == ledger.spent().epsilon == ledger.promised().epsilon
 
 
-def test_a_run_that_stopped_early_is_evaluated_with_what_it_left(folder: Path) -> None:
-    config = seeded("privacy.epsilon=8").model_copy(update={"stop": Stop(watch="loss", target=1e9, least=1)})
-    run = trained(folder / "run", config)
-    summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary["stopped_early"] is not None
-    found = run.evaluate(EvaluationConfig(epsilon=1.0))
-    assert found["epsilon_of_all"] <= 8.0
-    assert Run.open(run.folder).train()["epsilon"] == found["epsilon_of_all"]  # it says the result again
-
-
 def test_a_run_that_is_over_says_its_result_again_with_all_that_was_spent(folder: Path) -> None:
     run = trained(folder / "run", seeded("privacy.room=1e3"))
     found = run.evaluate(WANTED)
@@ -213,7 +203,7 @@ def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) ->
     rows = [f"u{place % 9},{place % 7},{place % 2}" for place in range(90)]
     (folder / "table.csv").write_text("\n".join(["who,x,y", *rows]) + "\n")
     table = {"name": "table", "folder": str(folder), "file": "table.csv", "client": "who", "label": "y", "classes": 2}
-    run = {"randomness": "seeded", "seed": 7, "plot": False, "threads": 1}
+    run = {"randomness": "seeded", "seed": 7, "threads": 1}
     privacy = {"epsilon": 50.0, "delta": 1e-2, "rounds": 1, "room": 1e5}
     whole = incrowd.Federation.from_tables({"data": table | {"clients": 10}, "privacy": privacy, "run": run})
     whole.train(folder / "run", progress=False)

@@ -59,7 +59,7 @@ def test_settings_name_the_data_source_of_another_package(tmp_path: Path, monkey
     )
     data = {"name": "source", "source": "wells", "arguments": {"count": 5}, "classes": 2, "identity": "wells"}
     budget = {"epsilon": 4.0, "delta": 1e-2, "rounds": 1, "ledger": str(tmp_path / "ledger.sqlite")}
-    federation = Federation.from_tables({"data": {**data, "clients": 5}, "privacy": budget, "run": {"plot": False}})
+    federation = Federation.from_tables({"data": {**data, "clients": 5}, "privacy": budget, "run": {}})
     result = federation.train(tmp_path / "run", progress=False)
     assert (result.summary["data"], result.summary["clients"]) == ("wells", 5)
     with pytest.raises(ConfigError, match=r"data\.clients = None"):

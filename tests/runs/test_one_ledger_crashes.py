@@ -33,7 +33,7 @@ def config(folder: Path) -> Config:
     (folder / "shop.toml").write_text(
         '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
         "clients = 12\n"
-        "[privacy]\nepsilon = 2.0\ndelta = 1e-3\nrounds = 6\n[run]\nplot = false\nthreads = 1\n"
+        "[privacy]\nepsilon = 2.0\ndelta = 1e-3\nrounds = 6\n[run]\nthreads = 1\n"
     )
     return load(folder / "shop.toml")
 

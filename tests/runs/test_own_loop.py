@@ -22,7 +22,7 @@ DIGITS = load_digits()
 DATA = incrowd.Clients.of(
     DIGITS, iid(DIGITS.train.labels, clients=30, randomness=incrowd.SeededRandomness(0)), public=True
 )
-SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, plot=False)
+SEEDED = incrowd.RunOptions(randomness="seeded", seed=3)
 
 
 def linear() -> nn.Module:
@@ -108,7 +108,7 @@ def test_only_updates_of_the_cohort_enter_and_each_once(tmp_path: Path) -> None:
 def test_the_round_of_a_label_query_is_not_the_loops(tmp_path: Path) -> None:
     settings = {"data": {"clients": 20}, "recipe": "general", "privacy": {"epsilon": 8.0, "delta": 1e-3, "rounds": 3}}
     assert config_of(settings).local.label_distribution is not None
-    one = incrowd.Federation.from_tables({**settings, "run": {"plot": False}})
+    one = incrowd.Federation.from_tables({**settings, "run": {}})
     numbers = []
     with one.session(tmp_path / "run") as session:
         for each in session:

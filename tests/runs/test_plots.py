@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -7,8 +6,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs.folder import Record
-from incrowd.runs.plots import plot_plans, plot_run
+from incrowd.runs.plots import plot_plans
 
 
 def text(path: Path) -> str:
@@ -37,33 +35,3 @@ def test_there_is_a_curve_for_each_combination_of_what_differs(tmp_path: Path) -
     assert "<!-- epsilon 1, cohort 20 -->" in shown
     assert "<!-- 100 clients, delta 1e-05 -->" in shown
     assert "<!-- noise to signal of the mean, 5,000 weights -->" in shown
-
-
-RECORDS = [
-    Record(round=0, epsilon=1.0, accuracy=0.5, loss=1.0),
-    Record(round=1, epsilon=1.5, lost=True),
-    Record(round=2, epsilon=2.0, accuracy=0.7, loss=0.5),
-]
-
-
-def drawn(folder: Path, **facts: Any) -> str:
-    """The words of a run's figure; `facts` are those of its summary."""
-    settings = {"config": {"privacy": {"unit": "client"}}}
-    summary = {"data": "digits", "clients": 100, "epsilon": 2.0, "delta": 1e-5, "simulated": False}
-    summary |= {"accuracy": 0.7, "loss": 0.5, "metrics": {"baseline": {"accuracy": 0.125}}}
-    return text(plot_run(folder / "run.svg", settings, summary | facts, RECORDS))
-
-
-@pytest.mark.slow
-def test_the_title_says_data_and_promise_and_a_simulation_is_marked(tmp_path: Path) -> None:
-    shown = drawn(tmp_path)
-    assert "<!-- digits, 100 clients, ε = 2, δ = 10⁻⁵, for one client -->" in shown
-    assert "<!-- always the most frequent class: 0.125 -->" in shown
-    assert "SIMULATION" not in shown
-    assert "<!-- SIMULATION: seeded noise -->" in drawn(tmp_path, simulated=True)
-
-
-def test_a_run_of_numbers_has_its_loss_beside_the_mean_s(tmp_path: Path) -> None:
-    metrics = {"mse": 1.0, "baseline": {"mse": 4.0}}
-    assert "<!-- always the mean: 2 -->" in drawn(tmp_path, accuracy=None, metrics=metrics)
-    assert "always" not in drawn(tmp_path, accuracy=None, metrics=None)

@@ -121,7 +121,7 @@ def numbers(folder: Path, rows: int = 4000, **data: Any) -> dict[str, Any]:
         (folder / f"{name}.csv").write_text("\n".join(["who,a,b,label", *lines]))
     known = {"name": "table", "file": "train.csv", "test_file": "test.csv", "folder": str(folder), "public": True}
     meaning = {"client": "who", "label": "label", "columns": {one: {"range": [0, 1]} for one in ("a", "b")}}
-    return {"data": known | meaning | data, "privacy": {"epsilon": 8.0, "delta": 1e-3}, "run": {"plot": False}}
+    return {"data": known | meaning | data, "privacy": {"epsilon": 8.0, "delta": 1e-3}, "run": {}}
 
 
 def test_labels_in_a_stated_range_are_learned_in_their_own_units(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def records(**privacy: Any) -> dict[str, Any]:
     return {
         "data": data,
         "privacy": {"unit": "record", "epsilon": 2.0, "delta": 1e-4, **privacy},
-        "run": {"plot": False},
+        "run": {},
     }
 
 

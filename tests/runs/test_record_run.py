@@ -35,7 +35,7 @@ SMALL = (
     "local={batch_size=400}",
     "privacy={unit='record', noise_by='server', epsilon=4, delta=1e-5, rounds=6}",
     "server={learning_rate=2.0}",
-    "run={plot=false, randomness='seeded', seed=7}",
+    "run={randomness='seeded', seed=7}",
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")

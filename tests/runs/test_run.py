@@ -63,13 +63,12 @@ def rows(folder: Path) -> list[Record]:
 
 
 def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
-    run = Run.create(small("run.plot=true"), folder / "run")
+    run = Run.create(small(), folder / "run")
     watcher = Watcher()
     summary = run.train([watcher])
     assert watcher.told == [4, 0, 1, 2, 3, "done"]
     assert sorted(path.name for path in (folder / "run").iterdir()) == [
         "checkpoints",
-        "curve.png",
         "ledger.json",
         "ledger.sqlite",
         "ledger.sqlite.witness",
@@ -83,7 +82,6 @@ def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
     assert json.loads((folder / "run" / "summary.json").read_text()) == plain(summary)
     assert json.loads((folder / "run" / "statement.json").read_text()) == plain(summary["statement"])
     assert (folder / "run" / "statement.txt").read_text() == summary["statement"]["text"] + "\n"
-    assert (folder / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert summary["simulated"] is False
     assert summary["rounds"] == 4
     assert summary["communications"] == 48

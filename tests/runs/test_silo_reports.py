@@ -16,7 +16,7 @@ from tests.runs.kills import Place, killed_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, plot=False)
+SEEDED = incrowd.RunOptions(randomness="seeded", seed=3)
 
 
 def train(folder: Path, *, run: incrowd.RunOptions | None = SEEDED, **privacy: Any) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def test_each_silo_says_of_its_own_records_what_the_mean_would_hide(folder: Path
 
 @pytest.mark.slow
 def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> None:
-    first = train(folder, run=incrowd.RunOptions(plot=False))
-    again = train(folder, run=incrowd.RunOptions(plot=False))
+    first = train(folder, run=incrowd.RunOptions())
+    again = train(folder, run=incrowd.RunOptions())
     for name in ("report_by_silo", "epsilon_by_silo"):
         assert again[name] == first[name]
 
@@ -76,7 +76,7 @@ def test_killed_around_a_report_a_simulation_reports_the_same(folder: Path, plac
 
 @pytest.mark.slow
 def test_in_earnest_a_report_that_was_charged_and_lost_stays_lost(folder: Path) -> None:
-    options = incrowd.RunOptions(plot=False)
+    options = incrowd.RunOptions()
     place = Place("privacy/records.py", "report", "return")
     assert status_of(start(lambda: killed_in(place, lambda: train(folder, run=options)))) != 0
     summary = train(folder, run=options)

@@ -30,7 +30,7 @@ SMALL = (
     "data.clients=2",
     "local={learning_rate=2.0, epochs=2}",  # batches of all records, whose price takes no time
     f"privacy={{unit='record', epsilon=8, delta=1e-5, rounds={ROUNDS}}}",
-    "run={plot=false}",
+    "run={}",
     "server={}",
 )
 SEEDED = ("run.randomness=seeded", "run.seed=7")
@@ -228,7 +228,6 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: 
 @pytest.mark.parametrize(
     ("override", "field"),
     [
-        ("privacy.hardlimit=false", "privacy.hardlimit = False: leave it out"),
         ("privacy.pace=fast", "privacy.pace = 'fast': there is no such key"),
         ("privacy.noise_by=client", "privacy.noise_by = 'client'"),
         ("privacy.room=-1", "privacy.room = -1"),

@@ -47,7 +47,7 @@ def write(folder: Path, data: str = "", *, privacy: str = "epsilon = 8.0\ndelta 
     path = folder / "settings" / "ward.toml"
     path.write_text(
         '[data]\nname = "table"\nfile = "../tables/ward.csv"\nclient = "ward"\nlabel = "died"\n'
-        f'classes = ["no", "yes"]\ndelimiter = ";"\n{data}\n{COLUMNS}\n[privacy]\n{privacy}\n[run]\nplot = false\n'
+        f'classes = ["no", "yes"]\ndelimiter = ";"\n{data}\n{COLUMNS}\n[privacy]\n{privacy}\n[run]\n'
     )
     return path
 

@@ -37,7 +37,6 @@ delta = 1e-3
 rounds = 1
 
 [run]
-plot = false
 """
 
 TEXTS = {
