@@ -26,7 +26,8 @@ from incrowd.data.clients import MEASURED
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.learning import mlp
-from incrowd.runs.config import NormalisedSection, Private, RunOptions
+from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.runs.config import Private, RunOptions
 from incrowd.runs.ledgers import declare_public
 from incrowd.runs.predict import Result
 from incrowd.runs.sources import processors
@@ -96,7 +97,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
                 epsilon=self.epsilon,
                 delta=self.delta,
                 rounds=self.rounds,
-                clip=NormalisedSection(clip_norm=self.clip_norm),
+                clip=NormalisedClip(clip_norm=self.clip_norm),
                 released_before=self.released_before,
                 **sampled,
             ),

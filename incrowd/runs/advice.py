@@ -1,16 +1,13 @@
 """Doubts about a run: a sentence each, with a figure and a remedy, from public facts alone.
 
-Before the first round they are about the plan, the stated ranges, the settings and the public test examples; at the
-end, about the model's quality on these. No private example is read, so advice costs nothing.
+Before the first round they are about the plan and the stated ranges; at the end, about the model's quality on public
+test examples. No private example is read, so advice costs nothing.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from incrowd.data import Examples
 from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
@@ -24,13 +21,7 @@ PROMISES_LITTLE = 50.0
 LOUD = 1.0
 """The ratio of noise to the farthest move of all rounds together from which on the noise is loud."""
 
-LARGE = 100.0
-"""Larger features are called unscaled."""
-
-LOPSIDED = 0.8
-"""A class with at least this share of the examples makes accuracy tell little."""
-
-UNEVEN = 1.5  # times its even share: such a class, too, makes accuracy tell little
+UNEVEN = 1.5  # times its even share: such a class makes accuracy tell little
 DIVERGED = 10.0  # times the smallest loss: training has diverged
 ERRORS = 2.0  # standard errors above the baseline: a model has learned something
 
@@ -46,10 +37,9 @@ _BASELINES = {
 def advice(work: Work) -> list[str]:
     """The doubts before the first round.
 
-    Guarantee: it depends on the settings, the declared numbers, the model and test examples that are public, alone.
+    Guarantee: it depends on the settings, the declared numbers and the model alone.
     """
-    said = [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
-    return said if work.data.test is None else [*said, *_of_examples(work, work.data.test)]
+    return [*_of_promise(work), *_of_noise(work), *_of_columns(work)]
 
 
 def verdict(work: Work, summary: Summary, records: Sequence[Record]) -> list[str]:
@@ -73,13 +63,6 @@ def _of_promise(work: Work) -> Iterator[str]:
             f"privacy.epsilon = {epsilon:g} promises little: who attacks may be right {right} % of the time. "
             "Choose one below 10."
         )
-
-
-def _of_clients(work: Work) -> Iterator[str]:
-    if work.data.clients == 1 and work.config.of_records:
-        yield "data.clients = 1: one silo learns alone, and a server adds nothing to that. Find more silos."
-    elif work.data.clients == 1:
-        yield "data.clients = 1: nobody hides among others, and one client's noise is all there is. Find more clients."
 
 
 def _of_noise(work: Work) -> Iterator[str]:
@@ -115,26 +98,6 @@ def _of_columns(work: Work) -> Iterator[str]:
             else "go in as they are, in whatever unit: the largest numbers rule the gradient"
         )
         yield f"{shown or 'all columns'} {why}. State a range in data.columns, say age = {{range = [0, 120]}}."
-
-
-def _of_examples(work: Work, test: Examples) -> Iterator[str]:
-    """Large numbers, and a class so frequent that its constant prediction looks good, in public test examples."""
-    values = test.values(slice(0, 1000))
-    if work.data.table is None and isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        largest = float(np.abs(values).max(initial=0.0))
-        if largest > LARGE:
-            yield (
-                f"features of the test examples go up to {largest:.4g}: the largest numbers rule the gradient. Scale "
-                "them by a range that is public, say to 0 .. 1."
-            )
-    if test.classes is None or test.labels.ndim > 1 or not len(test):
-        return
-    trivial = np.bincount(test.labels).max() / len(test)
-    if trivial >= LOPSIDED:
-        yield (
-            f"always saying the most frequent class is right for {100 * trivial:.3g} % of the test examples: accuracy "
-            "tells little here. Look at balanced_accuracy, macro_f1 and auc."
-        )
 
 
 def _diverged(records: Sequence[Record]) -> Iterator[str]:

@@ -6,9 +6,17 @@ sections `data` and `features`, `incrowd.settings` those that learning reads. Pa
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 
 from incrowd import _extensions, _validate
 from incrowd.errors import ConfigError
@@ -91,95 +99,50 @@ class FunctionModel(Section):
 AnyModel = LinearSection | MlpSection | CnnSection | FunctionModel | GivenModel
 
 
-class NormalisedSection(Section):
-    """Every contribution has the same norm."""
-
-    kind: Literal["normalised"] = "normalised"
-    clip_norm: float = 1.0
-
-
-class FixedSection(Section):
-    """No contribution is longer than a constant."""
-
-    kind: Literal["fixed"]
-    clip_norm: float
-
-
-class PerLayerSection(Section):
-    """Each layer of a contribution has a largest length."""
-
-    kind: Literal["per-layer"]
-    clip_norms: Numbers
-
-
-class ElementwiseSection(Section):
-    """No number of a contribution is larger than a constant."""
-
-    kind: Literal["elementwise"]
-    limit: float
-
-
-class QuantileSection(Section):
-    """The bound follows a quantile of the norms, privately; the bit noise is a twentieth of the cohort by default."""
-
-    kind: Literal["quantile"]
-    clip_norm: float = 0.1
-    bit_noise: float | None = None
-    quantile: float = 0.5
-    learning_rate: float = 0.2
-
-
-class MedianSection(Section):
-    """The paper's clip, which is NOT private; every statement of the run notes that."""
-
-    kind: Literal["median"]
-    floor: float = 1e-12
-
-
-class ThirdPartySection(Section):
-    """A registered clip function of another package (`incrowd.types.ThirdPartyClip`), with its bound."""
-
-    kind: Literal["third-party"]
-    name: str
-    clip_norm: float
-
-
-_CLIPS: Mapping[str, type] = {
-    "normalised": NormalisedClip,
-    "fixed": FixedClip,
-    "per-layer": PerLayerClip,
-    "elementwise": ElementwiseClip,
-    "quantile": QuantileClip,
-    "median": MedianClip,
-    "third-party": ThirdPartyClip,
+_CLIPS: Mapping[str, tuple[type, dict[str, Any]]] = {
+    "normalised": (NormalisedClip, {}),
+    "fixed": (FixedClip, {}),
+    "per-layer": (PerLayerClip, {}),
+    "elementwise": (ElementwiseClip, {}),
+    "quantile": (QuantileClip, {"clip_norm": 0.1, "bit_noise": None}),  # without it, a twentieth of the cohort
+    "median": (MedianClip, {}),
+    "third-party": (ThirdPartyClip, {}),
 }
+"""The clips by their kinds in settings, and defaults of their own there."""
+
 _NOT_STATED = ("parts", "size", "private")
 """Parts of a clip that follow from the model, or from its kind."""
 
 
+def _section(kind: str, clip: type, defaults: Mapping[str, Any]) -> type[Section]:
+    """The section that states a clip of this kind: its kind, and the fields that do not follow from the model."""
+    stated: dict[str, Any] = {"kind": (Literal[kind], kind)}
+    for each in fields(clip):
+        if each.name not in _NOT_STATED:
+            default = defaults.get(each.name, ... if each.default is MISSING else each.default)
+            exact: Any = Numbers if each.name == "clip_norms" else each.type
+            stated[each.name] = (exact | None if default is None else exact, default)
+    made: type[Section] = create_model(f"{clip.__name__}Section", __base__=Section, **stated)
+    return made
+
+
+_SECTIONS = {kind: _section(kind, clip, defaults) for kind, (clip, defaults) in _CLIPS.items()}
+_USUAL: Any = _SECTIONS["normalised"]()
+
+
 def _clip_section(value: Any) -> Any:
     """A clip as its section; pydantic judges other values."""
-    for kind, clip in _CLIPS.items():
+    for kind, (clip, _) in _CLIPS.items():
         if isinstance(value, clip):
             return {"kind": kind, **{name: item for name, item in vars(value).items() if name not in _NOT_STATED}}
     return value
 
 
-_Sections = (
-    NormalisedSection
-    | FixedSection
-    | PerLayerSection
-    | ElementwiseSection
-    | QuantileSection
-    | MedianSection
-    | ThirdPartySection
-)
 if TYPE_CHECKING:
-    _Clips = FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip | ThirdPartyClip
-    AnyClip = _Sections | _Clips
+    AnyClip = FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip | ThirdPartyClip
     ModelSection = AnyModel
 else:
-    AnyClip = Annotated[tagged(_Sections, "kind", "normalised"), BeforeValidator(_clip_section)]
+    AnyClip = Annotated[tagged(Union[*_SECTIONS.values()], "kind", "normalised"), BeforeValidator(_clip_section)]
     ModelSection = tagged(AnyModel, "kind", "linear", own="module")
 
 
@@ -196,7 +159,7 @@ def clip_of(wanted: Any, parts: tuple[int, ...], cohort: float) -> Clip | Median
         given["size"] = sum(parts)
     elif kind == "quantile" and given["bit_noise"] is None:
         given["bit_noise"] = cohort / 20
-    clip: Clip | MedianClip = _CLIPS[kind](**given)
+    clip: Clip | MedianClip = _CLIPS[kind][0](**given)
     return clip
 
 
@@ -242,7 +205,7 @@ class Private(Section):
     cohort: float | None = None
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
-    clip: AnyClip = NormalisedSection()
+    clip: AnyClip = _USUAL
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"

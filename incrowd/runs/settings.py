@@ -75,7 +75,7 @@ def read_back(dump: Mapping[str, Any]) -> Config:
     """The settings that `model_dump(mode="json")` gave, in this or an earlier version."""
     kept = {name: dict(section) for name, section in dump.items() if name != "stop"}
     for name, key in _GONE:
-        kept[name].pop(key, None)
+        kept.get(name, {}).pop(key, None)
     privacy = kept["privacy"]
     if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
         remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
