@@ -64,7 +64,7 @@ AskSums = Callable[[int, Floats], Mapping[int, Whole]]
 class SiloCohort:
     """Silos that answer one after the other, or all `together`.
 
-    The mean is over the silos that sent an update, weighted by public `weights`, or equally.
+    The mean is over the silos that sent an update; each counts the same.
 
     Guarantee: a silo that has to stop does not stop the others.
 
@@ -75,7 +75,6 @@ class SiloCohort:
     model: Model
     rounds: int
     randomness: Randomness
-    weights: Sequence[float] | None = None
     together: AskAll | None = None
     size: int = field(init=False)
     private: None = field(default=None, init=False)
@@ -84,11 +83,6 @@ class SiloCohort:
     def __post_init__(self) -> None:
         self.size = self.model.size
         _validate.count(rounds=self.rounds, silos=len(self.asks))
-        for weight in self.weights or ():
-            _validate.positive(weights=weight)
-        if self.weights is not None and len(self.weights) != len(self.asks):
-            remedy = f"give one for each of the {len(self.asks)} silos"
-            raise ConfigError(field="weights", value=self.weights, remedy=remedy)
 
     def answers(self, state: State) -> Answers:
         """See `Cohort.answers`."""
@@ -102,10 +96,8 @@ class SiloCohort:
         return Answers(mean=self._mean(answers), carry=state.carry, silos=silos)
 
     def _mean(self, answers: Sequence[Answer]) -> Floats | None:
-        weights = self.weights or [1.0] * len(answers)
-        sent = [(weight, a.update) for weight, a in zip(weights, answers, strict=True) if a.update is not None]
-        total = sum(weight for weight, _ in sent)
-        return np.sum([weight / total * update for weight, update in sent], axis=0) if sent else None
+        sent = [answer.update for answer in answers if answer.update is not None]
+        return np.sum([update / len(sent) for update in sent], axis=0) if sent else None
 
 
 @dataclass(kw_only=True, eq=False)

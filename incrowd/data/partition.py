@@ -1,6 +1,6 @@
 """The division of examples among clients: index lists, ways to draw them, and the clients' names.
 
-The random ways simulate clients. They draw from the streams ``partition`` and ``sizes``, which nothing else uses.
+The random ways simulate clients. They draw from the stream ``partition``, which nothing else uses.
 """
 
 import re
@@ -126,14 +126,6 @@ def by_sizes(labels: NDArray[Any], *, sizes: ArrayLike, randomness: Randomness) 
     total, members = int(wanted.sum()), np.arange(len(labels), dtype=index_type(len(labels)))
     orders = _shuffles(members, _repeats(total, len(labels)), _generator(randomness))
     return end_to_end(orders.ravel()[:total], wanted.astype(np.int64))
-
-
-def lognormal_sizes(*, clients: int, examples: int, sigma: float, randomness: Randomness) -> Sizes:
-    """Sizes with the sum ``examples``: 1 for each client, and the rest in proportion to exp(sigma * normal)."""
-    _validate.non_negative(sigma=sigma)
-    _check_enough(examples, clients, 1)
-    exponents = sigma * randomness.stream("sizes").normals(clients)
-    return 1 + _in_proportion(examples - clients, np.exp(exponents - exponents.max()))
 
 
 def sorted_shards(

@@ -122,11 +122,12 @@ def _section(kind: str, clip: type, defaults: Mapping[str, Any]) -> type[Section
             default = defaults.get(each.name, ... if each.default is MISSING else each.default)
             exact: Any = Numbers if each.name == "clip_norms" else each.type
             stated[each.name] = (exact | None if default is None else exact, default)
-    made: type[Section] = create_model(f"{clip.__name__}Section", __base__=Section, **stated)
+    made: type[Section] = create_model(f"{clip.__name__}Section", __base__=Section, __module__=__name__, **stated)
     return made
 
 
 _SECTIONS = {kind: _section(kind, clip, defaults) for kind, (clip, defaults) in _CLIPS.items()}
+globals().update({each.__name__: each for each in _SECTIONS.values()})  # where pickle looks for them
 _USUAL: Any = _SECTIONS["normalised"]()
 
 
@@ -213,7 +214,6 @@ class Private(Section):
     noise_multiplier: float | None = None
     clip_norm: float = 1.0
     report_std: float | None = None
-    weigh: Literal["equally", "by records"] = "equally"
 
     @model_validator(mode="before")
     @classmethod
@@ -235,7 +235,7 @@ class Private(Section):
         remedy = f'it goes with noise = "{other}": leave it out'
         self.refuse("privacy", independent if correlated else ("groups",), remedy)
         if self.noise_by != "party":
-            names = ("noise_multiplier", "report_std", "weigh")
+            names = ("noise_multiplier", "report_std")
             self.refuse("privacy", names, 'it goes with privacy.noise_by = "party": leave it out')
         if isinstance(self.epsilon, tuple) and not self.by_silo:
             remedy = "one plan protects all clients, or the records of all silos: give one number"
@@ -255,7 +255,7 @@ class Private(Section):
 
 _OF_OTHERS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {
-        "privacy": ("records", "noise_multiplier", "clip_norm", "report_std", "weigh"),
+        "privacy": ("records", "noise_multiplier", "clip_norm", "report_std"),
         "local": ("physical_batch",),
     },
     "record": {

@@ -29,10 +29,9 @@ class PartitionedData(Section):
     """
 
     clients: int = 100
-    partition: Literal["iid", "shards", "dirichlet", "sizes"] = "iid"
+    partition: Literal["iid", "shards", "dirichlet"] = "iid"
     per_client: int | None = None
     alpha: float | None = None
-    sigma: float | None = None
     validation: float | None = None
     seed: int = 0
     identity: str | None = None
@@ -46,7 +45,6 @@ class PartitionedData(Section):
         for partition, name, needed in (
             ("shards", "per_client", False),
             ("dirichlet", "alpha", True),
-            ("sizes", "sigma", True),
         ):
             value = getattr(self, name)
             if value is not None and partition != self.partition:

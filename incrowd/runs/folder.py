@@ -318,7 +318,7 @@ KEPT_BACK = (
 SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
              "features", "federation", "function", "holdout_clients", "identity", "label", "label_range",
-             "missing_texts", "name", "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma",
+             "missing_texts", "name", "names", "offset", "partition", "per_client", "public", "scale", "shape",
              "source", "test_clients", "thousands", "type", "validation"),
     "features": ("bins", "buckets", "centred", "constant", "dimensions", "longest", "map", "module", "name",
                  "octave", "padding", "raw", "reads", "stride"),
@@ -328,7 +328,7 @@ SHOWN = {
     "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
     "privacy": ("accountant", "clip", "clip_norm", "cohort", "colluders", "delta",
                 "epsilon", "groups", "grow_from", "noise", "noise_multiplier",
-                "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
+                "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit"),
     "run": ("checkpoint_every", "chunk", "compile", "diagnose", "randomness", "report_every", "unavailable"),
     "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
 }  # fmt: skip

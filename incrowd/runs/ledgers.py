@@ -177,7 +177,7 @@ class _PartitionedExamples:
 
     def division(self, unit: str) -> str:
         data = self.data
-        given = {name: getattr(data, name) for name in ("per_client", "alpha", "sigma", "validation")}
+        given = {name: getattr(data, name) for name in ("per_client", "alpha", "validation")}
         numbers = "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
         return f"{data.partition} over {data.clients} {unit}s, seed {data.seed}{numbers}"
 

@@ -1,7 +1,6 @@
 """The model of a finished run in use: in a program (`Result`), and on a table from the folder alone."""
 
 import csv
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
-from incrowd._html import html_table
 from incrowd.algorithms.metrics import outputs_of, probabilities
 from incrowd.data import Columns, Examples, from_arrays, read_features
 from incrowd.data.examples import Labels, first
@@ -24,7 +22,7 @@ from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
 from incrowd.runs.config import CommonSections, Config, GivenModel
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning, SourceData
-from incrowd.runs.folder import MODEL, RESULT_KEYS, SUMMARY, Record, Summary, database_in, part, settings_in, summary_in
+from incrowd.runs.folder import MODEL, SUMMARY, Record, Summary, database_in, settings_in, summary_in
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
 from incrowd.runs.settings import read_back
@@ -136,12 +134,6 @@ class Result:
         scale, offset = self.scaling
         examples = from_arrays(features, np.zeros(len(first(features))), scale=scale, offset=offset)
         return outputs_of(self.module, featured_examples(self.settings, examples, columns=self.table))
-
-    def _repr_html_(self) -> str:
-        handed_on = part(self.summary, RESULT_KEYS)
-        shown = {name: value for name, value in handed_on.items() if isinstance(value, int | float | str)}
-        table = html_table({name.replace("_", " "): value for name, value in shown.items()})
-        return f"{table}<pre>{html.escape(self.statement)}</pre>"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -74,8 +74,9 @@ def parse(settings: Mapping[str, object] | str) -> Config:
 def read_back(dump: Mapping[str, Any]) -> Config:
     """The settings that `model_dump(mode="json")` gave, in this or an earlier version."""
     kept = {name: dict(section) for name, section in dump.items() if name != "stop"}
-    for name, key in _GONE:
-        kept.get(name, {}).pop(key, None)
+    for (name, key), usual in _GONE.items():
+        if kept.get(name, {}).get(key) in usual:
+            del kept[name][key]
     privacy = kept["privacy"]
     if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
         remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
@@ -94,7 +95,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(field="config", value=str(path), remedy=f"it is not TOML: {error}") from error
 
 
-_GONE = ("run", "plot"), ("privacy", "hardlimit")  # keys of earlier versions that changed no number
+_GONE = {("run", "plot"): (True, False), ("privacy", "hardlimit"): (True,), ("privacy", "weigh"): ("equally",)}
+"""Keys of earlier versions, and the values that go without them."""
+
 _PATHS = (
     ("data", "folder"),
     ("data", "enrolled"),

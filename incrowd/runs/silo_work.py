@@ -69,11 +69,6 @@ class RecordWork(Silos):
     sums: AskSums | None = None
     shared: AskShared | None = None
 
-    @property
-    def asks_others(self) -> bool:
-        """See `Work.asks_others`."""
-        return self.sums is not None or self.shared is not None
-
     def answers(self, round: int) -> float:
         """See `Work.answers`."""
         return float(len(self.names))
@@ -103,11 +98,6 @@ class SiloWork(Silos):
     """
 
     together: AskAll | None = None
-
-    @property
-    def asks_others(self) -> bool:
-        """See `Work.asks_others`."""
-        return self.together is not None
 
     @property
     def rounds(self) -> int:
@@ -147,13 +137,11 @@ class SiloWork(Silos):
 
     def asking(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
         """The federation of silos that answer through these functions."""
-        by_records = self.config.privacy.weigh == "by records"
         cohort = SiloCohort(
             asks=asks,
             model=self.model,
             rounds=self.rounds,
             randomness=self.randomness,
-            weights=[float(plan.config.members) for plan in self.plans] if by_records else None,
             together=self.together,
         )
         return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))

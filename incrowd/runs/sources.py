@@ -23,13 +23,11 @@ from incrowd.data import (
     iid,
     load_digits,
     load_mnist,
-    lognormal_sizes,
     read_table,
     sorted_shards,
 )
 from incrowd.data.clients import made_up_array, made_up_row, stand_in
 from incrowd.data.examples import Labels
-from incrowd.data.partition import by_sizes
 from incrowd.data.reading import once
 from incrowd.errors import ConfigError
 from incrowd.runs.config import CommonSections
@@ -188,9 +186,6 @@ def _partitioned(data: PartitionedData, labels: Labels) -> Partition:
         return sorted_shards(labels, clients=data.clients, per_client=data.per_client, randomness=source)
     if data.alpha is not None:
         return dirichlet(labels, clients=data.clients, alpha=data.alpha, randomness=source)
-    if data.sigma is not None:
-        sizes = lognormal_sizes(clients=data.clients, examples=len(labels), sigma=data.sigma, randomness=source)
-        return by_sizes(labels, sizes=sizes, randomness=source)
     return iid(labels, clients=data.clients, randomness=source)
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,8 +57,8 @@ class Work:
 
     @property
     def asks_others(self) -> bool:
-        """Whether participants are trained elsewhere."""
-        return False
+        """Whether participants are trained elsewhere: each kind of work has its own way to ask them."""
+        return any(getattr(self, way, None) is not None for way in ("trainers", "sums", "shared", "together"))
 
     @property
     def plan(self) -> Plan:
@@ -184,32 +185,22 @@ def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[st
     }
 
 
-@dataclass(frozen=True)
-class SpentSoFar:
+def spent_after(plan: Plan, rounds: int) -> float:
     """An upper bound on the epsilon of a plan's first rounds, at the budget's delta.
 
     Guarantee: never below what these rounds cost, never above the price of the whole plan, and exactly that after the
     last round. The bound is exact (GDP) if everyone takes part in every round; otherwise it is by RDP, which takes well
     under a millisecond, while the tight figure takes most of a second.
-
-    Edge cases: before the first round 0.
     """
-
-    plan: Plan
-
-    def after(self, rounds: int) -> float:
-        """The epsilon of the first so many rounds."""
-        if rounds == 0:
-            return 0.0
-        if rounds >= self.plan.rounds:
-            return self.plan.price.epsilon
-        first: list[RepeatedEvent] = []
-        for event, count in self.plan.runs:
-            first += [(event, min(count, rounds))] if rounds > 0 else []
-            rounds -= count
-        runs = mechanisms(compose(first))
-        curve = GaussianCurve(runs) if GaussianCurve.supports(runs) else RenyiCurve(runs, self.plan.relation)
-        return min(curve.epsilon(self.plan.budget.delta), self.plan.price.epsilon)
+    if not 0 < rounds < plan.rounds:
+        return plan.price.epsilon if rounds else 0.0
+    first: list[RepeatedEvent] = []
+    for event, count in plan.runs:
+        first += [(event, min(count, rounds))] if rounds > 0 else []
+        rounds -= count
+    runs = mechanisms(compose(first))
+    curve = GaussianCurve(runs) if GaussianCurve.supports(runs) else RenyiCurve(runs, plan.relation)
+    return min(curve.epsilon(plan.budget.delta), plan.price.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,11 +209,6 @@ class ClientWork(Work):
 
     engine: CohortEngine
     trainers: Trainers | None = None
-
-    @property
-    def asks_others(self) -> bool:
-        """See `Work.asks_others`."""
-        return self.trainers is not None
 
     def settings(self) -> Summary:
         """See `Work.settings`; and the engine's chunk."""
@@ -274,7 +260,7 @@ class Session:
                 f"{loop.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
                 f"can be released; the model after {state.round} rounds is in its last checkpoint"
             )
-        return loop.caught_up(state, charged=charged, repeats=repeats, epsilon=SpentSoFar(self.work.plan).after)
+        return loop.caught_up(state, charged=charged, repeats=repeats, epsilon=partial(spent_after, self.work.plan))
 
     def rehearse(self, state: State) -> None:
         """Nothing: clients cannot be tried without their examples."""
@@ -285,7 +271,7 @@ class Session:
             return self.recorded(*self.algorithm.apply(state))
         except RoundLost as lost:
             note(_log, "round lost", level=logging.WARNING, round=state.round, why=str(lost))
-            spent = SpentSoFar(self.work.plan).after(state.round + 1)
+            spent = spent_after(self.work.plan, state.round + 1)
             return replace(state, round=state.round + 1), Record(round=state.round, epsilon=spent, lost=True)
 
     def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
@@ -295,7 +281,7 @@ class Session:
         seen = {"observed": report.observed, "diagnostics": report.diagnostics}
         record = Record(
             round=report.round,
-            epsilon=SpentSoFar(plan).after(report.round + 1),
+            epsilon=spent_after(plan, report.round + 1),
             seconds=report.seconds,
             clients_per_second=None if training is None else answers / max(training, 1e-9),
             clip_norm=report.clip_norm,

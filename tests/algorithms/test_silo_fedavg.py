@@ -57,12 +57,6 @@ def test_the_server_moves_along_the_mean_of_what_was_sent() -> None:
     assert (report.round, report.stopped, report.epsilon, report.learning_rate) == (0, (), 2.0, 1.0)
 
 
-def test_public_weights_weigh_those_who_send() -> None:
-    its = federation(sending(1.0, 4.0, None), weights=[3.0, 1.0, 100.0])
-    state, _ = its.apply(its.init())
-    np.testing.assert_allclose(state.weights - its.init().weights, 1.75)
-
-
 def test_who_has_stopped_is_shown_and_does_not_stop_the_others() -> None:
     its = federation(sending(1.0, None, 3.0))
     state, report = its.apply(its.init())
@@ -102,8 +96,6 @@ def test_a_state_on_disk_goes_on_as_the_run_that_was_not_stopped() -> None:
     ("changes", "field"),
     [
         ({"rounds": 0}, "rounds"),
-        ({"weights": [1.0]}, "weights"),
-        ({"weights": [1.0, 0.0]}, "weights"),
         ({"init_scale": -1.0}, "init_scale"),
     ],
 )

@@ -68,7 +68,6 @@ def test_an_override_has_the_type_that_toml_gives_it() -> None:
         ("data.name=cifar", "data.name = 'cifar': choose from 'digits', 'mnist', 'table'"),
         ("data.alpha=1", 'data.alpha = 1.0: it goes with partition = "dirichlet"'),
         ("data.partition=dirichlet", 'data.alpha = None: partition = "dirichlet" needs a number'),
-        ("data.partition=sizes", 'data.sigma = None: partition = "sizes" needs a number'),
         ("data.per_client=3", 'data.per_client = 3: it goes with partition = "shards"'),
         ("privacy.noise=correlated", 'privacy.groups = None: noise = "correlated" needs a number'),
         ("privacy.groups=3", 'privacy.groups = 3: it goes with noise = "correlated": leave it out'),

@@ -6,7 +6,7 @@ from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, constant, growing
-from incrowd.runs.work import SpentSoFar
+from incrowd.runs.work import spent_after
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
@@ -29,8 +29,7 @@ def plan(name: str) -> Plan:
 @pytest.mark.parametrize("name", PLANS)
 def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(name: str) -> None:
     one = plan(name)
-    spending = SpentSoFar(one)
-    shown = [spending.after(rounds) for rounds in range(one.rounds + 1)]
+    shown = [spent_after(one, rounds) for rounds in range(one.rounds + 1)]
     assert shown[0] == 0.0
     assert shown == sorted(shown)
     assert shown[-1] == one.price.epsilon
@@ -45,18 +44,17 @@ def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() ->
         members=100, schedule=constant(rounds=3, cohort=100), sampling=SAMPLING["everyone"], accountants=("RDP",)
     )
     one = config.calibrate(BUDGET)
-    assert SpentSoFar(one).after(3) == one.price.epsilon
-    assert SpentSoFar(one).after(2) < 0.9 * one.price.epsilon
+    assert spent_after(one, 3) == one.price.epsilon
+    assert spent_after(one, 2) < 0.9 * one.price.epsilon
 
 
 def test_where_everyone_takes_part_it_is_exact() -> None:
     one = plan("everyone")
     events = compose([(one.round(0).event, 4)])
     exact = price(events, delta=one.budget.delta, relation=one.relation).epsilon
-    assert SpentSoFar(one).after(4) == pytest.approx(exact, rel=1e-9)
+    assert spent_after(one, 4) == pytest.approx(exact, rel=1e-9)
 
 
 def test_a_correlated_run_is_paid_in_its_first_round() -> None:
     one = PlanConfig.in_turns(clients=100, rounds=6, groups=4).calibrate(BUDGET)
-    spending = SpentSoFar(one)
-    assert [spending.after(rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6
+    assert [spent_after(one, rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6

@@ -4,14 +4,12 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import PurePath
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from dp_accounting import DpEvent
 
 from incrowd import _files, _validate
-from incrowd._html import html_table
 from incrowd._private import make_ours, read_ours
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import (
@@ -323,20 +321,6 @@ class Ledger:
         if not promised <= self.budget.epsilon * (1 + 1e-9):
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
         return tally
-
-    def _repr_html_(self) -> str:
-        """A table for a notebook, which may be published: no path, fingerprint, note or label is in it."""
-        its, kept = self.data_identity, "in a file" if self.kept else "in memory only: forgotten with the process"
-        try:
-            (charges, simulated), spent, promised = self.charges(), self.spent(), self.promised()
-        except LedgerError as error:
-            return html_table({"ledger": f"cannot be read now: {type(error).__name__}"})
-        facts: dict[str, object] = {"data": PurePath(its.name).name or "-", "protects": its.unit or "-"}  # no folders
-        facts |= {"public": "yes: they hide nobody" if its.public else "no", "relation": self.relation.name}
-        facts |= {"epsilon spent": f"{spent.epsilon:.6g}, of {self.budget.epsilon:g}"}
-        facts |= {"spent or reserved": f"{promised.epsilon:.6g}", "delta": f"{self.budget.delta:g}"}
-        seeded = f", {simulated} of them of seeded noise: a SIMULATION" if simulated else ""
-        return html_table(facts | {"accountant": spent.accountant, "charges": f"{charges}{seeded}", "kept": kept})
 
     def _priced(self, added: Callable[[Tally], Sequence[RepeatedEvent]], write: Callable[[Tally], Result]) -> Result:
         """Write once the added events fit the budget; they are priced anew if others add some meanwhile."""
