@@ -31,8 +31,8 @@ from tests.runs.test_silo_run import small as silos
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 UNEVEN = (
-    "data.partition=sizes",
-    "data.sigma=1.5",
+    "data.partition=dirichlet",
+    "data.alpha=0.5",
     "privacy.sampling=poisson",
     "privacy.cohort=6",
     "privacy.rounds=8",
