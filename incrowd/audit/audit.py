@@ -13,10 +13,11 @@ from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
-from incrowd.audit.finding import Audited, Check, Finding, refuse_shares, scored
+from incrowd.audit.finding import Audited, Check, Finding, scored
 from incrowd.audit.membership import FEW_MODELS, MODELS, ClientPopulation, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
+from incrowd.audit.shares import share_checks
 from incrowd.errors import IncrowdError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
@@ -70,18 +71,20 @@ def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
     Edge cases: what a pipeline refuses in a look inside speaks against it. The leakage of the paper's median clip is in
     no figure, as in its statement.
     """
-    refuse_shares(plan.noise_by)
-    game = CanaryGame(plan=plan)
+    games = [CanaryGame(plan=plan, colluding=True)] if plan.noise_by == "parties" else []
+    games.append(CanaryGame(plan=plan))
+    game = games[0]
     findings: list[Finding] = []
     checks: list[Check] = []
     notes = [f"seen: {plan.rounds} rounds of {game.canaries} canaries at a time"]
     if isinstance(game.clip, MedianClip):
         notes.append("the median is not private: what it tells is in no figure here")
-    try:
-        plays = [game.play(effort.seed * 1_000_003 + number) for number in range(effort.plays(game))]
-    except IncrowdError as error:
-        checks.append(_refusal("canaries", error))
-    else:
+    for game in games:
+        try:
+            plays = [game.play(effort.seed * 1_000_003 + number) for number in range(effort.plays(game))]
+        except IncrowdError as error:
+            checks.append(_refusal("canaries", error))
+            continue
         findings.append(strongest(game, plays))
         kept = plays[: max(2, _NOISE // max(1, plays[0].noise.size))]
         checks += noise_checks(game, kept) + sampling_checks(game, plays)
@@ -95,6 +98,7 @@ def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
         "clients": partial(every_client_alike, plan, seed=effort.seed),
         "parties": partial(party_checks, plan, seed=effort.seed),
         "bits": partial(bit_checks, plan, seed=effort.seed),
+        "shares": partial(share_checks, plan, seed=effort.seed),
     }
     for name, look in looks.items():
         try:
@@ -146,7 +150,10 @@ def strongest(game: CanaryGame, plays: Sequence[Play]) -> Finding:
     """The attack that the promise is about: one canary as bad as can be, all else known, every release seen."""
     inside, outside = _split(plays)
     note = f"{len(plays)} federations; canaries at right angles are trials by themselves"
-    return scored(game.plan, inside, outside, attack="one canary, told from its neighbour by all releases", note=note)
+    attack = "one canary, told from its neighbour by all releases"
+    if game.colluding:
+        attack += " and the shares of all colluders"
+    return scored(game.plan, inside, outside, attack=attack, note=note)
 
 
 def _split(plays: Sequence[Play]) -> tuple[Floats, Floats]:

@@ -13,6 +13,7 @@ from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.audit.checks import ALARM, size_of_noise
 from incrowd.audit.contributions import FirstRound
 from incrowd.audit.finding import Check
+from incrowd.audit.plays import send
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import ElementwiseClip, PerLayerClip
 from incrowd.privacy.plan.plan import Plan
@@ -35,9 +36,8 @@ def noise_in_earnest(plan: Plan) -> Check:
     while len(noises) < _RUNS and size * len(noises) < _NUMBERS:
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=size, label="audit")
-        opened = run.round(0)
-        if plan.noise_by == "party":
-            opened.add(np.zeros((1, size)), clients=[0])
+        opened, sends = run.round(0), [0] if plan.noise_by == "party" else []
+        send(opened, plan, run.cohort(0), np.zeros((len(sends), size)), clients=sends)
         release = opened.release()
         std = release.noise_std
         if plan.noise_by == "party":

@@ -15,7 +15,7 @@ from incrowd._random import Floats, Randomness, SeededRandomness, Stream
 from incrowd.audit.checks import likeness, size_of_noise
 from incrowd.audit.contributions import FirstRound
 from incrowd.audit.finding import Check
-from incrowd.audit.plays import CanaryGame
+from incrowd.audit.plays import CanaryGame, send
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose, event_from_json
 from incrowd.privacy.ledger.ledger import Ledger
@@ -93,6 +93,10 @@ def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[
         else:
             wanted = charged.std(_clip_of(game.clip, release.clip_norm))
         local = math.sqrt(plan.round(release.round).sampler.clients) if plan.noise_by == "party" else 1.0
+        if plan.noise_by == "parties":  # all shares, of which those of the honest ones come to what is charged
+            parties, colluders = plan.config.sharing
+            wanted *= math.sqrt(parties / (parties - colluders))
+            wanted = math.hypot(wanted, math.sqrt(parties / 12) * release.total.step)
         ratios.append(release.noise_std / local / wanted if wanted > 0 else 0.0)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
     return Check(
@@ -152,7 +156,7 @@ def order_of_charge(plan: Plan) -> Check:
     run = PrivateRun(plan, ledger=ledger, randomness=_Overheard(first.seed, tell), size=first.size, label="audit")
     opened = run.round(0)
     cohort = run.cohort(0)[:1]
-    opened.add(np.zeros((len(cohort), first.size)), clients=cohort)
+    send(opened, plan, run.cohort(0), np.zeros((len(cohort), first.size)), clients=cohort)
     opened.release()
     return Check(
         name="charges on the ledger when noise is drawn",

@@ -205,10 +205,3 @@ def _about_everyone(plan: Plan) -> bool:
         return True
     samplers = [plan.round(number).sampler for number in range(plan.rounds)]
     return all(sampler.expected_cohort == sampler.clients for sampler in samplers)
-
-
-def refuse_shares(noise_by: str) -> None:
-    """Refuse noise in shares: no canaries play against it yet."""
-    if noise_by == "parties":
-        remedy = 'no canaries play against shared noise yet: audit the same settings with "server", at the same price'
-        raise ConfigError(field="privacy.noise_by", value=noise_by, remedy=remedy)

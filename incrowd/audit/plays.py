@@ -7,8 +7,8 @@ likelihood ratio of the stated mechanism (Neyman and Pearson: against that mecha
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from incrowd._random import Floats, Randomness, SeededRandomness
+from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
+from incrowd.privacy.mechanism.grid import Whole, contribution_step
+from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.release import PrivateRun, Release
+from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
 MOST = 256
 """So many canaries share a federation: more cost more memory than they save time."""
@@ -31,6 +34,70 @@ FAR = 100.0
 
 _SIGNS = 32
 """Where every number has a limit, a canary has at least so many times as many numbers as there are canaries."""
+
+
+Numbers = Sequence[int] | NDArray[np.int64]
+
+
+def send(opened: PrivateRound, plan: Plan, drawn: NDArray[np.int64], rows: Floats, *, clients: Numbers) -> None:
+    """Add the contributions of some clients of a round. Where parties share the noise, all others send zeros."""
+    if plan.noise_by == "parties":
+        opened.listing(len(drawn))
+        silent = np.setdiff1d(drawn, clients)
+        if len(silent):
+            opened.add(np.zeros((len(silent), rows.shape[1])), clients=silent)
+    if len(clients):
+        opened.add(rows, clients=clients)
+
+
+def shared_in(plan: Plan, number: int = 0) -> SharedNoise:
+    """The noise that parties share in a round. Edge cases: another plan is a `ConfigError`."""
+    clip = plan.config.clip
+    shared = None if isinstance(clip, MedianClip) else plan.shared(number, clip)
+    if shared is None:
+        raise ConfigError(field="noise_by", value=plan.noise_by, remedy='give a plan of "parties"')
+    return shared
+
+
+@dataclass(kw_only=True)
+class Colluders:
+    """The colluders of a plan in a simulation: the last parties of its roster, who tell an adversary their parts."""
+
+    plan: Plan
+    randomness: Randomness
+    size: int
+
+    def __post_init__(self) -> None:
+        ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
+        self._run = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=self.size, label="colluders")
+
+    def less(self, release: Release) -> Release:
+        """A release without the colluders' parts, which are zeros with their shares, and the noise that is left."""
+        config, plan = self.plan.config, self.plan
+        assert not isinstance(config.clip, MedianClip)  # noqa: S101 - such a plan shares no noise
+        shared, (parties, colluders) = shared_in(plan, release.round), config.sharing
+        share = shared.share(parties)
+        receipt = self._run.charge(release.round, config.clip, listed=parties)
+        records = plan.unit == "record"
+        step = (
+            plan.training().grid_step(self.size)
+            if records
+            else contribution_step(release.clip_norm, contributions_bound=config.members)
+        )
+        zeros = Whole(steps=np.zeros(self.size, np.int64), step=step)
+        steps = release.total.steps.copy()
+        for party in range(parties - colluders, parties):
+            at = "noise", release.round, party
+            steps -= share.add(zeros, receipt=receipt, at=at, contributions_bound=1).steps
+        std = shares_std(plan, release.round, parties - colluders)
+        return replace(release, total=Whole(steps=steps, step=shared.step), noise_std=std)
+
+
+def shares_std(plan: Plan, number: int, parties: int) -> float:
+    """The noise that a plan states for the shares of so many parties with their rounding, where all are listed."""
+    shared, (listed, colluders) = shared_in(plan, number), plan.config.sharing
+    share = plan.round(number).noise_multiplier * shared.noise.clip_norm / math.sqrt(listed - colluders)
+    return math.sqrt(parties) * math.hypot(share, shared.step / math.sqrt(12))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,9 +117,10 @@ class Play:
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryGame:
-    """The game against one plan."""
+    """The game against one plan; with `colluding`, the adversary also knows the shares of the colluders' noise."""
 
     plan: Plan
+    colluding: bool = False
 
     @cached_property
     def clip(self) -> Clip | MedianClip:
@@ -69,13 +137,18 @@ class CanaryGame:
     @cached_property
     def canaries(self) -> int:
         """How many play at once: whoever noises alone is seen alone."""
-        clients = self.plan.round(0).sampler.clients
+        clients = self.plan.round(0).sampler.clients - self.colluders
         if self.plan.noise_by == "party":
             return 1
         if isinstance(self.clip, ElementwiseClip):
             return power_of_two(min(clients, MOST, self.clip.size // _SIGNS))
         room = min(self.clip.parts) if isinstance(self.clip, PerLayerClip) else MOST
         return min(clients, room, MOST)
+
+    @property
+    def colluders(self) -> int:
+        """How many parties the plan allows to collude; none where they share no noise."""
+        return self.plan.config.sharing[1] if self.plan.noise_by == "parties" else 0
 
     @cached_property
     def reach(self) -> float:
@@ -122,16 +195,16 @@ class CanaryGame:
         plan = self.plan
         size = self.directions.shape[1]
         private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+        known = Colluders(plan=plan, randomness=randomness, size=size) if self.colluding else None
         carry = private.start()
         for number in range(plan.rounds):
             opened = private.round(number, carry=carry)
             drawn = private.cohort(number)
             rows, sends = self.contributions(drawn, inside)
-            if len(sends):
-                opened.add(rows, clients=sends)
+            send(opened, plan, drawn, rows, clients=sends)
             release = opened.release()
             carry = opened.after
-            yield release, drawn
+            yield release if known is None else known.less(release), drawn
 
     def contributions(self, drawn: NDArray[np.int64], inside: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.int64]]:
         """What canaries of a cohort send, one a row, and who they are."""

@@ -18,7 +18,7 @@ from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.silos import Silo
 from incrowd.audit.checks import Steps
-from incrowd.audit.plays import log_mixed
+from incrowd.audit.plays import Colluders, log_mixed, shares_std
 from incrowd.errors import BudgetExceeded
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
@@ -28,7 +28,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.records import RecordRun
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.release import PrivateRun, Release
 from incrowd.settings import Descent
 
 MOST = 256
@@ -74,7 +74,8 @@ class SiloGame:
     def canaries(self) -> int:
         """How many there are."""
         room = max(1, _NUMBERS // self.plan.config.members)
-        return max(1, min(self.plan.config.members, room, MOST))
+        others = self.plan.config.sharing[0] - 1 if self.plan.noise_by == "parties" else 0
+        return max(1, min(self.plan.config.members - others, room, MOST))
 
     def play(self, seed: int) -> SiloPlay:
         """Play once."""
@@ -119,6 +120,12 @@ class SiloGame:
         return Silo(self.name, run, engine=self._engine(nobody) if engine is None else engine, counter=counter)
 
     @property
+    def _stated(self) -> float:
+        """The standard deviation of the noise that the adversary sees."""
+        training = self.plan.training()
+        return training.sensitivity * training.noise_multiplier
+
+    @property
     def _rate(self) -> float:
         """So small that the gradients stay what they are."""
         return 1e-9
@@ -158,7 +165,7 @@ class SiloGame:
     ) -> SiloPlay:
         training = self.plan.training()
         bound = training.clip_norm
-        stated = np.full(rounds * training.steps, training.sensitivity * training.noise_multiplier)
+        stated = np.full(rounds * training.steps, self._stated)
         noised = np.array(seen.noised).reshape(len(stated), -1)
         entered = np.array(seen.totals).reshape(noised.shape)
         scores = np.zeros(self.canaries)
@@ -179,8 +186,11 @@ class SiloGame:
 class SumsGame(SiloGame):
     """The game against one plan for the records of all silos, whose sums the server noises.
 
-    All canaries are in the first silo. The adversary sees each round's release.
+    All canaries are in the first silo. The adversary sees each round's release, and where silos share the noise and it
+    is `colluding`, the shares of the colluders.
     """
+
+    colluding: bool = False
 
     def play(self, seed: int) -> SiloPlay:
         """See `SiloGame.play`."""
@@ -189,13 +199,13 @@ class SumsGame(SiloGame):
         engine, seen = self._engine(inside), _Overlooked(self._engine(inside))
         ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
         run = PrivateRun(self.plan, ledger=ledger, randomness=randomness, size=self.canaries)
+        known = Colluders(plan=self.plan, randomness=randomness, size=self.canaries) if self.colluding else None
         rounds = self.plan.rounds if self.rounds is None else min(self.rounds, self.plan.rounds)
         moved = np.zeros(self.canaries)
         for number in range(rounds):
-            opened = run.round(number)
-            total = engine.clipped_sum(moved * 0, self.plan.training(), batches=opened.batches(0)).numpy()
-            opened.add_records(self.plan.training().whole(-total), silo=0, records=engine.held)
-            release = opened.release()
+            total = engine.clipped_sum(moved * 0, self.plan.training(), batches=run.batches(number, 0)).numpy()
+            release = self._released(run, number, -total)
+            release = release if known is None else known.less(release)
             seen.totals.append(total)
             seen.noised.append(-release.total.values)
             moved -= release.mean
@@ -211,8 +221,27 @@ class SumsGame(SiloGame):
         except BudgetExceeded:
             return 0
         for number in range(self.plan.rounds):
-            run.round(number).release()
+            self._released(run, number, np.zeros(1))
         return self.plan.rounds
+
+    def _released(self, run: PrivateRun, number: int, total: Floats) -> Release:
+        """A round with this sum of the first silo; all others have one record each, of zeros."""
+        plan, opened, silos = self.plan, run.round(number), 1
+        if plan.noise_by == "parties":
+            silos = plan.config.sharing[0]
+            opened.listing(silos)
+        for silo in range(silos):
+            records = 1 if silo else plan.config.members - silos + 1
+            opened.add_records(plan.training().whole(0 * total if silo else total), silo=silo, records=records)
+        return opened.release()
+
+    @property
+    def _stated(self) -> float:
+        """See `SiloGame._stated`."""
+        if self.plan.noise_by != "parties":
+            return super()._stated
+        parties, colluders = self.plan.config.sharing
+        return shares_std(self.plan, 0, parties - colluders if self.colluding else parties)
 
 
 class _Overlooked:

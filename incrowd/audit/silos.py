@@ -8,7 +8,8 @@ from scipy.stats import norm
 
 from incrowd._random import SeededRandomness
 from incrowd.audit.checks import ALARM, least_epsilon_of, likeness, size_of_noise
-from incrowd.audit.finding import Check, Claim, Finding, bounded, refuse_shares
+from incrowd.audit.finding import Check, Claim, Finding, bounded
+from incrowd.audit.shares import share_checks
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, SumsGame, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -158,10 +159,12 @@ def audit_silos(config: Config, *, trials: int, seed: int) -> tuple[list[Finding
 
     Edge cases: of silos with equal plans one stands for all.
     """
-    refuse_shares(config.privacy.noise_by)
     alike: list[SiloGame] = []
-    if config.privacy.noise_by == "server":
-        alike = [SumsGame(name="all silos", plan=assemble_records(config).plan)]
+    if config.privacy.noise_by != "party":
+        plan = assemble_records(config).plan
+        alike = [SumsGame(name="all silos", plan=plan)]
+        if plan.noise_by == "parties":
+            alike.append(SumsGame(name="all silos but colluders", plan=plan, colluding=True))
     federation = None if alike else assemble_silos(config)
     for name, plan in () if federation is None else zip(federation.names, federation.plans, strict=True):
         if all(plan != game.plan for game in alike):
@@ -171,4 +174,6 @@ def audit_silos(config: Config, *, trials: int, seed: int) -> tuple[list[Finding
         its_findings, its_checks = audit_silo(game, trials=trials, seed=seed)
         findings += its_findings
         checks += its_checks
+    if alike:
+        checks += share_checks(alike[0].plan, seed=seed)
     return findings, checks, alike

@@ -44,6 +44,9 @@ from incrowd.privacy.plan.plan import Plan
 
 Words = NDArray[np.unsignedinteger[Any]]
 
+KEYS = "masks.sqlite"
+"""The file in a party's folder with the keys of its sums."""
+
 _AGREE, _KEM, _SEALED = 32, 1184, 1088
 _LIST_KEYS = 7  # kind, plan, round, party, label, question, parties
 _TABLES = (
@@ -170,7 +173,7 @@ class Member:
             )
         _files.folder(folder)
         self.plan, self.name, self._key, self._server = plan, name, key, server
-        self._path, self._turn = folder / "masks.sqlite", _files.Turn(folder / "masks.lock")
+        self._path, self._turn = folder / KEYS, _files.Turn(folder / "masks.lock")
         self._ready: tuple[int, int, str, str] | None = None  # process, round, question, random number: never on disk
         with self._turn, self._state() as state:
             for table in _TABLES:

@@ -11,12 +11,17 @@ import torch
 from incrowd._random import Floats, Integers, SeededRandomness, Stream
 from incrowd.learning.dpsgd import engine, records
 from incrowd.learning.dpsgd.engine import ClippedSums
+from incrowd.parties import secure_sum
+from incrowd.parties.roster import digest
+from incrowd.parties.secure_sum import Member, SumPlan
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
+from incrowd.privacy.mechanism.shared import NoiseShare, SharedNoise
 from incrowd.privacy.mechanism.whole_noise import WholeLaplace
+from incrowd.privacy.plan import forms
 from incrowd.privacy.records import RecordRun
 from tests.audit.broken import changed, clip_twice, noise_is
 
@@ -217,3 +222,72 @@ DEVICES: dict[str, tuple[str, Breakage, str]] = {
     "Gaussian noise of a device halved": ("gaussian", noise_is(0.5), "noise of a contribution"),
 }
 """What is broken about devices, for which specification, and what sees it."""
+
+
+def noise_after_rounding() -> AbstractContextManager[None]:
+    """A part is rounded to the coarse grid of the sum before its share of the noise is added."""
+
+    def make(real: Callable[..., Whole]) -> Callable[..., Whole]:
+        def add(self: NoiseShare, part: Whole, **given: Any) -> Whole:
+            return real(self, Whole(steps=part.on(self.shared.step), step=self.shared.step), **given)
+
+        return add
+
+    return changed(NoiseShare, "add", make)
+
+
+def share_is(factor: float) -> Breakage:
+    """A share of another size than the plan's."""
+    return lambda: changed(
+        SharedNoise, "deviation", lambda real: lambda self, listed: factor * float(real(self, listed))
+    )
+
+
+def mask_of_the_first_round() -> AbstractContextManager[None]:
+    """Each pair of parties has one mask for all rounds."""
+    kept: dict[tuple[str, str], bytes] = {}
+
+    def make(real: Callable[..., None]) -> Callable[..., None]:
+        def mask(self: Member, words: Any, peer: str, key: bytes) -> None:
+            real(self, words, peer, kept.setdefault((self.name, peer), key))
+
+        return mask
+
+    return changed(Member, "_mask", make)
+
+
+def mask_without(*names: str) -> Breakage:
+    """Masks, or keys, that do not depend on a part of what they are derived from."""
+
+    def make(real: Callable[..., bytes]) -> Callable[..., bytes]:
+        def key(secret: bytes, *about: object) -> bytes:
+            return real(secret, about[0]) if about[0] in names else real(secret, *about)
+
+        return key
+
+    return lambda: changed(secure_sum, "_key", make)
+
+
+def roster_unbound() -> AbstractContextManager[None]:
+    """Parties with other rosters have the same plan."""
+
+    def make(real: Any) -> Any:
+        return property(lambda self: digest(forms.to_json(self.plan), self.size, self.label))
+
+    return changed(SumPlan, "name", make)
+
+
+def keys_that_stay() -> AbstractContextManager[None]:
+    """The keys of a pair are the same in every round."""
+    return changed(secure_sum, "_moved", lambda real: lambda key, since, number: key)
+
+
+SHARES: dict[str, tuple[Breakage, str]] = {
+    "noise after rounding": (noise_after_rounding, "what rounding makes"),
+    "share too small by 2 %": (share_is(0.98), "noise of a share"),
+    "mask used again": (mask_of_the_first_round, "masks of two rounds"),
+    "list not bound": (mask_without("mask"), "masks of two lists"),
+    "roster not bound": (roster_unbound, "parties with two rosters"),
+    "ratchet not advanced": (keys_that_stay, "keys of a round"),
+}
+"""What is broken about noise in shares and masked sums, and what sees it."""

@@ -3,15 +3,17 @@
 import pytest
 
 from incrowd import Specification
+from incrowd.audit.audit import Effort, audit_plan
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Check, Finding
+from incrowd.audit.shares import share_checks
 from incrowd.audit.silo_plays import SiloGame, SumsGame
 from incrowd.audit.silos import audit_silo
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import constant
-from tests.audit.broken_units import DEVICES, RECORDS, SUMS
+from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, constant
+from tests.audit.broken_units import DEVICES, RECORDS, SHARES, SUMS, share_is
 from tests.drawdiscard.mail import KEYS
 
 SPECIFICATIONS: dict[str, dict[str, object]] = {
@@ -29,15 +31,19 @@ def silo() -> list[Finding | Check]:
     return [*findings, *checks]
 
 
-def sums() -> list[Finding | Check]:
+def sums(*, noise_by: NoiseBy = "server", colluding: bool = False) -> list[Finding | Check]:
+    sharing = (5, 2) if noise_by == "parties" else (None, None)
     config = PlanConfig(
         members=100,
         schedule=constant(rounds=8, cohort=25.0),
         unit="record",
-        noise_by="server",
+        noise_by=noise_by,
         clip=FixedClip(clip_norm=0.7),
+        parties=sharing[0],
+        colluders=sharing[1],
     )
-    game = SumsGame(name="all silos", plan=config.calibrate(Budget(epsilon=2.0, delta=1e-4)))
+    plan = config.calibrate(Budget(epsilon=2.0, delta=1e-4))
+    game = SumsGame(name="all silos", plan=plan, colluding=colluding)
     findings, checks = audit_silo(game, trials=1_500, seed=3)
     return [*findings, *checks]
 
@@ -93,3 +99,39 @@ def test_a_broken_device_is_caught(name: str) -> None:
     with breakage():
         found = broken(device(kind))
     assert any(witness in one for one in found), found
+
+
+def shared_plan(parties: int) -> Plan:
+    config = PlanConfig(
+        members=parties,
+        schedule=constant(rounds=3, cohort=parties),
+        sampling=Everyone,
+        noise_by="parties",
+        colluders=2,
+        clip=FixedClip(clip_norm=0.7),
+    )
+    return config.calibrate(Budget(epsilon=2.0, delta=1e-3))
+
+
+@pytest.mark.parametrize("parties", [5, pytest.param(40, marks=pytest.mark.slow)])
+def test_right_shares_of_noise_pass(parties: int) -> None:
+    plan = shared_plan(parties)
+    found = audit_plan(plan, plan.budget, effort=Effort(repeats=3, seed=1))
+    assert found.violations == ()
+    assert len(found.findings) == 2  # a server's view, and that with colluders
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_broken_shares_and_masks_are_caught_by_name(name: str) -> None:
+    breakage, witness = SHARES[name]
+    with breakage():
+        found = broken([*share_checks(shared_plan(5), seed=1)])
+    assert any(witness in one for one in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("colluding", [False, True])
+def test_right_sums_of_silos_that_share_the_noise_pass(colluding: bool) -> None:
+    assert broken(sums(noise_by="parties", colluding=colluding)) == []
+    with share_is(0.8)():
+        assert any("noise of the steps" in one for one in broken(sums(noise_by="parties", colluding=colluding)))

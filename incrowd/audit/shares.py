@@ -1,0 +1,240 @@
+"""Noise in shares, and the masks that hide them: the looks of an audit that plans with `noise_by = "parties"` need."""
+
+import math
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from scipy.stats import norm
+
+from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.audit.checks import ALARM, size_of_noise
+from incrowd.audit.finding import Check
+from incrowd.audit.plays import send, shared_in, shares_std
+from incrowd.errors import DataError, IncrowdError
+from incrowd.parties.frames import unsealed
+from incrowd.parties.roster import Card, Roster
+from incrowd.parties.secure_sum import KEYS, Listed, Member, SumPlan, SumServer
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.grid import Whole, contribution_step
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, constant
+from incrowd.privacy.records import ShareRun
+from incrowd.privacy.release import PrivateRun
+
+_NAMES = ("amber", "birch", "cedar", "dogwood")
+_SIZE = 256
+"""So many numbers have the parts of these parties."""
+
+_NUMBERS, _SHARES = 2**14, 400_000
+
+
+def share_checks(plan: Plan, *, seed: int) -> list[Check]:
+    """What rounding makes of a contribution under noise in shares, and what masks show of a part.
+
+    Edge cases: a plan whose noise is not shared has no checks. Four made-up parties with a plan of their own play the
+    protocol of masks, whatever the settings are.
+    """
+    return [_size(plan), _dithered(plan, seed=seed), *mask_checks()] if plan.noise_by == "parties" else []
+
+
+def _size(plan: Plan) -> Check:
+    """The shares of all parties but colluders come to the planned noise, in the operating system's randomness."""
+    shared = shared_in(plan)
+    share = shared.share(shared.parties)
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    run = ShareRun(plan, ledger=ledger, randomness=SystemRandomness())
+    zeros = Whole(steps=np.zeros(_SHARES, np.int64), step=shared.step)
+    noise = share.add(zeros, receipt=run.share(0, share), at=("noise", 0, 0), contributions_bound=1).values
+    return size_of_noise("noise of a share", noise / shares_std(plan, 0, 1))
+
+
+def _dithered(plan: Plan, *, seed: int) -> Check:
+    """A quarter of a step enters as a quarter on average: noise comes before rounding, and hides it."""
+    shared = shared_in(plan)
+    share, bound = shared.share(shared.parties), shared.noise.clip_norm
+    size = int(np.clip((3.6 * bound / shared.step) ** 2, 64, _NUMBERS))
+    part = 0.25
+    while part * shared.step * math.sqrt(size) > bound:
+        part /= 2
+    entered = list[float]()
+    for repeat in range(-(-_NUMBERS // size)):
+        sums = []
+        for steps in (1, 0):
+            ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+            run = ShareRun(plan, ledger=ledger, randomness=SeededRandomness(seed=seed + repeat))
+            whole = Whole(steps=np.full(size, steps), step=part * shared.step)
+            sums.append(share.add(whole, receipt=run.share(0, share), at=("noise", 0, 0), contributions_bound=1).steps)
+        entered.append(float((sums[0] - sums[1]).mean()))
+    mean, reach = float(np.mean(entered)), float(norm.isf(ALARM)) * math.sqrt(part * (1 - part) / size / len(entered))
+    return Check(
+        name="what rounding makes of a part",
+        measured=f"{mean:.4f} steps on average",
+        stated=f"{part:g}, as it is: noise first",
+        holds=abs(mean - part) <= reach,
+        note=f"would see {reach / part:.1%} more or less",
+    )
+
+
+def mask_checks() -> list[Check]:
+    """What a malicious server sees of masked parts, beside the parts; four parties on disk play the protocol."""
+    found = []
+    for look in (_rounds_apart, _lists_apart, _rosters_apart, _keys_left, _sum_as_simulated):
+        with TemporaryDirectory() as folder:
+            try:
+                found.append(look(Path(folder)))
+            except IncrowdError as error:
+                name = f"masked sums ({look.__name__.strip('_').replace('_', ' ')})"
+                found.append(Check(name=name, measured=f"refused: {error}", stated="works", holds=False))
+    return found
+
+
+@dataclass(kw_only=True)
+class _Parties:
+    """Four parties with keys on disk, a server, and a plan of theirs."""
+
+    folder: Path
+    secrets: Mapping[str, Ed25519PrivateKey] = field(default_factory=lambda: _secrets(*_NAMES))
+    server: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+
+    def __post_init__(self) -> None:
+        config = PlanConfig(
+            members=len(_NAMES),
+            schedule=constant(rounds=2, cohort=len(_NAMES)),
+            sampling=Everyone,
+            noise_by="parties",
+            colluders=1,
+            clip=FixedClip(clip_norm=1.0),
+        )
+        roster = Roster(tuple(Card.of(name, key) for name, key in self.secrets.items()))
+        self.plan = SumPlan(plan=config.calibrate(Budget(epsilon=4.0, delta=1e-5)), roster=roster, size=_SIZE)
+        self.members = {name: self.member(name, self.folder / name) for name in self.secrets}
+        self.hellos = {name: member.hello() for name, member in self.members.items()}
+
+    def member(self, name: str, folder: Path) -> Member:
+        """A party as its process opens it."""
+        return Member(folder, self.plan, name=name, key=self.secrets[name], server=self.server.public_key())
+
+    def agree(self) -> None:
+        """Have all parties agree on keys."""
+        sealed = {name: member.seal(self.hellos) for name, member in self.members.items()}
+        for member in self.members.values():
+            member.agree(self.hellos, sealed)
+
+    def listed(self, number: int, *, members: Mapping[str, Member] | None = None) -> tuple[SumServer, bytes]:
+        """A server's list of all parties, each of which has a question of its own in every call."""
+        server, question = SumServer(self.plan, key=self.server), secrets.token_hex(32)
+        ready = {name: member.ready(number, question) for name, member in (members or self.members).items()}
+        return server, server.listed(number, ready, question=question)
+
+    def answer(self, member: Member, listed: bytes, randomness: Randomness) -> bytes:
+        """A party's masked part of a round, paid from a ledger in memory."""
+        plan = self.plan.plan
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        run = ShareRun(plan, ledger=ledger, randomness=randomness)
+        number = Listed.read(listed, server=self.server.public_key()).round
+        part = Whole(steps=np.trunc(_row(member.name) / self._step).astype(np.int64), step=self._step)
+        return member.answer(listed, part, pay=lambda share: run.share(number, share))
+
+    @property
+    def _step(self) -> float:
+        return contribution_step(1.0, contributions_bound=len(_NAMES))
+
+    def apart(self, name: str, one: bytes, other: bytes) -> Check:
+        """Whether two answers of a party differ by more than noise: where they do not, one mask hid both."""
+        shared, key = self.plan.noise(0), self.secrets[_NAMES[0]].public_key()
+        most = _SIZE * np.dtype(shared.word).itemsize
+        bodies = [unsealed(frame, kind="masked", key=key, most=most)[2] for frame in (one, other)]
+        first, second = (np.frombuffer(body, shared.word).astype(np.int64) for body in bodies)
+        apart = np.abs(first - second)
+        apart = np.minimum(apart, np.iinfo(shared.word).max + 1 - apart)
+        near = float((apart <= 12 * shared.deviation(len(_NAMES)) / shared.step).mean())
+        return Check(
+            name=name, measured=f"{near:.1%} of the numbers are near", stated="by chance alone", holds=near < 0.5
+        )
+
+
+def _secrets(*names: str) -> dict[str, Ed25519PrivateKey]:
+    return {name: Ed25519PrivateKey.generate() for name in names}
+
+
+def _row(name: str) -> Floats:
+    """The contribution of a party: half of the bound, in a place of its own."""
+    row: Floats = 0.5 * np.eye(1, _SIZE, _NAMES.index(name))[0]
+    return row
+
+
+def _rounds_apart(folder: Path) -> Check:
+    """A mask hides one round."""
+    parties = _Parties(folder=folder)
+    parties.agree()
+    first = parties.members[_NAMES[0]]
+    answers = [parties.answer(first, parties.listed(number)[1], SystemRandomness()) for number in range(2)]
+    return parties.apart("masks of two rounds of a party", *answers)
+
+
+def _lists_apart(folder: Path) -> Check:
+    """A copy of a party's folder, which is told of another list and question in the same round, has other masks."""
+    parties = _Parties(folder=folder)
+    parties.agree()
+    first = _NAMES[0]
+    shutil.copytree(folder / first, folder / "copy")
+    copied = {**parties.members, first: parties.member(first, folder / "copy")}
+    _, listed = parties.listed(0)
+    one = parties.answer(parties.members[first], listed, SystemRandomness())
+    other = parties.answer(copied[first], parties.listed(0, members=copied)[1], SystemRandomness())
+    return parties.apart("masks of two lists in a round", one, other)
+
+
+def _rosters_apart(folder: Path) -> Check:
+    """A party that was told a roster in which the server plays another party agrees on keys with nobody."""
+    honest = _Parties(folder=folder / "honest")
+    false = {**honest.secrets, **_secrets(_NAMES[-1])}
+    fooled = _Parties(folder=folder / "fooled", secrets=false, server=honest.server)
+    victim, played = _NAMES[0], _NAMES[-1]
+    hellos = {**honest.hellos, victim: fooled.hellos[victim]}
+    try:
+        fooled.members[victim].seal({**hellos, played: fooled.hellos[played]})
+        honest.members[_NAMES[1]].seal(hellos)
+    except DataError:
+        return Check(name="parties with two rosters", measured="refused", stated="refused", holds=True)
+    return Check(name="parties with two rosters", measured="agree on keys", stated="refused", holds=False)
+
+
+def _keys_left(folder: Path) -> Check:
+    """After its answer a party has no key of the round any more."""
+    parties = _Parties(folder=folder)
+    parties.agree()
+    first = _NAMES[0]
+    path = folder / first / KEYS
+    with closing(sqlite3.connect(path)) as connection:
+        keys = [bytes(key) for (key,) in connection.execute("SELECT key FROM pairs")]
+    parties.answer(parties.members[first], parties.listed(0)[1], SystemRandomness())
+    kept = path.read_bytes()
+    left = sum(key in kept for key in keys)
+    return Check(
+        name="keys of a round that are left after it", measured=f"{left} of {len(keys)}", stated="0", holds=left == 0
+    )
+
+
+def _sum_as_simulated(folder: Path) -> Check:
+    """The masked parts add up to the release of a simulation, number for number."""
+    parties, randomness = _Parties(folder=folder), SeededRandomness(seed=1)
+    parties.agree()
+    server, listed = parties.listed(0)
+    answers = {name: parties.answer(member, listed, randomness) for name, member in parties.members.items()}
+    plan = parties.plan.plan
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    opened = PrivateRun(plan, ledger=ledger, randomness=randomness, size=_SIZE).round(0)
+    send(opened, plan, np.arange(len(_NAMES)), np.array([_row(name) for name in _NAMES]), clients=range(len(_NAMES)))
+    off = int((server.total(0, answers).steps != opened.release().total.steps).sum())
+    return Check(name="masked sum beside a simulation's", measured=f"{off} numbers differ", stated="0", holds=off == 0)
