@@ -27,7 +27,6 @@ from incrowd.learning import (
     BatchedRecords,
     Descent,
     Execution,
-    FastNoise,
     Records,
     StepNoise,
     ieee,
@@ -159,7 +158,14 @@ class Ours:
                 return torch.from_numpy(noised).to(total.device)
 
             return hide
-        return FastNoise.of(training, RANDOMNESS, number)
+        generator = torch.Generator(self.engine.records.device).manual_seed(number)
+        deviation = training.noise_multiplier * training.sensitivity
+
+        def simulate(total: Tensor) -> Tensor:
+            noise = torch.empty_like(total, dtype=torch.float32).normal_(generator=generator)
+            return noise.mul_(deviation).add_(total)
+
+        return simulate
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import FastNoise, Records, StepNoise, poisson_batches
+from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
 from incrowd.learning.engine import CohortEngine, EngineCohort
 from incrowd.learning.execution import Execution
 from incrowd.learning.local_algorithms import descend, mean_gradient
@@ -38,7 +38,6 @@ __all__ = [
     "Descent",
     "EngineCohort",
     "Execution",
-    "FastNoise",
     "LocalAlgorithm",
     "Loss",
     "MeanQuery",

@@ -16,7 +16,6 @@ from incrowd.learning.contributions import halved_squares
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import RecordGradients, VectorizedGradients
-from incrowd.learning.dpsgd.records import FastNoise
 from incrowd.privacy.mechanism import RecordTraining
 from incrowd.settings import Descent
 from tests.attacks.test_alone import (
@@ -167,21 +166,6 @@ def test_frozen_layers_are_computed_once_there_too() -> None:
 
 def gradients_there(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> RecordGradients:
     return engine._whole.gradients(weights.to(DEVICE), settings)
-
-
-def test_fast_noise_is_drawn_there_from_its_seed() -> None:
-    settings, total = training(clip_norm=0.5), torch.zeros(100_000, dtype=torch.float64, device=DEVICE)
-    before = torch.cuda.get_rng_state()
-    one, again = ([FastNoise.of(settings, RANDOMNESS, 3)(total) for _ in range(2)] for _ in range(2))
-    ways = FastNoise.of(settings, RANDOMNESS, 3)
-    first, second = ways(total), ways(total)
-    assert torch.equal(first, one[0])
-    assert torch.equal(one[0], one[1])
-    assert torch.equal(one[0], again[0])
-    assert not torch.equal(first, second)
-    assert not torch.equal(first, FastNoise.of(settings, RANDOMNESS, 4)(total))
-    assert float(first.std()) == pytest.approx(settings.noise_multiplier * settings.sensitivity, rel=0.02)
-    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "normalised", "convolutions"])

@@ -14,7 +14,7 @@ from incrowd._random import Stream, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, linear, mlp
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import FastNoise, Records, StepNoise, Trained
+from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import (
@@ -217,13 +217,12 @@ def test_the_module_stays_as_it_is() -> None:
     assert torch.equal(one.model.weights, before)
 
 
-@pytest.mark.parametrize("kind", ["grid", "system", "fast"])
+@pytest.mark.parametrize("kind", ["grid", "system"])
 def test_it_works_with_the_noises_that_there_are(kind: str) -> None:
     settings = training(noise_multiplier=0.5, clip_norm=0.5, physical_batch=8)
     noises: dict[str, Callable[[], StepNoise]] = {
         "grid": lambda: charged(settings, RANDOMNESS, 0),
         "system": lambda: charged(settings, SystemRandomness(), 0),
-        "fast": lambda: FastNoise.of(settings, RANDOMNESS, 0),
     }
     one, two = (round_of(engine("linear"), settings, noises[kind]()).weights for _ in range(2))
     assert one.isfinite().all()

@@ -7,8 +7,8 @@ import torch
 from scipy import stats
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
-from incrowd.errors import ConfigError, DataError
-from incrowd.learning.dpsgd.records import FastNoise, StepNoise, on_tensors
+from incrowd.errors import DataError
+from incrowd.learning.dpsgd.records import StepNoise, on_tensors
 from incrowd.privacy.mechanism.grid import RecordTraining
 from tests.learning.dpsgd.cases import training
 from tests.privacy.receipts import paid
@@ -23,11 +23,9 @@ def charged(settings: RecordTraining, randomness: Randomness, *indices: int) -> 
     return on_tensors(lambda total: settings.noised(total, receipt=receipt, at=("noise", *indices, next(steps))))
 
 
-MAKERS: dict[str, Callable[..., StepNoise]] = {"grid": charged, "fast": FastNoise.of}
 NOISES: dict[str, Callable[[], StepNoise]] = {
     "grid": lambda: charged(SETTINGS, SEEDED, 1),
     "system": lambda: charged(SETTINGS, SystemRandomness(), 1),
-    "fast": lambda: FastNoise.of(SETTINGS, SEEDED, 1),
 }
 
 
@@ -43,20 +41,13 @@ def test_the_noise_is_gaussian_of_the_multiplier_times_the_clip_bound(kind: str)
     assert abs(np.corrcoef(drawn[:20_000], drawn[20_000:])[0, 1]) < 4 / np.sqrt(20_000)
 
 
-@pytest.mark.parametrize("kind", ["grid", "fast"])
-def test_seeded_noise_repeats_itself_and_differs_between_rounds_and_seeds(kind: str) -> None:
-    make = MAKERS[kind]
+def test_seeded_noise_repeats_itself_and_differs_between_rounds_and_seeds() -> None:
     total = torch.zeros(50, dtype=torch.float64)
-    first = make(SETTINGS, SEEDED, 1)(total)
+    first = charged(SETTINGS, SEEDED, 1)(total)
     torch.manual_seed(0)
-    assert torch.equal(make(SETTINGS, SEEDED, 1)(total), first)
+    assert torch.equal(charged(SETTINGS, SEEDED, 1)(total), first)
     for randomness, indices in ((SEEDED, (2,)), (SEEDED, (1, 0)), (SeededRandomness(seed=4), (1,))):
-        assert not torch.isclose(make(SETTINGS, randomness, *indices)(total), first).any()
-
-
-def test_fast_noise_is_for_simulations() -> None:
-    with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': simulate, or use the noise"):
-        FastNoise.of(SETTINGS, SystemRandomness())
+        assert not torch.isclose(charged(SETTINGS, randomness, *indices)(total), first).any()
 
 
 def test_what_cannot_be_a_sum_of_clipped_gradients_is_refused_in_earnest() -> None:
