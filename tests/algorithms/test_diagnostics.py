@@ -42,12 +42,6 @@ def test_what_is_not_finite_is_left_out() -> None:
     assert found.update_scale == pytest.approx(4.0)
 
 
-def test_equal_updates_have_no_variance_between_them() -> None:
-    watch = Watch(50)
-    watch.see(Stack(np.full((9, 50), 0.1)))
-    assert watch.diagnostics().between_client_variance == pytest.approx(0, abs=1e-15)
-
-
 def test_nobody_gives_zeros() -> None:
     found = Watch(3).diagnostics(noise_to_signal=2.0)
     assert max(found.norms) == 0

@@ -7,15 +7,14 @@ from torch import Tensor, nn
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
-from incrowd.algorithms import ClientCohort, FedAvg, SiloCohort, score
+from incrowd.algorithms import ClientCohort, FedAvg, score
 from incrowd.algorithms.counts import Counter
-from incrowd.algorithms.silos import Answer, Silo
+from incrowd.algorithms.silos import Silo
 from incrowd.data import Clients, Examples, Partition
 from incrowd.data.examples import each
-from incrowd.errors import ConfigError, DataError, RehearsalFailed
+from incrowd.errors import DataError, RehearsalFailed
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.features import UnitNorm, transform
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -73,15 +72,6 @@ def test_clients_learn_under_a_plan_from_the_module_s_own_weights(name: str) -> 
     assert state_dict.keys() == case.model().module.state_dict().keys()
 
 
-def test_weights_of_a_module_s_own_are_not_scaled() -> None:
-    with pytest.raises(ConfigError, match=r"init_scale = 0\.5: the module keeps its own weights"):
-        federation(CASES["GRU on tokens"], init_scale=0.5).init()
-    asks = [lambda number, _: Answer(silo="north", round=number, epsilon=0.0)]
-    silos = SiloCohort(asks=asks, model=CASES["GRU on tokens"].model(), rounds=1, randomness=SEEDED)
-    with pytest.raises(ConfigError, match=r"init_scale = 0\.5"):
-        FedAvg(silos, server=ServerOptimizer(), init_scale=0.5).init()
-
-
 def test_what_fails_on_made_up_records_costs_nothing() -> None:
     class OnlyAlone(nn.Module):
         """Draws where one record is alone and gradients are wanted."""
@@ -133,11 +123,3 @@ def test_what_is_for_one_array_says_so() -> None:
         transform(UnitNorm(), tokens)
     with pytest.raises(DataError, match="several labels each"):
         Counter(model=CASES["labels of a sequence"].model(), records=CASES["labels of a sequence"].records(3))
-
-
-def test_a_model_with_one_output_says_class_one_above_zero() -> None:
-    records = Records(features=torch.tensor([[1.0], [-2.0], [3.0], [-1.0]]), labels=torch.tensor([1, 0, 0, 1]))
-    counter = Counter(model=Model(nn.Linear(1, 1)), records=records)
-    np.testing.assert_array_equal(counter.table(np.array([1.0, 0.0]), classes=2), [[1, 1, 0], [1, 1, 0]])
-    assert np.trace(counter.table(np.array([1.0, 2.0]), classes=2)) == 3
-    assert np.trace(counter.table(np.array([0.0, 1.0]), classes=2)) == 2

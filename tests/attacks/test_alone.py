@@ -1,7 +1,6 @@
 """What a client contributes is, bit for bit, its own: neighbours, chunks, threads and order change nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,6 @@ from incrowd.learning import (
     backends,
     linear,
     mlp,
-    small_cnn,
 )
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
@@ -240,21 +238,6 @@ def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) ->
             )
             total = watched.summed(bound=CLIP, parts=None, factors=FixedClip(clip_norm=CLIP).factors).total
             assert np.array_equal(total, expected)
-
-
-def test_images_through_convolutions_have_the_same_bits_in_every_company() -> None:
-    local = Local(learning_rate=0.1, batch_size=7)
-    found: list[NDArray[np.float32]] = []
-    for sizes in ((0, 20), (33, 20), (5, 20)):
-        data = made_up(sizes, features=256, classes=10, zeros=(0.3,), seeds=(len(found), 0))
-        data = replace(data, features=data.features.view(-1, 16, 16))
-        model = small_cnn(side=16)
-        for cohort in ([1], [k for k in range(2) if sizes[k]]):
-            engine = CohortEngine(model, data, local)
-            for chunk in engine.train(model.initial(RANDOMNESS), cohort, randomness=RANDOMNESS, round=0):
-                found += [chunk.rows()[chunk.clients.index(1)]] if 1 in chunk.clients else []
-    assert len(found) == 6
-    assert all(np.array_equal(one, found[0]) for one in found)
 
 
 class FewExamples(Loop):

@@ -151,16 +151,6 @@ def _unclipped(item: Any) -> Any:
     return item
 
 
-@pytest.mark.slow
-def test_clients_that_are_counted_tell_who_is_there(folder: Path) -> None:
-    left = []
-    for clients in (18, 19):
-        data = table(folder / str(clients), clients, 5) | {"public": True}
-        run = Run.create(of_clients(data), folder / f"run-{clients}")
-        left.append(run.train()["clients"])
-    assert left == [18, 19]
-
-
 REFUSED: list[tuple[Callable[[Tables], object], str]] = [
     (of_clients, r"data\.clients = None: how many clients private data have is never counted"),
     (lambda data: assemble(of_clients(data | {"clients": 49})), r"data\.clients = 49: .* fewer or more"),
@@ -220,18 +210,6 @@ def test_a_number_rounded_up_to_two_digits_is_always_allowed() -> None:
         assert fewest(rounded) <= held <= rounded
 
 
-def test_nothing_public_of_a_plan_follows_what_is_there() -> None:
-    """The declared number alone makes the plan: there is nothing else that it could be made of."""
-    config = PlanConfig.of_records(records=5000, rounds=2, clip_norm=1.0)
-    plan = config.calibrate(Budget(epsilon=4, delta=1e-4))
-    for held in (4500, 4999, 5000):
-        plan.check_held(held, silo="a")
-    training = plan.training()
-    assert (training.sampling_prob, training.steps, training.most_records) == (1.0, 1, 5000)
-    with pytest.raises(ConfigError, match="batch_size = 5001: give at most the declared number of records"):
-        PlanConfig.of_records(records=5000, rounds=2, clip_norm=1.0, batch_size=5001)
-
-
 def test_silos_are_known_one_by_one(folder: Path) -> None:
     data = table(folder / "data", 10, 30)
     config = of_silos(data, records=30)
@@ -246,12 +224,6 @@ def test_clients_that_noise_for_themselves_are_all_there(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'party': every client sends something"):
         assemble(of_clients(data | {"clients": 20}, **local))
     assert assemble(of_clients(data | {"clients": 19}, **local)).data.clients == 19
-
-
-def test_no_setting_is_measured() -> None:
-    """The time that private examples take tells how many there are."""
-    with pytest.raises(ConfigError, match=r"run\.chunk"):
-        parse({"run": {"chunk": "measured"}, "privacy": {"epsilon": 4.0, "delta": 1e-3}})
 
 
 def test_no_share_of_private_examples_is_made_public() -> None:

@@ -211,13 +211,6 @@ def test_weights_that_cannot_be_trained_cost_nothing_in_any_round(weights: Float
     assert its.epsilon == before
 
 
-def test_noise_that_fits_no_grid_is_refused_before_it_is_paid_for() -> None:
-    its = silo_of(BatchedRecords(MODEL, HELD, DESCENT), noise=1e12)
-    with pytest.raises(ConfigError, match="noise scale"):
-        its.answer(0, zeros())
-    assert its.run.rounds == frozenset()
-
-
 def test_records_that_come_or_go_while_a_silo_runs_cost_nothing() -> None:
     engine = Odd()
     its = silo_of(engine)
@@ -322,11 +315,3 @@ def test_noise_of_clients_that_fits_no_grid_is_refused_before_it_is_paid_for(
     with pytest.raises(ConfigError, match="noise scale"):
         run.apply(run.init())
     assert any(entry.kind == "charge" for entry in ledger.entries()) is not checked
-
-
-def test_a_changed_plan_is_seen_before_the_charge() -> None:
-    """A clip bound that float32 cannot hold is refused when the plan is made into a training, not in a step."""
-    with pytest.raises(ConfigError, match="clip_norm"):
-        silo_of(BatchedRecords(MODEL, HELD, DESCENT), clip_norm=1e-30, noise=20.0).answer(0, zeros())
-    with pytest.raises(ConfigError):
-        plan(clip_norm=0.0)

@@ -11,7 +11,7 @@ from torch import nn
 
 import incrowd
 from incrowd.errors import BudgetExceeded, LedgerMismatch
-from incrowd.estimators import PrivateClassifier, PrivateRegressor
+from incrowd.estimators import PrivateClassifier
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Sweep
 from tests.attacks.shop import BY_USER, HEADER, Row, config, of_silos, rows, search, trained, write
@@ -97,16 +97,6 @@ def test_who_was_measured_in_public_does_not_train_in_private_later(shop: Path, 
         Run.create(config(shop.with_name("test.csv")), tmp_path / "second")
 
 
-def test_a_frame_and_a_file_are_the_same_people(shop: Path, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    Run.create(config(shop, PUBLIC), tmp_path / "rehearsal").train()
-    columns = incrowd.data.Columns(client="user", label="bought", classes=2)
-    frame = pandas.read_csv(shop).assign(user=lambda table: "x" + table.user)
-    data = incrowd.Clients.from_table(frame, columns=columns, name="visits", clients=13)
-    with pytest.raises(LedgerMismatch, match="without privacy"):
-        fit(tmp_path / "earnest", data)
-
-
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
 Z = (X[:, 1] > 0).astype(np.int64)
@@ -163,16 +153,6 @@ def test_control_other_people_have_a_budget_of_their_own(tmp_path: Path) -> None
     dice = np.random.default_rng(2)
     for name in ("few", "few others"):  # whose rows are equal by chance
         fit(tmp_path / name, clients(x=dice.integers(0, 2, (60, 3)).astype(np.float32), name=name))
-
-
-def test_an_estimator_learns_another_target_from_the_same_ledger() -> None:
-    stated: dict[str, Any] = {"delta": 1e-3, "rounds": 1, "clients": 60, "ranges": (-4, 4)}
-    PrivateClassifier(epsilon=3, name="sick", classes=[0, 1], **stated).fit(X, Y)
-    with pytest.raises(BudgetExceeded):
-        PrivateClassifier(epsilon=3, name="smokes", classes=[0, 1], **stated).fit(X, Z)
-    with pytest.raises(BudgetExceeded):
-        PrivateRegressor(epsilon=3, name="weight", target_range=(0, 1), **stated).fit(X, X[:, 2])
-    PrivateClassifier(epsilon=3, name="others", classes=[0, 1], **stated).fit(X - 1, Y)  # the control
 
 
 def test_what_was_fitted_in_public_is_not_private_later(tmp_path: Path) -> None:

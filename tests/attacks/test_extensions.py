@@ -12,9 +12,8 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import LaplaceDpEvent, SampledWithoutReplacementDpEvent
 from torch import Tensor, nn
 
-from incrowd import Clients, Federation, Local, Private, _extensions
+from incrowd import Clients, Federation, Local, _extensions
 from incrowd._random import Floats, Integers, KeyedStream, SeededRandomness, Stream, SystemRandomness
-from incrowd.audit.contributions import contribution_checks
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.local_algorithms import Sgd
@@ -106,23 +105,6 @@ def test_a_clip_that_remembers_contributions_is_refused() -> None:
     with pytest.raises(ConfigError, match="another result for the same input"):
         total(remembers)
     assert seen
-
-
-def test_a_federation_with_a_clip_of_ones_own_is_named_and_passes_its_audit(tmp_path: Path) -> None:
-    register("clips", "mine", honest)
-    rows = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
-    labels = (rows[:, 0] > 0).astype(np.int64)
-    data = Clients.from_arrays(rows, labels, owner=np.arange(60) // 3, classes=2, public=True)
-    mine = {"kind": "third-party", "name": "mine", "clip_norm": C}
-    privacy = {"epsilon": 8.0, "delta": 1e-3, "rounds": 2}
-    forms_of_it: list[Any] = [mine, ThirdPartyClip(name="mine", clip_norm=C)]
-    sections = [Private.model_validate({**privacy, "clip": clip}) for clip in forms_of_it]
-    assert sections[0] == sections[1]
-    federation = Federation(nn.Linear(2, 2), data, privacy=sections[0])
-    statement = federation.train(tmp_path / "run", progress=False).statement
-    assert "not verified: clip mine" in " ".join(str(statement).split())
-    plan = planned(LOOSE, clip=ThirdPartyClip(name="mine", clip_norm=C))
-    assert all(check.holds for check in contribution_checks(plan))
 
 
 class Coins:

@@ -84,13 +84,6 @@ def test_a_view_will_do(tmp_path: Path) -> None:
         own.answer(asked(LEVELS).to_json(), np.zeros(3))
 
 
-def test_numpy_s_numbers_in_memory_are_numbers(tmp_path: Path) -> None:
-    columns = {"y": np.array([1, 0]), "x": np.array([1.5, 2.5], np.float32)}
-    with Device(columns, ledger=tmp_path / "ledger.db") as own:
-        assert own.check(asked(NUMBER)).usable == 2
-        assert own.check(asked(NUMBER)).problems == ()
-
-
 @pytest.mark.parametrize("usable", [True, False])
 def test_the_server_hears_the_same_and_the_owner_does_not(tmp_path: Path, usable: bool) -> None:
     """A specification can be made so that exactly the tables with some value have an example: an answer is no yes."""

@@ -23,7 +23,7 @@ import pytest
 
 from tests.drawdiscard.mail import asked
 from tests.nginx import missing
-from tests.service.nginx import Door, before_service, changed
+from tests.service.nginx import Door, before_service
 from tests.service.processes import ServeProcess, serve_process
 
 pytestmark = [missing, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -281,8 +281,3 @@ def test_a_device_contributes_through_it(limited: Door, served: ServeProcess) ->
     assert 200 in outcomes
     time.sleep(1.1)
     assert served.accepted() == before + outcomes.count(200)
-
-
-def test_a_test_changes_only_what_is_there() -> None:
-    with pytest.raises(AssertionError):
-        changed(SHIPPED, {"limit_conn each 63;": ""})

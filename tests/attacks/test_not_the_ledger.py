@@ -79,14 +79,6 @@ def test_a_symbolic_link_to_a_copy_does_not_avoid_the_witness(tmp_path: Path) ->
         (tmp_path / "link").symlink_to(tmp_path / "ledger")
 
 
-def test_naming_another_witness_does_not_avoid_the_first(tmp_path: Path) -> None:
-    begin(tmp_path / "ledger").close()
-    old = (tmp_path / "ledger").read_bytes()
-    charged(tmp_path / "ledger").write_bytes(old)
-    with pytest.raises(LedgerRolledBack, match=r"ledger\.witness saw 2"):
-        begin(tmp_path / "ledger", witness=tmp_path / "new")
-
-
 def test_a_symbolic_link_is_fine_where_nothing_is_missing(tmp_path: Path) -> None:
     charged(tmp_path / "ledger")
     (tmp_path / "link").symlink_to(tmp_path / "ledger")
@@ -117,14 +109,6 @@ def test_a_copy_of_a_registered_ledger_is_not_charged(shop: Path, tmp_path: Path
         Run.create(config(shop, f"privacy.ledger='{copy}'"), tmp_path / "second")
     with pytest.raises(LedgerMismatch, match="incrowd ledger move"):
         Run.create(config(shop, f"privacy.ledger='{tmp_path / 'new.sqlite'}'"), tmp_path / "second")
-
-
-def test_another_ledger_in_the_place_of_a_registered_one_is_refused(shop: Path, tmp_path: Path) -> None:
-    run = Run.create(config(shop), tmp_path / "run")
-    shutil.copy(charged(tmp_path / "other"), place(run))
-    shutil.copy(tmp_path / "other.witness", f"{place(run)}.witness")
-    with pytest.raises(LedgerRolledBack, match="another ledger than the one that is registered"):
-        run.train()
 
 
 def test_a_ledger_that_others_may_write_is_refused(tmp_path: Path) -> None:

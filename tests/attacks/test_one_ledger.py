@@ -1,15 +1,11 @@
 """More than one budget for the same data: by another run, another search, another name, another ledger."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from incrowd.data.fingerprints import RowDigests
 from incrowd.errors import (
     BudgetExceeded,
     DataError,
@@ -17,7 +13,6 @@ from incrowd.errors import (
     LedgerMisplaced,
 )
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.content import digests
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.ledgers import RunLedger, identities_of
@@ -25,7 +20,6 @@ from incrowd.runs.run import Run
 from incrowd.runs.sweep import Sweep
 from tests.attacks.shop import HEADER, config, ledger_of, place, rows, search, settings, spent, trained, write
 from tests.command import Command
-from tests.privacy.ledgers import BUDGET, RELATION
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,27 +86,6 @@ def test_a_search_twice_is_refused_and_a_run_after_it(shop: Path, tmp_path: Path
     assert not (tmp_path / "second").exists()
     with pytest.raises(BudgetExceeded):
         Run.create(config(shop), tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_who_forgets_searches_twice(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control."""
-    for number in range(2):
-        monkeypatch.setenv("INCROWD_STATE", str(tmp_path / f"state-{number}"))
-        Sweep(search=search(shop), out=tmp_path / f"search-{number}").run()
-
-
-def test_a_search_does_not_go_on_with_other_data_under_the_same_name(shop: Path, tmp_path: Path) -> None:
-    def stop(line: str) -> None:
-        if line.startswith("run 1/2"):
-            raise KeyboardInterrupt
-
-    wanted = search(shop)
-    with pytest.raises(KeyboardInterrupt):
-        Sweep(search=wanted, out=tmp_path / "search", say=stop).run()
-    flipped(shop)
-    with pytest.raises(DataError, match="are not those that this run began with"):
-        Sweep(search=search(shop), out=tmp_path / "search").run()
 
 
 # Data that changed under a run
@@ -240,24 +213,6 @@ def test_the_same_data_in_another_dress_have_the_same_ledger(
     assert spent(place(first)) <= 8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dress", [shuffled, columns_reordered, spelt_otherwise])
-def test_a_hash_of_the_file_would_not_know_them(
-    shop: Path, tmp_path: Path, dress: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control: a fingerprint of the bytes, and no name that is known."""
-
-    def rows_of(source: Any, key: bytes) -> RowDigests:
-        data = source.data
-        file = digests([(Path(data.folder or ".") / data.file).read_bytes()], key=key)
-        return RowDigests(exact=file, cells=file, features=file, owners=np.zeros(1, np.int64))
-
-    monkeypatch.setattr("incrowd.runs.ledgers._IdentifiedTable.rows", rows_of)
-    trained(shop, tmp_path / "run")
-    dress(tmp_path / "dress.csv")
-    trained(tmp_path / "dress.csv", tmp_path / "new")
-
-
 def test_a_table_that_grew_is_refused_under_its_name_until_it_is_said_what_it_is(
     incrowd: Command, shop: Path, tmp_path: Path
 ) -> None:
@@ -281,22 +236,6 @@ def test_a_fingerprint_tells_nothing_without_the_key(shop: Path, monkeypatch: py
 # Out of a search
 
 
-def test_a_run_copied_out_of_a_search_spends_what_the_search_reserved_for_it(shop: Path, tmp_path: Path) -> None:
-    def stop(line: str) -> None:
-        if line.startswith("run 1/2"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Sweep(search=search(shop), out=tmp_path / "search", say=stop).run()
-    shutil.copytree(tmp_path / "search/runs/0000", tmp_path / "alone")
-    run = Run.open(tmp_path / "alone")
-    with ledger_of(run) as ledger:
-        head = ledger.head
-    run.train()
-    with ledger_of(run) as ledger:
-        assert ledger.head == head
-
-
 # What is in the hands of an operator
 
 
@@ -317,36 +256,3 @@ def test_a_fresh_start_is_possible_and_says_so_for_good(
     with pytest.raises(LedgerMisplaced, match="closed by a deliberate fresh start"):
         Ledger.open(old)
     assert [row["retired"] for row in incrowd("ledger", "list", "--json").object()["ledgers"]] == [True, False]
-
-
-def test_no_make_target_deletes_a_ledger() -> None:
-    makefile = Path(__file__).parents[2] / "Makefile"
-    removed = [line.split()[2:] for line in makefile.read_text().splitlines() if line.strip().startswith("rm ")]
-    assert removed
-    assert not {"out", "out/", "*"} & {word for words in removed for word in words}
-
-
-def test_a_key_that_is_lost_leaves_the_name(shop: Path, tmp_path: Path) -> None:
-    trained(shop, tmp_path / "run")
-    (Home.of_user().folder / "key").unlink()
-    with pytest.warns(UserWarning, match="known by their name alone"), pytest.raises(BudgetExceeded):
-        Run.create(config(shop), tmp_path / "second")
-
-
-def test_a_registry_that_is_lost_is_made_anew(shop: Path, tmp_path: Path) -> None:
-    trained(shop, tmp_path / "run")
-    Home.of_user().path.unlink()
-    with pytest.warns(UserWarning, match="made anew"), pytest.raises(BudgetExceeded):
-        Run.create(config(shop), tmp_path / "second")
-
-
-def test_an_unmarked_ledger_is_not_made_for_public_data(tmp_path: Path) -> None:
-    from tests.runs.small import payer_of, small
-
-    run = Run.create(small(), tmp_path / "run")
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
-        assert ledger.data_identity.public
-        assert str(ledger.data_identity) == "public: digits"
-    assert payer_of(run).path is None
-    assert not Path(os.environ["INCROWD_STATE"]).exists()
-    assert not Ledger.in_memory(budget=BUDGET, relation=RELATION).kept

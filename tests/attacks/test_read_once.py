@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from incrowd.data import Clients, load_mnist, reading
@@ -137,20 +136,3 @@ def test_pictures_that_are_learned_from_are_recognised(
     with pytest.raises(BudgetExceeded):
         Run.create(pictures(folder, "data.identity=another"), tmp_path / "second")
     assert not left
-
-
-@pytest.mark.parametrize("change", [a_link, a_packed_file, a_folder])
-def test_control_pictures_that_are_read_twice_are_others(change: Callable[[Path], None], tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    (tmp_path / "decoy").write_bytes((tmp_path / STEM).read_bytes()[:-1] + b"\7")
-    config = pictures(tmp_path)
-
-    def pixels() -> object:
-        return np.asarray(sources.federated_data(config).examples.features).tolist()
-
-    before = pixels()
-    with read_once():
-        assert pixels() == before
-        change(tmp_path)
-        assert pixels() == before
-    assert pixels() != before

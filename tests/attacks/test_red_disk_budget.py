@@ -1,7 +1,6 @@
 """One more run than the ledger allows: with data divided anew, an older registry, no key, a private test set."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -73,24 +72,6 @@ def test_data_do_not_become_public_by_protecting_another_unit(shop: Path, tmp_pa
             Run.create(config(shop, *PUBLIC), tmp_path / "second")
 
 
-def test_an_older_registry_does_not_make_the_ledgers_beside_it_unknown(shop: Path, tmp_path: Path) -> None:
-    write(tmp_path / "data" / "other.csv", HEADER, [[*row[:2], "9.5", *row[3:]] for row in rows()])
-    trained(tmp_path / "data" / "other.csv", tmp_path / "other")
-    registry = Home.of_user().path
-    shutil.copy(registry, tmp_path / "older")
-    trained(shop, tmp_path / "first")
-    shutil.copy(tmp_path / "older", registry)
-    with pytest.warns(UserWarning, match="did not know"), pytest.raises(BudgetExceeded):
-        Run.create(config(shop, "data.identity=another name"), tmp_path / "second")
-
-
-def test_without_the_key_data_of_a_new_name_are_not_taken_for_new(shop: Path, tmp_path: Path) -> None:
-    trained(shop, tmp_path / "first")
-    (Home.of_user().folder / "key").unlink()
-    with pytest.raises(LedgerMismatch, match="put the key back"):
-        Run.create(config(shop, "data.identity=another name"), tmp_path / "second")
-
-
 @pytest.mark.parametrize("spelling", ["{}.0000000001", "{}.00000000000000000001"])
 def test_digits_that_no_model_sees_do_not_make_other_data(shop: Path, tmp_path: Path, spelling: str) -> None:
     trained(shop, tmp_path / "first")
@@ -118,26 +99,6 @@ def test_control_data_divided_anew_are_paid_for_twice(halves: Path, tmp_path: Pa
     for run in (first, second):
         run.train()
         assert all(spent(ledger.path) > 1.9 for ledger in silos_of(run).paid_from if ledger.path is not None)
-
-
-@pytest.mark.usefixtures("careless")
-def test_control_data_become_public_under_another_unit(shop: Path, tmp_path: Path) -> None:
-    trained(shop, tmp_path / "first")
-    Run.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second").train()
-
-
-@pytest.mark.usefixtures("careless")
-@pytest.mark.parametrize("lost", ["key", "registry.sqlite"])
-def test_control_what_is_lost_makes_data_new(shop: Path, tmp_path: Path, lost: str) -> None:
-    home = Home.of_user()
-    with home.alone():
-        shutil.copy(home.path, tmp_path / "older")
-    first = place(trained(shop, tmp_path / "first"))
-    (home.folder / lost).unlink()
-    if lost != "key":
-        shutil.copy(tmp_path / "older", home.path)
-    second = place(trained(shop, tmp_path / "second", "data.identity=another name"))
-    assert spent(first, second) > 10
 
 
 def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: Path) -> None:

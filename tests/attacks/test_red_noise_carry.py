@@ -185,13 +185,6 @@ class TestAnothersPlan:
             a_run(a_plan(rounds=2), ledger=ledger).round(number).release()
         assert ledger.charges() == (2, 0)
 
-    def test_a_plan_of_ones_own_is_refused(self) -> None:
-        class Own:
-            relation = a_plan().relation
-
-        with pytest.raises(ConfigError, match="plan = 'Own': give a Plan of ours"):
-            a_run(Own(), ledger=a_ledger(a_plan()))  # type: ignore[arg-type]  # on purpose
-
 
 class TestAskedByAnother:
     """Who asks for a statement makes no difference to it: the charges say what they were."""

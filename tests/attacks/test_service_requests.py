@@ -8,11 +8,9 @@ import json
 import re
 from contextlib import suppress
 
-import numpy as np
 import pytest
 
-from incrowd.drawdiscard import Specification
-from incrowd.drawdiscard.desk import Desk, Reason
+from incrowd.drawdiscard.desk import Reason
 from incrowd.service.embedded import EmbeddedStore
 from incrowd.service.tending import Tending
 from tests.drawdiscard.mail import asked
@@ -95,47 +93,6 @@ def test_framing_that_can_be_read_in_two_ways_ends_the_connection(framing: bytes
                 sent = b"POST " + path + b" HTTP/1.1\r\nhost: here\r\n" + framing + b"\r\n0\r\n\r\n" + hidden(TOKEN)
                 assert len(await replies(running, sent)) <= 1
             assert not running.store.paused
-
-    run(main)
-
-
-def test_a_replayed_answer_neither_counts_nor_teaches_again() -> None:
-    async def main() -> None:
-        store = EmbeddedStore(asked(), turned_away=2e-3)
-        tending = Tending(store)
-        handed = await store.draw()
-        drawn = store.desk.hand_out(handed.version, handed.row, accepted=0)
-        answer = honest(store.desk, handed.row, drawn.gamma, seed=1)
-        assert (await tending.offer(answer, drawn.ticket))[0] is Reason.ACCEPTED
-        learnt = {name: array.copy() for name, array in store.desk.test.state().items()}
-        rows = [row.copy() for row in store._pool.state().rows]
-        for _ in range(200):
-            assert (await tending.offer(answer, drawn.ticket))[0] is Reason.REPEATED
-        for name, array in store.desk.test.state().items():
-            assert (array == learnt[name]).all(), name
-        assert all((row == before).all() for row, before in zip(store._pool.state().rows, rows, strict=True))
-
-    run(main)
-
-
-def ticket_of(specification: Specification, key: bytes) -> bytes:
-    desk = Desk(specification, key=key)
-    return desk.hand_out(0, np.zeros(specification.size, np.float32), accepted=0).ticket
-
-
-def test_tickets_of_others_are_no_tickets() -> None:
-    async def main() -> None:
-        store = EmbeddedStore(asked(), turned_away=2e-3)
-        tending = Tending(store)
-        handed = await store.draw()
-        own = store.desk.hand_out(handed.version, handed.row, accepted=0)
-        answer = honest(store.desk, handed.row, own.gamma, seed=1)
-        strangers = ticket_of(asked(), b"another key, of another service."), b"", own.ticket[:-1], own.ticket + b"x"
-        for ticket in strangers:
-            assert (await tending.offer(answer, ticket))[0] is Reason.FORGED
-        other = ticket_of(asked(gamma=0.04), b"another key, of another service.")
-        assert (await tending.offer(answer, other))[0] is Reason.OTHER_SPECIFICATION
-        assert (await tending.offer(answer, own.ticket))[0] is Reason.ACCEPTED, "the control"
 
     run(main)
 

@@ -104,23 +104,6 @@ def config(path: Path, **data: Any) -> Any:
     return parse({"data": table | {"columns": SCHEMA} | data, "privacy": terms, "run": run})
 
 
-def left_behind(folder: Path) -> str:
-    found = json.loads((folder / "summary.json").read_text())
-    for noised in ("accuracy", "loss", "seconds", "client_updates_per_second", "plot", "run"):
-        found.pop(noised, None)
-    metrics = found.pop("metrics")
-    return json.dumps([found, None if metrics is None else sorted(metrics)])
-
-
-def test_control_a_public_test_table_is_counted(tmp_path: Path) -> None:
-    path = write(tmp_path, KNOWN)
-    others = [f"q{place},{20.5 + place},{'fm'[place % 2]},{place % 2}" for place in range(36)]
-    test = write(tmp_path, others, "test.csv")
-    Run.create(config(path, test_file=str(test)), tmp_path / "run").train()
-    assert "36 examples, public" in left_behind(tmp_path / "run")
-    assert "per_class" in left_behind(tmp_path / "run")
-
-
 def test_another_spelling_of_the_same_table_is_charged_to_the_same_ledger(tmp_path: Path) -> None:
     """Who saves a private table with semicolons and decimal commas does not get a second budget."""
     rows = [row.replace(",", ".5,", 2).replace(".5,", ",", 1) for row in KNOWN]
@@ -130,12 +113,6 @@ def test_another_spelling_of_the_same_table_is_charged_to_the_same_ledger(tmp_pa
     again = config(german, delimiter=";", decimal=",", identity="another")
     with pytest.raises((BudgetExceeded, LedgerMismatch)):
         Run.create(again, tmp_path / "second")
-
-
-def test_control_a_table_of_others_has_a_budget_of_its_own(tmp_path: Path) -> None:
-    Run.create(config(write(tmp_path, KNOWN)), tmp_path / "run").train()
-    others = write(tmp_path, [row.replace(",2", ",3", 1) for row in KNOWN], "others.csv")
-    Run.create(config(others, identity="another"), tmp_path / "second").train()
 
 
 def test_an_id_that_is_spelt_in_two_ways_is_refused_rather_than_made_two_clients(tmp_path: Path) -> None:

@@ -172,14 +172,6 @@ def test_in_earnest_nothing_of_silos_depends_on_how_long_they_took(
     assert set(seconds_in(folder / "slow")) == {None}
 
 
-def test_control_the_seconds_of_simulated_silos_differ(folder: Path, worked: Callable[[float], None]) -> None:
-    totals = []
-    for name, pace in (("quick", 0.001), ("slow", 0.5)):
-        worked(pace)
-        totals.append(Run.create(silos(*SEEDED), folder / name).train()["seconds"])
-    assert totals == [pytest.approx(0.001 * 2 * (1 + 2 + 3)), pytest.approx(0.5 * 2 * (1 + 2 + 3))]
-
-
 @pytest.mark.parametrize("more", [(), ("privacy.noise=correlated", "privacy.groups=2")])
 def test_in_earnest_states_have_no_date_of_their_own(folder: Path, more: tuple[str, ...]) -> None:
     """The difference of two is the time of a round."""
@@ -196,11 +188,6 @@ def test_in_earnest_states_have_no_date_of_their_own(folder: Path, more: tuple[s
 
     Run.create(small(*more), folder).train([Looking()])
     assert dates == [{_files.PUBLIC_TIME}] * 4
-
-
-def test_control_the_states_of_a_simulation_are_dated(folder: Path) -> None:
-    Run.create(small(*SEEDED), folder).train()
-    assert _files.PUBLIC_TIME not in {path.stat().st_mtime for path in (folder / "checkpoints").iterdir()}
 
 
 def test_a_ledger_and_the_tables_of_trackers_know_no_time(folder: Path) -> None:

@@ -82,9 +82,3 @@ def test_control_other_rows_in_a_frame_have_their_own(table: Path, tmp_path: Pat
     shop.trained(table, tmp_path / "first")
     others = [[*row[:1], str(place), *row[2:]] for place, row in enumerate(shop.rows())]
     as_frame(others, tmp_path / "second", "age")
-
-
-def test_control_another_table_has_its_own(table: Path, tmp_path: Path) -> None:
-    shop.trained(table, tmp_path / "first")
-    others = [[*row[:1], str(place), *row[2:]] for place, row in enumerate(shop.rows())]
-    again(shop.write(tmp_path / "others.csv", shop.HEADER, others), tmp_path / "second")

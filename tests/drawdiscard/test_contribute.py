@@ -1,7 +1,5 @@
 """Whole contributions: a device, a server, and what breaks between them."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,9 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard import Device, Drawn, Fit, Outcome, Policy, Reason, Server
+from incrowd.drawdiscard import Device, Drawn, Outcome, Policy, Reason, Server
 from incrowd.drawdiscard.device import ATTEMPTS
-from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
+from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from tests.drawdiscard import mail
@@ -29,18 +27,6 @@ def test_a_contribution_goes_all_the_way(tmp_path: Path) -> None:
         assert own.spent_today() == pytest.approx(6.0)
     assert server.accepted == sum(outcome.accepted for outcome in outcomes) > 0
     assert {path.name for path in tmp_path.iterdir()} == {"ledger.db", "ledger.db.witness", "ledger.db.lock"}
-
-
-def test_a_file_has_its_ledger_beside_it(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "phone.db")) as app, app:
-        app.execute("CREATE TABLE mails (opened, sender, words)")
-        app.executemany("INSERT INTO mails VALUES (?, ?, ?)", [tuple(row.values()) for row in mail.mails()])
-    with Device(tmp_path / "phone.db", table="mails") as own:
-        assert own.check(mail.asked()) == Fit(20, 20, ())
-        own.contribute(Server(mail.asked(), turned_away=1e-6))
-        with pytest.raises(BudgetExceeded, match="daily limit is 2"):
-            own.contribute(Server(mail.asked(), turned_away=1e-6))
-    assert mail.charges(tmp_path / "phone.db.ledger") == 1
 
 
 def test_examples_in_memory_need_a_named_ledger() -> None:
@@ -177,20 +163,6 @@ def test_a_lost_reply_brings_the_same_bytes_again(tmp_path: Path) -> None:
         assert again.contribute(healthy).reason is Reason.REPEATED
     assert (deaf.offered, healthy.drawn) == (healthy.offered, [])
     assert server.accepted == 1
-
-
-@pytest.mark.parametrize("reason", [Reason.OTHER_SPECIFICATION, Reason.NOT_WEIGHTS, Reason.UNLIKE, Reason.REPEATED])
-def test_every_other_word_is_the_last(tmp_path: Path, reason: Reason) -> None:
-    """The payment for what is turned away is lost, and the outcome says why; the next contribution is a new one."""
-    server = Server(mail.asked(), turned_away=1e-6)
-    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
-        fussy = Fussy(server, reason)
-        outcome = own.contribute(fussy)
-        assert outcome.reason is reason
-        assert str(reason) in str(outcome)
-        assert (len(own._outbox), fussy.draws) == (0, 1)
-        assert own.contribute(server).reason is Reason.ACCEPTED
-        assert mail.charges(own.ledger) == 2
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.05, float("nan"), float("inf")])

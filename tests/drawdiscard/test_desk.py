@@ -62,24 +62,6 @@ def test_an_answer_is_judged_by_the_step_size_of_its_draw() -> None:
         assert desk.judge(wrong, PARENT) is Reason.UNLIKE
 
 
-def test_digests_tell_answers_apart() -> None:
-    desk = desk_of()
-    first, second = (desk.hand_out(version, PARENT, accepted=0).ticket for version in (1, 2))
-    update = noised(desk, 0.05)
-    offers = [(update, first), (update.tolist(), first), (update, second), (np.nextafter(update, np.float32(0)), first)]
-    digests = [answer.digest for offer in offers if isinstance(answer := desk.read(*offer), Returned)]
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 3
-
-
-def test_what_is_no_answer_is_named() -> None:
-    desk = desk_of()
-    ticket = desk.hand_out(1, PARENT, accepted=0).ticket
-    assert desk.read(PARENT[:3], ticket) is Reason.NOT_WEIGHTS
-    assert desk.read(PARENT, b"x") is Reason.FORGED
-    assert desk.read(PARENT, desk_of(name="other").hand_out(1, PARENT, accepted=0).ticket) is Reason.OTHER_SPECIFICATION
-
-
 @pytest.mark.parametrize(
     ("changes", "field"), [({"noise": "none"}, "noise"), ({"gamma": 1e290}, "gamma"), ({"gamma": 1e-290}, "gamma")]
 )

@@ -36,12 +36,6 @@ def test_yes_and_no() -> None:
     ]
 
 
-def test_levels_have_a_feature_each_but_the_baseline() -> None:
-    assert CATEGORY.columns("x") == ("x=a", "x=7")
-    features = CATEGORY.encode(["a", "b", "7", 7, "unknown", None, 7.0])
-    assert features.tolist() == [[1, 0], [0, 0], [0, 1], [0, 1], [0, 0], [0, 0], [0, 1]]
-
-
 def test_a_response_is_known_where_it_makes_sense() -> None:
     assert known(NUMBER, [1, 2.5, None, "1", math.nan]) == [True, True, False, False, False]
     assert known(CATEGORY, ["a", "b", "unknown", None, 7]) == [True, True, False, False, True]

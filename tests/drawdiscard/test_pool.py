@@ -7,16 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
-from incrowd.drawdiscard.pool import LARGEST, Instance, Picks, Pool, as_weights, stable_variance
-from incrowd.errors import DataError
+from incrowd.drawdiscard.pool import Instance, Picks, Pool, stable_variance
 from tests.statistics import ODD, chi_square
 
 SEEDED = SeededRandomness(seed=5)
-
-
-def pool_of(instances: int, size: int = 3, *, seed: int = 5) -> Pool:
-    values = SeededRandomness(seed=seed).stream("values").normals(instances * size)
-    return Pool(values.reshape(instances, size), randomness=SeededRandomness(seed=seed))
 
 
 def updates(count: int, size: int, *, seed: int = 6) -> Floats:
@@ -67,17 +61,6 @@ def test_merging_keeps_the_variance_that_is_said_to_be_stable(share: float) -> N
     assert abs(blocks.mean() - wrong) > error
 
 
-@given(st.lists(st.floats(width=64), min_size=3, max_size=3))
-def test_what_is_no_row_of_float32_is_refused(numbers: list[float]) -> None:
-    with np.errstate(over="ignore"):
-        expected = np.array(numbers).astype(np.float32)
-    if (np.abs(expected) <= np.float32(LARGEST)).all():
-        np.testing.assert_array_equal(as_weights(numbers, 3), expected)
-    else:
-        with pytest.raises(DataError):
-            as_weights(numbers, 3)
-
-
 def test_draws_and_discards_are_fair_and_independent() -> None:
     pool, pairs = Pool(np.zeros((4, 1)), randomness=SEEDED, history=0), np.empty((16_000, 2), np.int64)
     for pair in pairs:
@@ -114,17 +97,6 @@ def test_nobody_can_write_to_an_instance() -> None:
     assert single.draw() is sent, "bytes never change, so they are not copied"
 
 
-def test_a_discard_replaces_one_instance() -> None:
-    pool = pool_of(5)
-    before = pool.instances
-    update = np.array([7.0, 8.0, 9.0])
-    pool.discard(update)
-    after = pool.instances
-    changed = (before != after).any(axis=1)
-    assert changed.sum() == 1
-    np.testing.assert_array_equal(after[changed][0], update)
-
-
 @pytest.mark.parametrize("keys", [{}, {"merge": 0.5, "tail": 1.0, "history": 3}])
 def test_a_restored_pool_goes_on_like_the_one_that_was_saved(keys: dict[str, Any]) -> None:
     start = updates(4, 3, seed=8)
@@ -141,17 +113,6 @@ def test_a_restored_pool_goes_on_like_the_one_that_was_saved(keys: dict[str, Any
     np.testing.assert_array_equal(list(replaced[0].values()), list(replaced[1].values()))
     for name, value in kept.items():
         np.testing.assert_array_equal(np.asarray(value), np.asarray(again[name]))
-
-
-@pytest.mark.parametrize("update", [np.zeros(2), np.zeros((1, 3)), np.array([1, np.nan, 2]), np.array([1, np.inf, 2])])
-def test_what_is_not_an_instance_is_refused_and_changes_nothing(update: Floats) -> None:
-    pool = pool_of(3)
-    before = pool.state()
-    with pytest.raises(DataError, match="an instance"):
-        pool.discard(update)
-    after = pool.state()
-    np.testing.assert_array_equal(before.rows, after.rows)
-    assert (before.draws, before.discards) == (after.draws, after.discards)
 
 
 def test_threads_may_share_a_pool() -> None:

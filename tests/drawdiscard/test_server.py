@@ -8,7 +8,7 @@ from incrowd import SeededRandomness, Server
 from incrowd.drawdiscard import Reason, held_pool
 from incrowd.drawdiscard.held_pool import known_again
 from incrowd.drawdiscard.kept_pool import FILE, LOCK, SPECIFICATION
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import asked, held, honest, on_disk, phone
 
 SEEDED = SeededRandomness(seed=3)
@@ -144,21 +144,6 @@ def test_a_closed_server_writes_nothing_over_its_successor_s_pool(tmp_path: Path
     assert on_disk(tmp_path) == 1
 
 
-def test_a_folder_of_another_specification_is_refused(tmp_path: Path) -> None:
-    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
-    with pytest.raises(ConfigError, match="another specification"):
-        Server(asked(name="other"), folder=tmp_path)
-    Server(asked(), turned_away=1e-6, folder=tmp_path).close()  # the refused one holds no lock
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00" * 40, b'{"pool": 1}'])
-def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
-    (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{FILE} cannot be used"):
-        Server(asked(), turned_away=1e-6, folder=tmp_path)
-
-
 def test_only_the_user_may_read_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     Server(asked(), turned_away=1e-6, folder=folder).close()
@@ -197,21 +182,6 @@ def test_an_answer_is_known_again_as_long_as_what_it_was_drawn_from(monkeypatch:
         own.offer(*honest(own, seed=number))
         assert own.offer(*first).reason in (Reason.REPEATED, Reason.LATE)
     assert len(own._held._taken) == known_again(history=10, instances=2) == 42
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"noise": "none"}, "noise"),
-        ({"gamma": 1e290}, "gamma"),
-        ({"gamma": 1e-290}, "gamma"),
-    ],
-)
-def test_what_no_spam_test_can_guard_is_refused(tmp_path: Path, changes: dict[str, object], field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        Server(asked(**changes), folder=tmp_path / "own")
-    with pytest.raises(ConfigError, match="keep_every"):
-        Server(asked(), turned_away=1e-6, keep_every=0)
 
 
 def test_the_statement_is_about_a_contribution_and_a_device() -> None:

@@ -2,50 +2,19 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from incrowd import Device, Specification
 from incrowd.drawdiscard import Policy
-from incrowd.drawdiscard.fields import TableField, misfits
-from incrowd.drawdiscard.text_fields import CountField, HashedField, ListField, TextField, WordsField
+from incrowd.drawdiscard.fields import misfits
+from incrowd.drawdiscard.text_fields import HashedField, ListField, TextField
 from incrowd.drawdiscard.texts import LONGEST_TEXT, buckets_of
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger
 
-FIELDS: tuple[TableField, ...] = (
-    HashedField(buckets=5),
-    ListField(levels=("a", "b", "7"), most=2),
-    ListField(buckets=4, separator=";"),
-    TextField(buckets=8, longest=2, most=3),
-    TextField(buckets=8, units="characters", shortest=2, longest=3, part="host"),
-    WordsField(words=("log", "in"), part="rest"),
-    WordsField(words=("log", "in"), any=True),
-    CountField(characters="0123456789", most=4),
-    CountField(characters="abc", each=True, most=2),
-    CountField(steps=(1, 10, 20), part="path"),
-    CountField(characters="abc", run=True, steps=(2, 4)),
-)
-ITEM = st.none() | st.integers() | st.floats() | st.text() | st.sampled_from(["a", "b", "http://abc.org/login"])
-ANY_VALUE = ITEM | st.binary() | st.lists(ITEM, max_size=4) | st.lists(ITEM, max_size=4).map(tuple)
-
 
 def bucket(text: str, buckets: int) -> int:
     return int(buckets_of([text], buckets)[0])
-
-
-@pytest.mark.slow
-@given(values=st.lists(ANY_VALUE, max_size=5))
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.type)
-def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list[object]) -> None:
-    features = field.encode(values)
-    assert features.shape == (len(values), field.width)
-    assert np.all((features >= 0) & (features <= 1))
-    assert len(set(field.columns("x"))) == field.width
-    assert len(misfits(field, values)) == len(values)
-    one_by_one = [field.encode([value])[0].tolist() for value in values]
-    assert features.tolist() == one_by_one  # the neighbours change nothing
 
 
 def test_a_hashed_level_has_a_bucket() -> None:

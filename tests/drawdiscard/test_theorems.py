@@ -43,26 +43,6 @@ def test_theorem_1_the_variance_over_the_instances_stays(k: int, updates: int, r
     assert not agrees(sample, stable * 3 / 2)
 
 
-def survivors(pool: Pool) -> float:
-    """Which share of the instances holds the first update when all have come to agree."""
-    pool.discard(pool.draw() + 1.0)
-    while np.ptp(pool.instances) > 0:
-        pool.discard(pool.draw())
-    return float(pool.weights()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("k", "runs"), [(2, 800), (4, 800), (10, 1200)])
-def test_lemma_2_an_update_survives_with_probability_1_in_k(k: int, runs: int) -> None:
-    kept = 0
-    for run in range(runs):
-        pool = Pool(np.zeros((k, 1)), randomness=SeededRandomness(seed=run + 10_000 * k))
-        kept += round(survivors(pool))
-    assert stats.binomtest(kept, runs, 1 / k).pvalue > ODD
-    assert stats.binomtest(kept, runs, min(1 / k * 2, 0.99)).pvalue < ODD
-    assert stats.binomtest(kept, runs, 1 / k / 2).pvalue < ODD
-
-
 @pytest.mark.parametrize("k", [2, 3, 10, 30])
 def test_lemma_2_in_exact_numbers(k: int) -> None:
     """The chain over how many instances hold the update: up or down with (k - i) i / k^2 each."""

@@ -1,11 +1,10 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd import Local
 from incrowd._random import SeededRandomness
-from incrowd.learning.store import Batches, draw_batches, side_by_side
+from incrowd.learning.store import Batches, draw_batches
 
 RANDOMNESS = SeededRandomness(seed=1)
 BATCHINGS = st.one_of(
@@ -38,13 +37,3 @@ def test_epochs_rounds_and_clients_have_orders_of_their_own() -> None:
     assert not np.array_equal(two.positions[:2], two.positions[2:])
     for other in ({"client": 1}, {"round": 1}):
         assert not np.array_equal(two.positions, drawn(50, epochs=2, batch_size=25, **other).positions)
-
-
-def test_only_clients_with_equally_many_examples_come_side_by_side() -> None:
-    one, other = drawn(3, batch_size=2), drawn(3, batch_size=2, client=1)
-    both = side_by_side([one, other])
-    assert both.sizes.tolist() == [[2, 1], [2, 1]]
-    assert (both.steps, both.width) == (2, 2)
-    assert np.array_equal(both.positions, [one.positions, other.positions])
-    with pytest.raises(ValueError, match="same shape"):
-        side_by_side([one, drawn(9, batch_size=2)])

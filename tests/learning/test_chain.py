@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from incrowd import Local
 from incrowd.learning import ClientTensors, CohortEngine, Model
-from incrowd.learning.backends import fast
 from incrowd.learning.chain import chained
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 
@@ -94,14 +93,6 @@ class Perceptron(nn.Module):
         return out
 
 
-def test_a_perceptron_with_parts_within_parts_goes_the_fast_way() -> None:
-    data, model = clients(10, 10), Model(Perceptron(), fresh=True)
-    engine = CohortEngine(model, data, LOCAL)
-    assert {type(path).__name__ for path in engine.backends} == {"Fast"}
-    weights = model.initial(RANDOMNESS)
-    assert_close(trained(engine, weights, [0, 1]), twin(model, data, LOCAL, weights, [0, 1]))
-
-
 def _counts(own: Written, x: Tensor) -> Tensor:
     own.calls += 1
     return _functional(own, x)
@@ -163,17 +154,6 @@ def test_layers_keep_the_order_of_the_parameters() -> None:
     assert chained(Perceptron(), (10, 10)) is not None
 
 
-def test_nothing_of_the_module_changes() -> None:
-    module = Written(_functional)
-    before = {name: one.clone() for name, one in module.state_dict().items()}
-    state = dict(vars(module))
-    chain = chained(module, (10, 10))
-    assert chain is not None
-    assert vars(module) == state
-    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
-    assert all(one is other for one, other in zip(chain.parameters(), module.parameters(), strict=True))
-
-
 def test_hooks_frozen_and_tied_parts_and_others_stay_what_they_are() -> None:
     hooked, frozen, tied, large = (Perceptron() for _ in range(4))
     hooked.second.register_forward_hook(lambda *_: None)
@@ -224,34 +204,4 @@ def test_parameters_in_another_order_or_of_another_s_are_learnt_as_they_are(name
     assert chained(module, (10,)) is None
     model = Model(module)
     found = trained(CohortEngine(model, data, LOCAL), model.weights, [0, 1])
-    assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_first_weight_behind_its_bias_is_learnt_where_features_are_left_out(frozen: bool) -> None:
-    data = clients(10)
-    data.features[:, 3:] = 0
-    layers = [nn.Linear(10, 5), nn.Softplus(), nn.Linear(5, 4)]  # which has no faster way
-    anew(layers[0])
-    layers[2].requires_grad_(not frozen)
-    model = Model(nn.Sequential(*layers))
-    found = trained(CohortEngine(model, data, LOCAL), model.weights, [0, 1])
-    assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))
-
-
-def test_a_sequential_with_a_parameter_of_its_own_is_not_cut_behind_its_frozen_layers() -> None:
-    module, data = nn.Sequential(nn.Linear(10, 5), nn.Linear(5, 4)), clients(10)
-    module[0].requires_grad_(False)
-    _more(module)
-    model = Model(module)
-    found = trained(CohortEngine(model, data, LOCAL), model.weights, [0, 1])
-    assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))
-
-
-def test_a_layer_is_as_large_as_its_weight() -> None:
-    module, data = nn.Sequential(nn.Linear(10, 5), nn.ReLU(), nn.Linear(5, 9)), clients(10)
-    assert isinstance(module[2], nn.Linear)
-    module[2].weight, module[2].bias = nn.Parameter(torch.randn(4, 5)), nn.Parameter(torch.randn(4))
-    model = Model(module)
-    found = trained(CohortEngine(model, data, LOCAL, backends=[fast.make]), model.weights, [0, 1])
     assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))

@@ -1,11 +1,9 @@
 import math
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from incrowd import Local
 from incrowd.learning import CohortEngine, Contributions, EngineCohort, Execution, mlp
@@ -36,26 +34,6 @@ def test_chunks_and_their_sum_are_of_the_same_training(chunk: int, dead: float) 
     assert (found.norms >= expected).all()
     assert found.norms == pytest.approx(expected, rel=2**-15)
     assert np.abs(found.total - rows.sum(axis=0)).max() <= 5 * bound * 2.0**-18
-
-
-@pytest.mark.parametrize("chunk", [1, 2])
-def test_a_contribution_that_is_left_out_adds_nothing_whatever_it_holds(chunk: int) -> None:
-    one = cohort(chunk=chunk, dead=0.8)
-    weights = torch.as_tensor(one.weights).clone()
-    weights[:FEATURES] = torch.nan  # of the first output; a client that uses no feature of it does not notice
-    broken = replace(one, weights=weights)
-    found = broken.summed(bound=1.0, parts=None, factors=lambda norms: np.isfinite(norms).astype(float))
-    assert not np.isfinite(found.norms).any()
-    assert not found.total.any()
-
-
-def test_a_chunk_of_one_sparse_client_can_be_used_in_every_way() -> None:
-    for one, other in zip(cohort(chunk=1, dead=0.8).chunks(), cohort(chunk=1, dead=0.8).chunks(), strict=True):
-        rows, total = one.rows(), np.zeros(MODEL.size)
-        assert one.size == MODEL.size
-        one.add_to(total, np.full((1, 1), 0.5))
-        np.testing.assert_allclose(total, 0.5 * rows[0], rtol=1e-12)
-        assert np.array_equal(other.rows(), rows)
 
 
 @pytest.mark.slow

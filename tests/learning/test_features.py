@@ -35,7 +35,6 @@ from incrowd.learning.features import (
     from_callable,
     from_module,
     is_picture,
-    picture_map,
 )
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.pictures import as_pictures, in_colour, reduced
@@ -138,27 +137,6 @@ def test_a_map_that_computes_something_else_has_another_revision(name: str) -> N
     assert alike == pytest.approx(PINNED[name], rel=2e-3), f"pin {name!r}: {alike:.6g}, with the next revision"
 
 
-def test_energies_of_any_size_have_length_one_but_for_blank_images() -> None:
-    for feature_map, channels in ((OrientedEnergies(), 8), (SecondOrderEnergies(), 81)):
-        for shape in ((1, 1), (1, 9), (5, 2), (29, 31)):
-            found = feature_map(np.stack([np.zeros(shape), np.ones(shape)]).astype(np.float32))
-            assert np.linalg.norm(found, axis=1) == pytest.approx([0, 1], abs=1e-3)
-            assert found.shape[1] == math.ceil(shape[0] / 4) * math.ceil(shape[1] / 4) * channels
-    for wrong, field in (({"stride": 3}, "stride"), ({"shape": (8, 8, 1)}, "shape"), ({"floor": 0.0}, "floor")):
-        with pytest.raises(ConfigError) as caught:
-            SecondOrderEnergies(**wrong)
-        assert caught.value.field == field
-
-
-def test_flat_examples_need_a_shape_and_colours_are_refused() -> None:
-    energies = OrientedEnergies(octave=0, stride=2, shape=(8, 8))
-    assert np.array_equal(energies(some(64)), OrientedEnergies(octave=0, stride=2)(some(64).reshape(6, 8, 8)))
-    with pytest.raises(DataError, match="are not grey images"):
-        OrientedEnergies()(some(3, 8, 8))
-    with pytest.raises(DataError, match="has 64 pixels"):
-        energies(some(65))
-
-
 @pytest.mark.parametrize(
     ("shape", "colour", "small"),
     [
@@ -208,15 +186,6 @@ def test_a_photograph_and_its_mirror_image_have_the_same_features(shape: tuple[i
     assert not np.allclose(colours(pictures), colours(upside_down), atol=1e-3)
 
 
-def test_patch_responses_do_not_see_brightness() -> None:
-    patches, pictures = MAPS["patches"][0], 0.4 * some(3, 14, 12)
-    found = patches(pictures)
-    assert found.shape == (6, 16 * 18)
-    assert np.allclose(patches(pictures + 0.3), found, atol=1e-4)
-    assert not np.allclose(patches(pictures[:, ::-1].copy()), found, atol=1e-2)  # colours count
-    assert (np.linalg.norm(found.reshape(6, 16, 18), axis=2) <= 1).all()
-
-
 def test_pixels_have_their_share() -> None:
     for raw, shape in ((0.2, (8, 8)), (0.5, (40, 40))):
         found = WithPixels(base=UnitNorm(), raw=raw)(some(*shape))
@@ -256,14 +225,6 @@ def test_directions_are_kept_and_known_by_all_that_they_depend_on(tmp_path: Path
     seen(dimensions=6)
     seen(pictures=MadeUpPictures(count=20, seed=2))
     assert len(list(tmp_path.iterdir())) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(8, 8), (28, 28), (3, 16, 16)])
-def test_the_map_of_a_shape_has_so_many_directions_and_pixels(shape: tuple[int, ...], tmp_path: Path) -> None:
-    found = picture_map(shape, dimensions=32, cache=tmp_path)(some(*shape))
-    assert found.shape == (6, 32 + min(1024, math.prod(shape)))
-    assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(6), abs=1e-3)
 
 
 ENCODER = """import torch

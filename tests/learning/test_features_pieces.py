@@ -81,19 +81,6 @@ def test_features_follow_from_one_text_alone_in_any_order_of_its_pieces(
     assert (together[:, buckets:] == np.float32(constant)).all()
 
 
-def test_a_single_character_counts_half() -> None:
-    features = Spread(buckets=2**16).whole(encoded(["我们"]))
-    sizes = np.sort(np.abs(features[features != 0]))
-    assert sizes / sizes[-1] == pytest.approx([math.log1p(0.5) / math.log1p(1)] * 2 + [1], abs=1e-5)
-
-
-def test_a_sequence_without_a_piece_gives_zeros() -> None:
-    grams = compose(TokenGrams(padding=0), Spread(buckets=512).whole)
-    nothing, something = grams(np.array([[0, 0, 0], [0, 5, 6]], np.int64))
-    assert not nothing.any()
-    assert np.array_equal(something, grams(np.array([[5, 6]], np.int64))[0])
-
-
 def test_the_same_word_is_another_feature_in_another_column_and_numbers_stay() -> None:
     stated = Columns(client="", label="y", classes=2, schema={"a": Text(pieces=8), "b": Text(pieces=8)}).resolved(())
     first, second = np.split(TextPieces(columns=stated)(np.hstack([encoded(["word"], 8)] * 2)), 2, axis=1)

@@ -18,12 +18,10 @@ from incrowd.data import (
     YesNo,
 )
 from incrowd.errors import ConfigError
-from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
 from incrowd.learning.features.table_rows import PLACES, sizes
 from incrowd.runs.build import feature_map_of
-from incrowd.runs.config import Config, Private
-from incrowd.runs.data_config import Table, TableFeatures
+from incrowd.runs.data_config import TableFeatures
 
 WORDS: dict[str, Any] = {
     "age": {"range": [0, 100], "outside": "clip", "missing": 40, "indicator": True},
@@ -93,40 +91,6 @@ def test_a_number_without_a_range_is_seen_by_its_size() -> None:
 def test_all_zeros_of_a_row_together_weigh_as_much_as_one_number() -> None:
     near = sizes(np.array([[0.0, 0.0, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0]])).reshape(2, 4, PLACES)
     assert near[..., PLACES // 2].tolist() == pytest.approx(np.array([[0.5] * 4, [3**-0.5, 0, 3**-0.5, 3**-0.5]]))
-
-
-@given(
-    rows=st.lists(st.lists(st.floats(-(2.0**40), 2.0**40, width=32), min_size=2, max_size=2), min_size=2, max_size=9)
-)
-def test_a_row_without_ranges_is_alone_and_of_length_one(rows: list[list[float]]) -> None:
-    values = np.array(rows, np.float32)
-    for schema in ({"x": Number(), "y": Number()}, {"x": Number(), "y": YesNo()}):
-        made = TableRows(columns=columns(**schema))
-        together, alone = made(values), np.concatenate([made(values[i : i + 1]) for i in range(len(values))])
-        assert np.array_equal(together, alone)
-        assert np.array_equal(made(values[::-1])[::-1], together)
-        assert (np.linalg.norm(together, axis=1) <= 1 + 1e-6).all()
-
-
-def tabled(path: Path, age: Any) -> Table:
-    file = table(path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(100)])
-    return Table(
-        file=str(file),
-        client="who",
-        label="bad",
-        classes=("no", "yes"),
-        features=("age",),
-        columns={"age": age},
-        public=True,
-    )
-
-
-def test_by_the_recipe_numbers_without_a_range_are_rows_of_a_table_too(tmp_path: Path) -> None:
-    for age in ({"range": [0, 100]}, "number"):
-        made = Federation.by_recipe("tables", tabled(tmp_path, age), privacy=Private(epsilon=8, delta=1e-3)).settings
-        assert isinstance(made, Config)
-        assert made.features.name == "table"
-        assert getattr(made.privacy.clip, "kind", "") == "fixed"
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from incrowd.data import Examples, Split, load_digits
 from incrowd.errors import ConfigError, DataError
@@ -19,7 +17,6 @@ from incrowd.learning.features import (
     UnitNorm,
     compose,
     from_callable,
-    from_module,
     transform,
 )
 from incrowd.learning.features import cache as disk
@@ -35,15 +32,6 @@ def digits(count: int) -> Split:
 
 DIGITS = digits(400)
 ENERGIES = OrientedEnergies(octave=0, stride=2)
-
-
-def network(seed: int = 1) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    module = nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5))
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.rand(parameter.shape, generator=generator))
-    return module
 
 
 class Counting:
@@ -90,31 +78,6 @@ def seen(path: Path, examples: Examples = DIGITS.train) -> int:
 def test_the_cache_is_a_file_that_numpy_reads_and_others_cannot(cached: Path) -> None:
     assert np.load(cached).shape == (400, 64)
     assert stat.S_IMODE(cached.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[:0],
-        lambda content: content[:50],
-        lambda content: content[:-1],
-        lambda content: content[:-40],
-        lambda content: content + b"x",
-        lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
-        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
-        lambda content: content.replace(b"(400, 64)", b"(800, 32)"),
-        lambda content: content.replace(b"(400, 64)", b"(999, 99)"),
-        lambda content: content.replace(b"<f4", b"|O "),
-        lambda content: content.replace(b"<f4", b"<i4"),
-        lambda content: b"not an array at all" + content[:0],
-    ],
-)
-def test_a_damaged_cache_is_computed_anew(cached: Path, damage: Callable[[bytes], bytes]) -> None:
-    damaged = damage(cached.read_bytes())
-    assert damaged != cached.read_bytes()
-    cached.write_bytes(damaged)
-    assert seen(cached) > 0
-    assert seen(cached) == 0
 
 
 @pytest.mark.slow
@@ -167,24 +130,7 @@ def test_a_map_that_mixes_examples_is_refused(function: Callable[[Values], Value
     assert not list(tmp_path.iterdir())
 
 
-def test_a_module_that_mixes_examples_is_refused() -> None:
-    mixing = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False))
-    module = from_module(nn.Sequential(mixing, nn.Linear(64, 3)), name="mixing")
-    # A single example is even more than torch allows such a layer.
-    with pytest.raises((ConfigError, ValueError), match=r"examples around it|more than 1 value"):
-        transform(module, DIGITS.train)
-
-
 # Composition, modules and callables
-
-
-def test_a_module_gives_its_outputs_in_evaluation_mode() -> None:
-    module = network()
-    values = DIGITS.train.values(slice(0, 5))
-    found = from_module(module, name="network")(values)
-    assert module.training
-    expected = module.eval()(torch.from_numpy(values)).flatten(1)
-    np.testing.assert_array_equal(found, expected.detach())
 
 
 class TestAlone:

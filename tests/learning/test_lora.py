@@ -55,13 +55,6 @@ def test_folded_adapters_compute_the_same_with_the_names_of_the_module() -> None
         merged(plain)
 
 
-def test_adapters_follow_from_the_seed() -> None:
-    module = Attention()
-    one, again, other = (Model(lora(module, seed=seed)).weights for seed in (0, 0, 1))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-
-
 @pytest.mark.parametrize(
     ("on", "names"),
     [

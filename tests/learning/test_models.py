@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -99,17 +98,6 @@ def test_parts_are_layers() -> None:
     assert Model(nn.Linear(2, 3)).parts == (9,)
 
 
-def test_initial_weights_come_from_a_stream_of_their_own() -> None:
-    model = mlp((50, 40, 3))
-    first = model.initial(RANDOMNESS)
-    torch.manual_seed(7)
-    state = torch.get_rng_state()
-    assert torch.equal(first, model.initial(RANDOMNESS))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(first, model.initial(RANDOMNESS, 1))
-    assert not torch.equal(first, model.initial(SeededRandomness(seed=2)))
-
-
 def test_a_module_starts_from_its_own_weights() -> None:
     module = nn.Linear(3, 2)
     assert torch.equal(Model(module).initial(RANDOMNESS), torch.nn.utils.parameters_to_vector(module.parameters()))
@@ -192,13 +180,3 @@ def test_a_state_of_another_module_is_refused(change: dict[str, Tensor | None], 
     state = {**with_tied_weights().state_dict(), **change}
     with pytest.raises(ConfigError, match=message):
         Model(with_tied_weights()).loaded({name: one for name, one in state.items() if one is not None})
-
-
-def test_a_module_with_weights_computes_with_them_and_is_a_copy() -> None:
-    model = linear(2, 1)
-    module = model.with_weights(np.array([2.0, 3.0, 1.0]))
-    assert module(torch.tensor([[1.0, 10.0]])).item() == 33
-    assert not module.training
-    before = model.weights
-    nn.init.zeros_(next(module.parameters()))
-    assert torch.equal(model.weights, before)

@@ -150,15 +150,6 @@ def test_outputs_that_cannot_be_used_are_refused_with_the_remedy(what: str) -> N
         BatchedRecords(model, Records.of(data, 0), Descent(learning_rate=0.1))
 
 
-def test_whole_numbers_for_a_module_that_wants_quantities_are_explained() -> None:
-    data = ClientTensors(
-        features=torch.ones(4, WIDTH, dtype=torch.int64), labels=torch.zeros(4, dtype=torch.int64),
-        offsets=np.array([0, 4]), indices=np.arange(4),
-    )  # fmt: skip
-    with pytest.raises(DataError, match="whole numbers, which stay such: give quantities as float32"):
-        CohortEngine(PLAIN.model(), data, Local(learning_rate=0.1))
-
-
 def test_names_that_forward_does_not_have_are_refused() -> None:
     case = CASES["transformer, inputs by name"]
     data = case.clients([4])
@@ -205,16 +196,6 @@ def test_a_loss_that_mixes_records_is_refused_for_records_alone(loss: Loss) -> N
     with pytest.raises(ConfigError, match="not the mean of what its records give alone"):
         BatchedRecords(model, Records.of(data, 0), Descent(learning_rate=0.1), loss=loss)
     CohortEngine(model, data, Local(learning_rate=0.1), loss=loss)
-
-
-def test_a_loss_over_tokens_that_count_is_refused_for_records() -> None:
-    case = CASES["labels of a sequence"]
-
-    def over_tokens(outputs: Tensor, labels: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(outputs.flatten(0, 1), labels.flatten())
-
-    with pytest.raises(ConfigError, match="left out of the count"):
-        BatchedRecords(case.model(), case.records(4), Descent(learning_rate=0.1), loss=as_loss(over_tokens))
 
 
 def test_a_module_that_mixes_records_is_refused_for_records() -> None:

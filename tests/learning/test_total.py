@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import Contributions
-from incrowd.learning.contributions import FlatDelta, Shortening, Total, summed
+from incrowd.learning.contributions import Shortening, Total, summed
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.test_contributions import chunk_of
 
@@ -107,23 +106,6 @@ def test_a_factor_of_zero_leaves_a_part_out_whatever_it_holds(bad: float) -> Non
     assert np.isfinite(total.add(chunk)).tolist() == [[True, True], [False, True], [True, False]]
     expected = np.concatenate([rows[[0, 2], :12].sum(axis=0), rows[[0, 1], 12:].sum(axis=0)])
     assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
-
-
-def test_numbers_below_a_step_vanish() -> None:
-    rows = np.full((1, SIZE), 2.0**-20, np.float32)
-    chunk = chunk_of(rows)
-    total = total_of(chunk, 1.0)
-    total.add(chunk)
-    assert not total.flat().any()
-
-
-def test_many_small_numbers_are_shortened_a_little() -> None:
-    numbers = torch.randn(1, 532_110, generator=torch.Generator().manual_seed(0)) / 1000
-    length = float(numbers.double().norm())
-    chunk = Contributions((0,), FlatDelta(numbers))
-    total = total_of(chunk, 1.0)
-    total.add(chunk)
-    assert 0.0004 < 1 - np.linalg.norm(total.flat()) / length < 0.001
 
 
 def test_a_chunk_that_was_added_cannot_be_used_again() -> None:

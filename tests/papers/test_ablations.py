@@ -1,13 +1,10 @@
 import pytest
 
-from incrowd.data import Split
 from incrowd.privacy.account.accounting import Budget
 from papers.geyer.ablations import variants
 from papers.geyer.measure import ROWS
 from papers.geyer.recipes import RECIPES, Case
-from papers.geyer.report import report
 from papers.geyer.setup import Setup
-from papers.geyer.table1 import Table
 
 
 def case(clients: int, epsilon: float = 8.0) -> Case:
@@ -33,16 +30,3 @@ def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: 
             if name == "general":
                 assert other.features is not None
                 assert "Moment" not in other.features.name
-
-
-@pytest.mark.slow
-def test_ablations_compare_with_the_recipe(split: Split) -> None:
-    table = Table(split=split, rows=[100], recipes=["general"], epsilons=[0.7], seeds=1)
-    found, shown = report(table, smallest=False, ablate=True, plot=None)
-    entries = found["ablations"]
-    assert entries == shown
-    assert entries[0]["variant"] == "the recipe"
-    assert entries[0]["difference"] == 0
-    for entry in entries:
-        assert entry["difference"] == pytest.approx(entry["accuracy"] - entries[0]["accuracy"])
-        assert 0 <= entry["accuracy"] <= 1

@@ -1,12 +1,9 @@
 """The model with known weights: what the server states, what devices hold, and how fast the weights come back."""
 
-from pathlib import Path
-
 import pytest
 
 from incrowd._random import SeededRandomness
 from papers.ddml.known_weights import TRUTH, Population, specification, truth
-from papers.ddml.recovery import Recovery, plot_recovery
 
 
 def population(size: int, *, seed: int = 1) -> Population:
@@ -27,15 +24,3 @@ def test_about_46_percent_are_positive_and_the_truth_is_right_as_often_as_in_the
     assert drawn.o.mean() == pytest.approx(0.46, abs=0.01)
     outputs = drawn.features() @ truth(specification())[1:] + truth(specification())[0]
     assert ((outputs > 0) == drawn.o).mean() == pytest.approx(0.79, abs=0.01)
-
-
-@pytest.mark.slow
-def test_the_report_follows_the_error_down(tmp_path: Path) -> None:
-    found = Recovery(updates=100_000, instances=3, gamma=0.5, decay=1.0).report()
-    errors = found["root_mean_square_error"]
-    assert errors[-1] < errors[0] / 2
-    assert found["moments"][-1] == found["updates"] == 100_000
-    assert found["accuracy"] == pytest.approx(found["truth"]["accuracy"], abs=0.02)
-    assert len(found["true"]) == len(found["estimated"]) == len(found["names"]) == 33
-    assert found["findings"][2]["agrees"]
-    assert all(Path(file).stat().st_size > 1_000 for file in plot_recovery(tmp_path / "figures", found))

@@ -96,14 +96,6 @@ def test_what_is_claimed_and_what_holds(clients: int, setup: PaperSetup) -> None
 
 
 @pytest.mark.slow
-def test_only_the_paper_s_rows_have_constants_and_the_quick_one_trains_less() -> None:
-    assert set(CONSTANTS) == set(ROWS)
-    for clients, quick in QUICK.items():
-        full, less = (setup.promise(clients, budget(clients)) for setup in (CONSTANTS[clients], quick))
-        assert less.config.schedule.communications < full.config.schedule.communications / 3
-
-
-@pytest.mark.slow
 def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     clients, cohort, sigma = 6, 3, 0.01
     setup = PaperSetup(local=LOCAL, schedule=equal(cohort, sigma), init_scale=1.5)

@@ -7,8 +7,7 @@ import pytest
 from incrowd import SeededRandomness
 from incrowd.drawdiscard import LOGISTIC, Glm
 from incrowd.privacy.mechanism import Mechanism
-from papers.ddml.attacks import ATTACKS, Attack
-from papers.ddml.spam import Spam
+from papers.ddml.attacks import ATTACKS
 from papers.ddml.spam_study import TESTS, Problem, Study
 
 
@@ -60,23 +59,3 @@ def test_an_attack_that_ruins_a_model_does_not_ruin_it_behind_the_test() -> None
     assert behind.accuracy > calm.accuracy - 0.1
     assert behind.attackers_rejected > 0.9
     assert behind.honest_rejected < 0.03
-
-
-@pytest.mark.slow
-def test_a_report_has_every_attack_at_every_share() -> None:
-    attacks = (NAMED["replay"], Attack("none of it", NAMED["replay"].forge, stoppable=False))
-    report = Spam(
-        honest=1_000,
-        updates=300,
-        instances=3,
-        attackers=(0.1, 0.3),
-        sizes=(40,),
-        attacks=attacks,
-        traffic=({"merge": 0.5},),
-    ).report()
-    assert [(row["attackers"], row["attack"]) for row in report["attacks"]] == [
-        (share, attack.name) for share in (0.1, 0.3) for attack in attacks
-    ]
-    assert report["traffic"][0]["merge"] == 0.5
-    assert all(row["attackers_rejected"] > 0.9 for row in report["attacks"])  # a replay has no noise
-    assert len(report["findings"]) == 3

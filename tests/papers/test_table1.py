@@ -8,7 +8,7 @@ from incrowd.data import Split
 from incrowd.privacy.statement import MEDIAN
 from papers.geyer.paper import FIXED
 from papers.geyer.plain import Plain
-from papers.geyer.report import SHOWN, plot_table, report, warnings
+from papers.geyer.report import SHOWN, report, warnings
 from papers.geyer.table1 import Table
 
 PROMISED = {
@@ -86,19 +86,6 @@ def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_
     assert [tuple(row) for row in shown] == [tuple(SHOWN)] * 2
     assert ">paper, epsilon 3</text>" in picture.read_text()
     json.dumps(found, allow_nan=False)
-
-
-@pytest.mark.slow
-def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
-    picture = tmp_path / "table1.svg"
-    found, shown = report(quick(split, seeds=1), smallest=False, ablate=False, plot=picture)
-    assert found["plot"] == str(picture)
-    assert [tuple(row) for row in shown] == [tuple(SHOWN)]
-    assert ">the paper, epsilon 8</text>" not in picture.read_text()  # it is no MNIST
-    plot_table(picture, quick(split, seeds=1).entries())
-    text = picture.read_text()
-    for words in ("general, epsilon 0.7", "the paper, epsilon 8", "SIMULATION: seeded noise"):
-        assert f">{words}</text>" in text
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from incrowd.privacy.plan.sampling import constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.silos import BUDGET, MODEL, SEEDED, ledger, paying, plan
-from tests.privacy.ledgers import reads
 
 ROOMY = Budget(epsilon=1e4, delta=1e-5)
 
@@ -27,17 +26,6 @@ def test_the_event_is_on_the_ledger_as_soon_as_there_is_a_round() -> None:
     assert its.rounds == {2}
     stated = price(its.plan.round(2).event, delta=BUDGET.delta, relation=its.plan.relation).epsilon
     assert its.ledger.spent().epsilon == stated
-
-
-def test_what_was_paid_is_read_once_however_long_the_ledger_is() -> None:
-    its = paying(plan(noise=50.0, rounds=5, budget=ROOMY))
-    for number in range(5):
-        its.ledger.charge(its.plan.round(0).event)  # someone else's
-        assert its.rounds == set(range(number))
-        its.round(number)
-        assert reads(lambda: its.rounds) <= 2
-        assert reads(lambda: its.rounds) == 0
-    assert its.rounds == set(range(5))
 
 
 def test_noise_can_be_drawn_once_a_step_and_not_once_more() -> None:

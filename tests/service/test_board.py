@@ -33,7 +33,3 @@ def test_merging_adds_less_noise_than_overwriting_which_is_why() -> None:
             rows[place] = (1 - merge) * rows[place] + merge * answer
         added[merge] = float(rows.var(axis=1).mean())
     assert added[0.25] < 0.5 * added[1.0]
-
-
-def test_gaussian_noise_has_none() -> None:
-    assert three_adversaries(asked(noise="gaussian", delta=1e-6)) == []

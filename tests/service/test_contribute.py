@@ -7,7 +7,7 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Device, Policy, Reason, Server
-from incrowd.errors import BudgetExceeded, ConfigError, ServiceFailed
+from incrowd.errors import BudgetExceeded, ServiceFailed
 from incrowd.privacy.account.accounting import Budget
 from incrowd.service.contribute import contribute
 from incrowd.service.remote import RemoteServer
@@ -33,13 +33,6 @@ def listener(server: Server) -> Iterator[Listener]:
 
 def owned(tmp_path: Path, policy: Policy = mail.LOOSE) -> Device:
     return Device(letters.letters(), ledger=tmp_path / "ledger", policy=policy)
-
-
-def test_several_turns(server: Server, listener: Listener, tmp_path: Path) -> None:
-    with owned(tmp_path) as own:
-        turns = contribute(own, RemoteServer(listener.url), times=3)
-        assert (turns.sent, turns.accepted, turns.stopped) == (3, 3, None)
-        assert mail.charges(own.ledger) == server.accepted == 3
 
 
 def test_each_turn_waits_a_time_of_its_own(listener: Listener, tmp_path: Path) -> None:
@@ -86,12 +79,6 @@ def test_a_service_that_asks_for_patience_gets_some(server: Server, tmp_path: Pa
         assert mail.charges(own.ledger) == 0
     assert waits == [7.0] * (requests - 1)
     assert sum(request.path == "/v1/draw" for request in busy.heard) == requests
-
-
-@pytest.mark.parametrize("wrong", [{"times": 0}, {"jitter_s": -1.0}])
-def test_turns_that_are_none_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
-    with owned(tmp_path) as own, pytest.raises(ConfigError, match=next(iter(wrong))):
-        contribute(own, RemoteServer("http://127.0.0.1:9"), **wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.slow

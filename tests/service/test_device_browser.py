@@ -273,20 +273,6 @@ def test_the_total_is_for_ever_and_a_clock_put_back_brings_no_day_back(page: Pag
     assert (page.charges, page.server.accepted) == (5, 5)
 
 
-def test_a_ledger_counts_in_one_unit(page: Page) -> None:
-    page.contribute()
-    with pytest.raises(Failed, match="Refused: the ledger counts per model, not per feature"):
-        page.browser.run(MODULE + 'await (await openDevice({ policy: { unit: "feature" } })).contribute("");')
-
-
-@pytest.mark.parametrize(
-    "limit", ["epsilon: 0", "daily: NaN", "total: -1", "unit: 'person'", "wekly: 3", "epsilon: '2'"]
-)
-def test_limits_that_are_none_are_refused(page: Page, limit: str) -> None:
-    with pytest.raises(Failed, match="Refused: policy"):
-        page.browser.run(MODULE + f"await openDevice({{ policy: {{ {limit} }} }});")
-
-
 def test_what_each_number_costs_is_limited_as_a_whole(page: Page) -> None:
     page.listener.say = honest(letters.server(epsilon=1.0, privacy="feature"))
     on = MODULE + "return (await (await openDevice({ pace: 0, policy: given })).contribute('')).reason;"
@@ -354,14 +340,6 @@ def test_what_came_too_late_goes_out_again_with_the_same_noise(page: Page) -> No
     late.clear()
     assert page.contribute()["accepted"]
     assert (page.charges, page.server.accepted) == (2, 2)
-
-
-@pytest.mark.parametrize("reason", [Reason.UNLIKE, Reason.NOT_WEIGHTS, Reason.OTHER_SPECIFICATION])
-def test_what_is_turned_away_for_good_is_not_sent_again(page: Page, reason: Reason) -> None:
-    page.listener.say = instead(page, "/v1/answer", refusal(reason))
-    assert page.contribute() == {"reason": reason.name.lower(), "accepted": False}
-    found = page.browser.run(STATUS)
-    assert (found["charges"], found["waiting"]) == (1, False)
 
 
 def test_an_answer_to_a_specification_that_is_gone_is_given_up(page: Page) -> None:
@@ -435,11 +413,6 @@ def test_whatever_step_is_asked_for_costs_what_one_contribution_costs(page: Page
     page.listener.say = changed(page, "/v1/draw", b"gamma: 0.05", b"gamma: " + gamma)
     page.contribute()
     assert page.browser.run(STATUS)["spent"] == 2
-
-
-def test_the_module_is_small() -> None:
-    static = Path(__file__).parents[2] / "incrowd/service/static"
-    assert sum((static / name).stat().st_size for name in ("device.mjs", "learn.mjs", "noise.mjs")) < 50_000
 
 
 def unending() -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from incrowd._random import SeededRandomness
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.held_pool import AFTER_A_CRASH
 from incrowd.drawdiscard.kept_pool import FILE
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 from incrowd.service.embedded import EmbeddedStore
 from tests.drawdiscard.mail import asked
 from tests.service.devices import answered
@@ -77,20 +77,6 @@ def test_what_was_kept_last_is_there_after_a_crash(folder: Path) -> None:
     asyncio.run(after())
 
 
-def test_a_second_server_is_refused(folder: Path) -> None:
-    async def main() -> None:
-        first = EmbeddedStore(asked(), folder=folder)
-        await first.open()
-        with pytest.raises(ConfigError, match="another server"):
-            EmbeddedStore(asked(), folder=folder)
-        await first.close()
-        second = EmbeddedStore(asked(), folder=folder)
-        await second.open()
-        await second.close()
-
-    asyncio.run(main())
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "no database": lambda path: path.write_bytes(b"this is no database, whatever it is called" * 50),
     "a row is gone": lambda path: changed(path, "DELETE FROM rows WHERE version = 0"),
@@ -144,17 +130,6 @@ def test_a_keep_that_fails_is_told_and_tried_again(folder: Path) -> None:
         await asyncio.sleep(0.2)
         assert not store.trouble
         assert (await store.figures()).accepted == 3
-        await store.close()
-
-    asyncio.run(main())
-
-
-def test_only_the_user_may_read_the_folder(folder: Path) -> None:
-    async def main() -> None:
-        store = EmbeddedStore(asked(), folder=folder)
-        await store.open()
-        for path in (folder, *folder.iterdir()):
-            assert path.stat().st_mode & 0o077 == 0, path
         await store.close()
 
     asyncio.run(main())

@@ -130,13 +130,6 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         Address.of(url)
 
 
-def test_addresses() -> None:
-    assert str(Address.of("https://a.example/")) == "https://a.example"
-    assert Address.of("http://[::1]:80/x").named == "[::1]"
-    assert Address.of("http://localhost:8000").named == "localhost:8000"
-    assert Address.of("http://10.0.0.1", plain=True).port == 80
-
-
 @pytest.mark.parametrize(
     ("said", "seconds"), [("7", 7.0), ("", None), ("-1", None), ("Tue", None), ("9" * 50, LONGEST_WAIT), ("²", None)]
 )  # fmt: skip
@@ -206,17 +199,3 @@ def test_through_a_proxy_certificates_are_checked_all_the_same(tmp_path: Path) -
                     continue
                 with pytest.raises(ServiceFailed, match="certificate does not hold"):
                     exchange(address, "/", most=10, deadline_s=5)
-
-
-@pytest.mark.parametrize("says", [b"HTTP/1.1 403 no\r\n\r\n", b"HTTP/1.1 2000 so\r\n\r\n", b"\r\n\r\n", b"x" * 70_000])
-def test_a_proxy_that_does_not_let_through_is_told(says: bytes) -> None:
-    refused = pytest.raises(ServiceFailed, match="proxy does not let through")
-    with Listener(lambda _: reply(200, b"hello")).listening() as listener, Between(says) as proxy, refused:
-        exchange(Address.of(listener.url, proxy=proxy.url), "/", most=10, deadline_s=5)
-    assert not listener.heard
-
-
-@pytest.mark.parametrize("proxy", ["https://a.example:1", "http://127.0.0.1:1/path", "socks5://127.0.0.1:1"])
-def test_what_is_no_proxy_is_refused(proxy: str) -> None:
-    with pytest.raises(ConfigError):
-        Address.of("https://a.example", proxy=proxy)

@@ -11,8 +11,7 @@ import pytest
 
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.pool import merged
-from incrowd.errors import ConfigError
-from incrowd.service.redis_store import PREFIX, RedisStore, redis_at
+from incrowd.service.redis_store import PREFIX, RedisStore
 from incrowd.service.store import StoreAway
 from tests.drawdiscard.mail import asked
 from tests.service.devices import answered
@@ -90,23 +89,6 @@ def test_servers_share_a_pool_and_lose_no_answer_of_each_other(own_redis: RedisP
         assert not left
         for store in stores:
             await store.close()
-
-    asyncio.run(main())
-
-
-def test_an_answer_counts_once_whichever_server_it_goes_to(own_redis: RedisProcess) -> None:
-    async def main() -> None:
-        first, second = store_at(own_redis), store_at(own_redis)
-        await first.open()
-        await second.open()
-        answer = answered(first, await first.draw(), seed=1)
-        again = second.desk.read(answer.weights, first.desk.hand_out(0, answer.weights, accepted=0).ticket)
-        assert not isinstance(again, Reason), "the key of the tickets is shared"
-        outcomes = await asyncio.gather(*(store.enter(answer) for store in (first, second) * 5))
-        assert sorted(reason.name for reason, _ in outcomes) == ["ACCEPTED", *["REPEATED"] * 9]
-        assert await second.repeated(answer)
-        await first.close()
-        await second.close()
 
     asyncio.run(main())
 
@@ -214,12 +196,6 @@ def test_after_another_run_of_redis_no_number_of_a_version_comes_twice(tmp_path:
         asyncio.run(main())
     finally:
         process.kill()
-
-
-@pytest.mark.parametrize("url", ["http://db", "redis://db:port", "memory:"])
-def test_no_places_are_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="store"):
-        redis_at(url)
 
 
 def test_no_redis_at_all_is_said(tmp_path: Path) -> None:

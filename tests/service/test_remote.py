@@ -9,7 +9,7 @@ from incrowd.drawdiscard import Outcome, Reason, Server
 from incrowd.errors import ConfigError, ServiceFailed, SpecificationRefused
 from incrowd.service.remote import RemoteServer
 from tests.drawdiscard import mail
-from tests.service.listener import Listener, Request, Say, endless, honest, reply
+from tests.service.listener import Listener, Request, Say, honest, reply
 
 SERVER = Server(mail.asked())
 
@@ -116,19 +116,6 @@ def test_each_reason_is_understood_however_it_is_spelt(reason: Reason) -> None:
 def test_a_reply_that_says_nothing_of_the_answer_is_no_reply(said: bytes) -> None:
     with pytest.raises(ServiceFailed):
         offered(said)
-
-
-def test_after_its_word_the_rest_of_a_reply_is_not_read() -> None:
-    word = b"HTTP/1.1 200 so\r\nincrowd-outcome: accepted\r\n\r\n"
-    with Listener(with_change("/v1/answer", lambda _: endless(word))).listening() as listener:
-        assert RemoteServer(listener.url).offer(np.zeros(4, np.float32), b"t").accepted
-
-
-@pytest.mark.parametrize(("status", "wait", "when"), [(429, "7", "in 7 s"), (503, "", "later"), (500, "x", "later")])
-def test_a_service_that_has_no_time_says_when(status: int, wait: str, when: str) -> None:
-    with pytest.raises(ServiceFailed, match=f"status {status}.*try again {when}") as failed:
-        offered(reply(status, b"", retry_after=wait))
-    assert failed.value.retry_after == (7.0 if wait == "7" else None)
 
 
 def test_http_is_for_this_machine_only() -> None:

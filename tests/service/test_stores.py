@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard import Specification
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.held_pool import fresh_pool
 from incrowd.service.embedded import EmbeddedStore
@@ -170,16 +169,3 @@ def test_a_test_goes_on_with_what_it_had_learnt(make: Make) -> None:
 
     during(make(asked()), first)
     during(make(asked()), then)
-
-
-def test_another_specification_is_refused(make: Make) -> None:
-    from incrowd.errors import ConfigError
-
-    async def nothing(store: PoolStore) -> None:
-        await store.draw()
-
-    during(make(asked()), nothing)
-    other: Specification = asked(gamma=0.01)
-    with pytest.raises(ConfigError, match="another specification"):
-        during(make(other), nothing)
-    during(make(asked()), nothing)

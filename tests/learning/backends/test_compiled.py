@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model, backends
-from incrowd.learning.backends import BACKENDS
-from incrowd.learning.backends.compiled import refuse_another
 from incrowd.learning.compiler import compiler_there, pays
 from incrowd.learning.rewritten import Unrolled, UnrolledLSTM, unroll
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained
@@ -60,16 +57,6 @@ def test_clients_learn_what_autograd_teaches_them(engine: CohortEngine) -> None:
     found = trained(engine, weights, range(4))
     left = CohortEngine(model, clients(SIZES), ALL, backends=[backends.loop.make])
     assert_close(found, trained(left, weights, range(4)))
-
-
-@pytest.mark.slow
-def test_a_contribution_has_the_same_bits_alone_and_in_other_company(engine: CohortEngine) -> None:
-    weights = engine.model.initial(RANDOMNESS)
-    everyone = trained(engine, weights, range(4))
-    for client in range(4):
-        assert np.array_equal(trained(engine, weights, [client])[client], everyone[client])
-    several = CohortEngine(engine.model, clients(SIZES), ALL, replace(ALWAYS, threads=2, chunk=1))
-    assert all(np.array_equal(one, everyone[k]) for k, one in trained(several, weights, [3, 2, 0, 1]).items())
 
 
 @pytest.mark.slow
@@ -145,16 +132,6 @@ def test_what_cannot_be_compiled_is_left_to_autograd_and_why_is_said_once(
     assert len(trained(engine, model.weights, range(4))) == 4
 
 
-def test_a_step_that_comes_to_other_weights_is_another_one() -> None:
-    starts = [torch.randn(7, 5), torch.randn(5)]
-    expected = [one + 0.1 * torch.randn_like(one) for one in starts]
-    for by in (0.0, 1e-7, 1e-5):
-        refuse_another([one + by for one in expected], expected, starts)
-    for by in (1e-2, torch.nan, torch.inf):
-        with pytest.raises(ArithmeticError, match="not the plain one"):
-            refuse_another([expected[0] + by, expected[1]], expected, starts)
-
-
 def test_without_a_compiler_or_fixed_batches_or_with_masks_nothing_is_tried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,11 +168,6 @@ def test_large_products_and_very_many_operations_are_not_worth_it() -> None:
     execution, full, large = Execution(contributions=1e12), np.array([5]), torch.ones(300, 300)
     assert not pays(execution, full, lambda: large @ large)[0]
     assert not pays(execution, full, lambda: [torch.ones(1).neg_() for _ in range(1100)])[0]
-
-
-def test_a_run_that_is_too_short_or_told_not_to_goes_another_way() -> None:
-    for execution in (Execution(contributions=10.0), Execution(compile="never", contributions=1e12)):
-        assert "Compiled" not in names(CohortEngine(small(), clients(SIZES), LOCAL, execution, backends=BACKENDS))
 
 
 def test_an_unknown_way_to_compile_is_refused() -> None:

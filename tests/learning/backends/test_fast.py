@@ -94,11 +94,6 @@ def test_any_stack_of_linear_layers_is_learnt(
     learnt(module, data, LOCAL.replaced(learning_rate=0.05, batch_size=batch, **terms))
 
 
-def test_a_bare_linear_layer_is_a_stack_of_one() -> None:
-    for dead in (0.2, 0.9):
-        learnt(nn.Linear(FEATURES, CLASSES), clients(dead=dead))
-
-
 @pytest.mark.parametrize(("loss", "labels"), [(LOGISTIC, 2), (SQUARED, 9), (POISSON, 4)], ids=lambda one: str(one)[:20])
 def test_other_losses_are_learnt(loss: Loss, labels: int) -> None:
     for dead in (0.0, 0.9):
@@ -106,19 +101,6 @@ def test_other_losses_are_learnt(loss: Loss, labels: int) -> None:
         data = with_labels(data, (data.labels % labels).float())
         layers = nn.Linear(FEATURES, 70), nn.GELU(), nn.Linear(70, 1)
         learnt(nn.Sequential(*layers), data, LOCAL.replaced(learning_rate=0.05), loss)
-
-
-@pytest.mark.parametrize("dead", [0.0, 0.9])
-def test_examples_that_are_too_large_to_put_an_update_off_are_learnt(dead: float) -> None:
-    """Their squares leave float32, where the outputs do not."""
-    data = clients((30, 12), real=True, dead=dead)
-    data = replace(data, features=data.features * 1e20)
-    local = Local(learning_rate=1e-21, batch_size=4)
-    model = Model(nn.Sequential(nn.Linear(FEATURES, 70), nn.Sigmoid(), nn.Linear(70, CLASSES)), fresh=True)
-    weights = model.initial(RANDOMNESS) * 1e-20
-    engine = CohortEngine(model, data, local, backends=[fast.make])
-    expected = twin(model, data, local, weights, [0, 1])
-    assert_close(trained(engine, weights, [0, 1]), expected, tolerance=0.01)  # of steps that are hardly there
 
 
 # Convolutions.

@@ -122,24 +122,6 @@ def test_the_frozen_layers_see_each_client_once() -> None:
     assert path._cache.made[:53].isfinite().all()
 
 
-def test_the_engine_and_its_model_stay_whole() -> None:
-    module = headed()
-    before = {name: one.clone() for name, one in module.state_dict().items()}
-    fast = engine(module, clients(13))
-    trained(fast, fast.model.weights, [0])
-    assert fast.model.module is module
-    assert fast.data.features.shape == (13, TOKENS)
-    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
-
-
-def tied() -> nn.Module:
-    words = nn.Embedding(WORDS, 8).requires_grad_(False)
-    head = nn.Linear(8, WORDS, bias=False)
-    head.weight = words.weight
-    head.weight.requires_grad_(True)
-    return nn.Sequential(words, nn.Linear(8, 8), head, nn.Flatten())
-
-
 class Counting(nn.Linear):
     """Frozen, and yet another function each time."""
 
@@ -197,18 +179,6 @@ class First(nn.Module):
 def test_other_modules_go_another_way(name: str) -> None:
     chosen = engine(OTHERS[name](), clients(9, tokens=False))
     assert not any(isinstance(path, Frozen) for path in chosen.backends)
-
-
-def test_a_frozen_weight_that_is_tied_to_a_trained_one_is_trained() -> None:
-    data = clients(9)
-    data = ClientTensors(
-        features=data.features[:, :1].contiguous(), labels=data.labels, offsets=data.offsets, indices=data.indices
-    )
-    chosen = engine(tied(), data)
-    assert not any(isinstance(path, Frozen) for path in chosen.backends)
-    found = trained(chosen, chosen.model.weights, [0])
-    slow = CohortEngine(chosen.model, data, LOCAL, backends=[backends.loop.make])
-    assert_close(found, trained(slow, chosen.model.weights, [0]))
 
 
 @pytest.mark.parametrize("memory", [0, 4 * 8 * TOKENS * 20])

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd.learning import (
     CROSS_ENTROPY,
-    LOGISTIC,
     POISSON,
     ClientTensors,
     CohortEngine,
@@ -37,7 +36,6 @@ from tests.learning.cohorts import (
     clients,
     trained,
     twin,
-    with_labels,
 )
 from tests.learning.own_models import CASES as OWN
 
@@ -139,31 +137,6 @@ def test_a_plan_has_room_for_a_client_s_batches_and_knows_their_number(local: Lo
     assert drawn.width <= width_of(examples, local) < 1.25 * drawn.width + 1
     if local.batch_size is not None and examples >= local.batch_size:
         assert width_of(examples, local) == local.batch_size
-
-
-class Probability(nn.Module):
-    """One number for each example, without a dimension for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(FEATURES, 1)
-
-    def forward(self, examples: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(examples)[:, 0]
-        return outputs
-
-
-@pytest.mark.usefixtures("to_rounding")
-@pytest.mark.parametrize("module", [Probability, lambda: nn.Linear(FEATURES, 1)], ids=["a row", "a column"])
-def test_yes_or_no_with_shares_of_labels(module: Callable[[], nn.Module]) -> None:
-    model, local = Model(module(), fresh=True), Local(learning_rate=0.3, batch_size=5, label_shares=0.1)
-    data = clients()
-    data = with_labels(data, (data.labels > 1).long())
-    engine = CohortEngine(model, data, local, Execution(chunk=3), loss=LOGISTIC, backends=HERE)
-    assert names(engine) == ["Vectorized"]
-    twin = CohortEngine(model, data, local, loss=LOGISTIC, backends=[backends.loop.make])
-    weights = model.initial(RANDOMNESS)
-    assert_close(trained(engine, weights, COHORT), trained(twin, weights, COHORT))
 
 
 @pytest.mark.usefixtures("to_rounding")
@@ -279,21 +252,6 @@ class Counting(nn.Module):
         return outputs
 
 
-class Caching(nn.Module):
-    """It looks at the first batch alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(FEATURES, CLASSES)
-        self.scale: Tensor | None = None
-
-    def forward(self, examples: Tensor) -> Tensor:
-        if self.scale is None:
-            self.scale = examples.detach().std(0) + 1
-        outputs: Tensor = self.layer(examples / self.scale)
-        return outputs
-
-
 class Measured(nn.Module):
     """Every example is measured by the largest of its batch."""
 
@@ -303,18 +261,6 @@ class Measured(nn.Module):
 
     def forward(self, examples: Tensor) -> Tensor:
         outputs: Tensor = self.layer(examples / examples.abs().max())
-        return outputs
-
-
-class ByNumber(nn.Module):
-    """Small batches count less."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(FEATURES, CLASSES)
-
-    def forward(self, examples: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(examples) * (2.0 if len(examples) > 4 else 1.0)
         return outputs
 
 
@@ -351,9 +297,7 @@ class Choosy(nn.Module):
 
 ODD: dict[str, tuple[type[nn.Module], str]] = {
     "counting": (Counting, "remembers something"),
-    "caching": (Caching, "not what they are one by one"),
     "measured by the batch": (Measured, "not what they are one by one"),
-    "by the number": (ByNumber, "not what they are one by one"),
     "by the class": (ByClass, "not what they are one by one"),
     "choosy": (Choosy, "Refusal"),
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness, Stream
-from incrowd.learning import CROSS_ENTROPY, Execution, Model
+from incrowd.learning import CROSS_ENTROPY, Model
 from incrowd.learning.dpsgd import engine as engines
 from incrowd.learning.dpsgd.engine import BatchedRecords, FrozenCache
 from incrowd.learning.dpsgd.records import Records
@@ -123,31 +123,12 @@ def test_whether_records_are_kept_follows_from_public_settings(
     assert bool(passed) == kept
 
 
-def test_records_that_take_part_too_seldom_are_not_kept(passed: list[int]) -> None:
-    seldom, data = often(steps=2), records(tokens=False)
-    trained(BatchedRecords(Model(thawed()), data, DESCENT), seldom)
-    assert not passed
-    trained(BatchedRecords(Model(thawed()), data, DESCENT, execution=Execution(contributions=300)), seldom)
-    assert passed
-
-
 def test_a_rehearsal_leaves_nothing_behind(passed: list[int]) -> None:
     engine = BatchedRecords(Model(headed()), records(), DESCENT)
     trained(engine.rehearsal(COUNT), often())
     passed.clear()
     trained(engine, often())
     assert sorted(passed) == list(range(COUNT))
-
-
-def test_a_record_that_is_not_finite_is_dropped_and_reaches_nobody() -> None:
-    data = records(tokens=False)
-    data.features[4] = torch.nan
-    settings = often()
-    found = BatchedRecords(Model(thawed()), data, DESCENT).train(
-        start(Model(thawed())), settings, noise=tilted, batches=batches()
-    )
-    assert 0 < found.dropped < settings.steps
-    assert found.weights.isfinite().all()
 
 
 ALONG = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=False)

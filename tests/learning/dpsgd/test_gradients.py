@@ -2,21 +2,20 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 
-from incrowd.data.examples import Inputs
-from incrowd.learning import CROSS_ENTROPY, Execution, Model, mlp
-from incrowd.learning.dpsgd.gradients import FormedGradients, PerExampleGradients, RecordGradients, squares_of
+from incrowd.learning import Execution, Model
+from incrowd.learning.dpsgd.gradients import RecordGradients, squares_of
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection
 from incrowd.learning.losses import Loss
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS
-from tests.learning.dpsgd.cases import KINDS, one_of, rows, start, training
+from tests.learning.dpsgd.cases import KINDS, one_of, start, training
 from tests.reference.one_record import gradient
 
 BATCH = [3, 0, 7, 11, 2]
@@ -97,29 +96,3 @@ def test_squares_do_not_leave_out_small_numbers() -> None:
     torch.testing.assert_close(
         squares_of(gradients), gradients.double().square().sum(1), rtol=1e-12, atol=0, equal_nan=True
     )
-
-
-class Given(FormedGradients):
-    """Gradients that are the features."""
-
-    def formed(self, features: Inputs, labels: Tensor) -> Sequence[Tensor]:
-        return [torch.as_tensor(features)]
-
-
-def test_factors_that_float32_rounds_badly_leave_a_record_out() -> None:
-    formed = Given([(2,)], torch.device("cpu"))
-    for factor, expected in ((2.0**-125, 2.0**-25), (2.0**-126, 0.0)):
-        formed.begin(1)
-        formed.norms(torch.full((1, 2), 2.0**100), torch.zeros(1))
-        formed.add(torch.tensor([factor], dtype=torch.float64))
-        assert formed.total.tolist() == [expected] * 2
-
-
-def test_a_large_model_has_fewer_gradients_in_memory() -> None:
-    model = mlp((2048, 1024, 16))
-    held = Records(features=torch.zeros(4, 2048), labels=torch.zeros(4, dtype=torch.int64))
-    way = PerExampleGradients(model.module, model.by_parameter(model.weights), CROSS_ENTROPY, rows=4)
-    way.begin(1)
-    assert way.rows == 1
-    assert len(way.norms(*held.take(torch.tensor([0])))) == 1
-    assert len(rows()) > way.rows

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
+from incrowd._random import Bits, Floats, Integers, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.dpsgd.records import Records, poisson_batches
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS
@@ -116,12 +116,6 @@ def test_records_take_part_with_the_probability_given(probability: float) -> Non
     assert abs(together - expected) < 5 * math.sqrt(expected) + 2
 
 
-def test_the_size_of_a_batch_is_binomial_not_fixed() -> None:
-    sizes = [len(b) for b in poisson_batches(500, training(steps=600), batches=STREAM.stream("batches"))]
-    variance = 500 * 0.25 * 0.75
-    assert abs(np.var(sizes) / variance - 1) < 4 * math.sqrt(2 / 600)
-
-
 @given(st.floats(2.0**-40, 1, exclude_max=True), st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=12))
 def test_a_record_takes_part_when_its_80_bits_are_below_the_probability(probability: float, drawn: list[int]) -> None:
     high, low = divmod(int(probability * 2**80), 2**64)
@@ -134,15 +128,3 @@ def test_a_record_takes_part_when_its_80_bits_are_below_the_probability(probabil
     batches = Listed(*drawn, *fine)
     (found,) = poisson_batches(len(coarse), training(steps=1, sampling_prob=probability), batches=batches)
     assert found.tolist() == expected
-
-
-def test_everyone_takes_part_when_the_probability_is_one() -> None:
-    batches = poisson_batches(7, training(sampling_prob=1), batches=Listed())
-    assert [batch.tolist() for batch in batches] == [list(range(7))] * 3
-
-
-def test_the_system_draws_batches_too_and_none_of_no_records() -> None:
-    batches = list(poisson_batches(40, training(steps=50), batches=SystemRandomness().stream("batches")))
-    assert 0 < sum(map(len, batches)) < 2000
-    assert all((np.diff(batch) > 0).all() for batch in batches)
-    assert [len(b) for b in poisson_batches(0, training(), batches=STREAM.stream("batches"))] == [0, 0, 0]

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
-from incrowd.learning import CROSS_ENTROPY, SQUARED, Execution, Model, mlp
+from incrowd.learning import CROSS_ENTROPY, Execution, Model
 from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd import selection
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection, _Trial
@@ -284,30 +283,3 @@ def test_a_trial_does_not_depend_on_torchs_global_generator() -> None:
         torch.manual_seed(seed)
         found.append(_Trial(normed(), CROSS_ENTROPY, records(), torch.device("cpu")).weights)
     assert all(map(torch.equal, *found))
-
-
-def test_places_are_tried_with_tokens_masks_and_labels_of_all_kinds() -> None:
-    here = torch.device("cpu")
-    module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(4, 3))
-    tokens = Records(features=torch.zeros(3, 1, dtype=torch.int64), labels=torch.zeros(3, dtype=torch.int64))
-    inputs, labels = _Trial(Model(module, fresh=True), CROSS_ENTROPY, tokens, here)._anything(200, 0)
-    assert set(torch.as_tensor(inputs).view(-1).tolist()) == set(range(9))
-    assert set(labels.tolist()) == {0, 1, 2}
-    masks = Records(features=torch.zeros(3, 5, dtype=torch.bool), labels=torch.zeros(3))
-    shown = layers(AsNumbers(), nn.Linear(5, 1))
-    inputs, labels = _Trial(shown, SQUARED, masks, here)._anything(200, 0)
-    assert 0.3 < float(torch.as_tensor(inputs).float().mean()) < 0.7
-    assert len(set(labels.tolist())) == 200
-
-
-class AsNumbers(nn.Module):
-    """Masks as numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.float()
-
-
-def test_the_numbers_of_records_that_are_tried_end_at_a_physical_batch() -> None:
-    counts = {count for count, _ in selection._placements(100)}
-    assert counts == {16, 32, 48, 64, 80, 96, 100}
-    assert type(selected(mlp((WIDTH, 9, CLASSES)))) is GhostClipping

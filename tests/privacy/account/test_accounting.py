@@ -67,14 +67,6 @@ def test_a_delta_of_one_in_the_number_of_clients_is_warned_about() -> None:
         budget.warn_for(0)
 
 
-def test_everyone_every_round_has_the_exact_price_and_asks_nobody_else() -> None:
-    """mu = sqrt(54) / 4.411 = 1.666 spends (8, 1e-5)."""
-    found = price(SelfComposedDpEvent(GaussianDpEvent(4.4107648684), 54), delta=1e-5, relation=ADD_OR_REMOVE)
-    assert found.accountant == "GDP"
-    assert found.by_accountant == {"GDP": pytest.approx(8.0, rel=1e-9)}
-    assert found == price(SelfComposedDpEvent(GaussianDpEvent(4.4107648684), 54), delta=1e-5, relation=REPLACE)
-
-
 @pytest.mark.slow
 def test_the_tighter_accountant_is_taken() -> None:
     found = price(ROUNDS, delta=1e-5, relation=ADD_OR_REMOVE)
@@ -277,17 +269,6 @@ def test_what_is_plainly_within_a_budget_is_within_it(
     """The tight price agrees, to within the width of its own grid."""
     if plainly_within(runs, Budget(epsilon=epsilon, delta=delta)):
         assert tight(runs, delta) <= epsilon * 1.001 + 1e-3
-
-
-def test_it_is_plain_for_most_of_a_budget() -> None:
-    """So a price is asked for near its end only."""
-    for runs in ([(LaplaceDpEvent(100.0), 3650)], [(PureDpEvent(2.0), 10)]):
-        cost = tight(runs, 1e-9)
-        assert plainly_within(runs, Budget(epsilon=1.2 * cost, delta=1e-9))
-        assert not plainly_within(runs, Budget(epsilon=0.99 * cost, delta=1e-9))
-    sums = [(LaplaceDpEvent(0.5), 10)]  # largest losses are added up exactly
-    assert plainly_within(sums, Budget(epsilon=20.0, delta=1e-12))
-    assert not plainly_within([*sums, (LaplaceDpEvent(1e9), 1)], Budget(epsilon=20.0, delta=1e-12))
 
 
 @pytest.mark.parametrize(

@@ -208,15 +208,6 @@ def test_the_divergences_are_the_librarys(noise: float, share: float, direction:
     assert divergence(of, epsilons) == pytest.approx(of.get_delta_for_epsilon(epsilons), rel=0, abs=1e-15)
 
 
-@pytest.mark.parametrize("share", [1e-4, 0.3, 0.999])
-def test_losses_of_a_client_more_end_and_those_of_one_less_begin(share: float) -> None:
-    end = -math.log1p(-share)
-    more, less = gaussian_losses(1.3, share, MORE), gaussian_losses(1.3, share, LESS)
-    assert divergence(more, np.array([end, end + 1e-6, end + 9])) == pytest.approx(0, abs=1e-15)
-    begun = np.array([-end, -end - 1e-6, -end - 9])
-    assert divergence(less, begun) == pytest.approx(-np.expm1(begun), rel=1e-14)
-
-
 @pytest.mark.parametrize(("noise", "share"), [(0.6, 0.3), (1.1, 0.004), (8.0, 1.0)])
 def test_what_composes_of_them_costs_the_same(noise: float, share: float) -> None:
     ours = poisson_loss(noise, sampling_prob=share, grid=1e-3).self_compose(50)

@@ -48,16 +48,6 @@ def found(home: Home, identity: DataIdentity, path: Path | None = None, **change
 # Identities
 
 
-def test_an_identity_survives_json_and_says_whether_it_is_public() -> None:
-    identity = data(division="one client for each user", public=True)
-    assert DataIdentity(**identity.to_json()) == identity
-    assert str(identity) == "public: shop"
-    assert str(data()) == "shop"
-    for name in ("", "x" * 1001):
-        with pytest.raises(ConfigError, match="1 to 1000"):
-            data(name)
-
-
 # The state folder
 
 
@@ -198,15 +188,6 @@ def test_a_ledger_that_is_there_and_fits_is_taken_up(folder: Path) -> None:
         else:
             with pytest.raises(LedgerMismatch, match="is the ledger of other data"):
                 found(own, data(), path)
-
-
-def test_a_beginning_that_was_cut_off_is_made_again(home: Home) -> None:
-    place = home.place_of(data())
-    place.parent.mkdir(parents=True, mode=0o700)
-    for folder in (home.folder, home.folder / "ledgers"):
-        folder.chmod(0o700)
-    place.touch(0o600)
-    assert found(home, data()).path == place
 
 
 def declared(name: str = "x", content: Content | None = None) -> Declared:

@@ -29,7 +29,7 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import compose, event_from_json
 from incrowd.privacy.ledger import chain
 from incrowd.privacy.ledger import ledger as module
-from incrowd.privacy.ledger.ledger import DataIdentity, Ledger, verify
+from incrowd.privacy.ledger.ledger import Ledger, verify
 from tests.privacy.ledgers import BUDGET, EVENT, FITS, IDENTITY, RELATION, SMALL, begin, reads, written
 
 # Entries
@@ -46,20 +46,6 @@ def test_a_charge_is_in_the_file_as_json_when_charge_returns(path: Path) -> None
     assert (kind, event_from_json(content["event"])) == ("charge", EVENT)
     assert (content["note"], content["reservation"]) == ({"round": 3, "final": False}, None)
     assert (body, content) == (entry.body, entry.content())
-
-
-def test_the_first_entry_holds_the_terms(ledger: Ledger) -> None:
-    (first,) = ledger.entries()
-    its = {"name": IDENTITY, "fingerprint": None, "public": False, "unit": None, "division": "", "whole": None}
-    assert first.kind == "terms"
-    assert first.content() == {
-        "budget": {"epsilon": 1.0, "delta": 1e-5},
-        "relation": "ADD_OR_REMOVE_ONE",
-        "data_identity": its | {"released": False},
-        "forgets": [],
-        "id": ledger.id,
-    }
-    assert (ledger.budget, ledger.relation, ledger.data_identity) == (BUDGET, RELATION, DataIdentity(name=IDENTITY))
 
 
 def test_entries_before_the_position_are_not_read_again(ledger: Ledger) -> None:
@@ -363,12 +349,6 @@ def test_a_new_ledger_needs_all_terms_and_leaves_no_file_without_them(path: Path
     begin(path).close()
 
 
-def test_names_of_files_are_taken_literally(folder: Path) -> None:
-    path = folder / "50% of it?mode=memory#1.ledger"
-    written(path, events=1)
-    assert sorted(file.name for file in folder.iterdir()) == [path.name, f"{path.name}.witness"]
-
-
 def test_a_ledger_is_not_used_across_a_fork_nor_when_it_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with begin(path) as ledger:
         with monkeypatch.context() as forked:
@@ -442,21 +422,6 @@ def test_what_is_promised_while_a_price_is_computed_counts(
                 one.charge(EVENT) if action == "charge" else one.reserve([(EVENT, 1)], label="run")
         assert not waiting
         assert [entry.kind for entry in one.entries()] == ["terms", "reserve"]
-
-
-def test_planned_charges_of_others_do_not_force_a_new_price(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with begin(path) as one, begin(path) as other:
-        other.reserve([(EVENT, 3)], label="run")
-        prices = []
-
-        def slow(event: DpEvent, *, delta: float, relation: Relation) -> Price:
-            other.charge(EVENT, reservation="run")
-            prices.append(event)
-            return price(event, delta=delta, relation=relation)
-
-        monkeypatch.setattr(module, "price", slow)
-        one.charge(EVENT)
-        assert len(prices) == 1
 
 
 def test_threads_share_a_ledger(ledger: Ledger) -> None:

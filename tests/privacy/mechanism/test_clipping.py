@@ -90,26 +90,12 @@ def test_short_contributions_are_left_exactly_alone() -> None:
         assert clipped.unclipped.all()
 
 
-@given(row=arrays(np.float32, 5, elements=st.floats(-1e3, 1e3, width=32)), bound=st.floats(1e-3, 1e3))
-def test_normalised_contributions_have_exactly_the_bound_s_norm(row: NDArray[np.float32], bound: float) -> None:
-    clipped = clip_rows(NormalisedClip(clip_norm=bound), row)
-    norm = float(np.linalg.norm(clipped.rows[0]))
-    assert norm == (pytest.approx(bound, rel=1e-7) if row.any() else 0)
-    assert norm <= bound
-
-
 def test_per_layer_bounds_each_layer_and_is_priced_jointly() -> None:
     clip = PerLayerClip(clip_norms=(3.0, 4.0), parts=(2, 3))
     assert clip.clip_norm == 5
     row = clip_rows(clip, np.array([30.0, 40.0, 1.0, 2.0, 2.0])).rows[0]
     assert np.linalg.norm(row[:2]) == pytest.approx(3)
     assert list(row[2:]) == [1, 2, 2]
-
-
-def test_elementwise_bounds_every_number() -> None:
-    clip = ElementwiseClip(limit=0.5, size=4)
-    assert 1 <= clip.clip_norm < 1 + 1e-12
-    assert list(clip_rows(clip, np.array([-7, 0.25, 0.5, 7])).rows[0]) == [-0.5, 0.25, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.int64, np.bool_])
@@ -119,13 +105,6 @@ def test_contributions_of_any_numeric_type_are_clipped(dtype: Any) -> None:
         clipped = clip_rows(clip, rows)
         assert clipped.rows.dtype == np.float64
         assert np.all(np.linalg.norm(clipped.rows, axis=1) <= clip.clip_norm)
-
-
-def test_no_contributions_and_empty_contributions_are_fine() -> None:
-    for clip in every_clip(3):
-        assert clip_rows(clip, np.empty((0, 3))).rows.shape == (0, 3)
-    for empty in (FixedClip(clip_norm=1), NormalisedClip()):
-        assert clip_rows(empty, np.empty((2, 0))).rows.shape == (2, 0)
 
 
 def test_another_size_than_the_clip_s_is_refused() -> None:
@@ -243,11 +222,6 @@ def test_flatten_and_unflatten_are_inverse(shapes: list[tuple[int, ...]]) -> Non
     assert [a.shape for a in arrays.values()] == shapes
     assert np.array_equal(layout.flatten(arrays), vector)
     assert Layout.of(arrays) == layout
-
-
-def test_whole_numbers_and_truth_values_count_like_any_other() -> None:
-    arrays = {"steps": np.array([3]), "frozen": np.array([True, False]), "w": np.array([0.5], np.float32)}
-    assert list(Layout.of(arrays).flatten(arrays)) == [3, 1, 0, 0.5]
 
 
 @pytest.mark.parametrize(

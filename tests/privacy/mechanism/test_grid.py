@@ -98,18 +98,6 @@ def test_cells_cover_all_but_a_negligible_tail_and_refuse_little() -> None:
     assert math.erfc(grid.REACH / math.sqrt(2)) <= 2.0**-64
 
 
-def test_the_largest_magnitude_is_the_reach_and_a_cell() -> None:
-    cells = grid._Staircase.under(SCALE)
-    slot = int(cells.odds[cells.cell].nonzero()[0].max())
-    for sign, side in ((0, 1), (1, -1)):
-        proposal = slot << 48 | sign << 47 | 2**cells.width_bits - 1
-        value = drawn(Given(proposal=proposal, more=0), size=1)[0]
-        assert grid.REACH < side * value < grid.REACH + 1 / 32 + 1e-9
-    for begun in (0, 2**47 - 1):  # a slot left over proposes nothing
-        stream = Given(proposal=(2**16 - 1) << 48 | begun, more=0)
-        assert cells.propose(np.empty(10, np.int64), stream) == 0
-
-
 @pytest.mark.parametrize("scale", [64.0, SCALE, 1.99 * 2**50])
 def test_what_is_kept_is_one_comparison_with_the_chance(scale: float) -> None:
     """The first bits of the decision come with the proposal; near the chance, 64 more tell."""
@@ -130,14 +118,6 @@ def test_what_is_kept_is_one_comparison_with_the_chance(scale: float) -> None:
             assert values[:kept].tolist() == ([magnitude] if level < chance else [])
             asked += begun >= cells.sure[cell[0]]
     assert 0 < asked < 1500
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**14 - 1, 2**14, 2**14 + 1])
-def test_any_size_is_filled(size: int) -> None:
-    values = grid.sample_noise(scale=SCALE, size=size, stream=SeededRandomness(1).stream("noise"))
-    assert values.shape == (size,)
-    assert values.dtype == np.int64
-    assert len(np.unique(values)) == size
 
 
 def test_noise_of_a_seed_is_what_it_always_was() -> None:

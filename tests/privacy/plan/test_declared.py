@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.paid import RoundNoise
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, check_declared, check_planned, constant, fewest
+from incrowd.privacy.plan.sampling import check_declared, check_planned, fewest
 from tests.algorithms.silos import plan
 
 
@@ -42,17 +40,6 @@ ROUND = RoundNoise(round=0, clip=NormalisedClip(), noise=FINE, clients=100)
 def test_noise_that_fits_no_grid_is_seen_before_it_is_paid_for(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="noise scale"):
         replace(ROUND, **changes).check(1000)
-
-
-def test_noises_of_plans_pass() -> None:
-    budget = Budget(epsilon=2.0, delta=1e-5)
-    config = PlanConfig(members=100, schedule=constant(rounds=2, cohort=100), sampling=Everyone)
-    its = config.calibrate(budget)
-    RoundNoise.of(its, 0, NormalisedClip()).check(1000)
-    RoundNoise.of(its, 0, QuantileClip(clip_norm=1.0, bit_noise=50.0)).check(1000)
-    turns = PlanConfig.in_turns(clients=100, rounds=4, groups=2).calibrate(budget)
-    RoundNoise.of(turns, 0, NormalisedClip()).check(1000)
-    replace(ROUND, local=True).check(1000)
 
 
 def test_noise_of_a_silo_that_fits_no_grid_is_seen_before_it_is_paid_for() -> None:

@@ -71,14 +71,6 @@ def test_each_round_s_event_is_that_of_its_own_sampler_and_noise(plan: Plan) -> 
     assert {said.sampler.relation for said in seen} == {plan.relation}
 
 
-def test_the_ledger_pays_a_calibrated_plan_to_the_last_round(plan: Plan) -> None:
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-    ledger.reserve(plan.runs, label="run")
-    for number in range(plan.rounds):
-        ledger.charge(plan.round(number).event, reservation="run")
-    assert ledger.spent().epsilon <= 8.0
-
-
 def test_impossible_configs_are_refused() -> None:
     for schedule, sampling, message in (
         (constant(rounds=1, cohort=1001), Poisson, "cohort = 1001: give at most the number of clients"),

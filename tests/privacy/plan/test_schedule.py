@@ -9,13 +9,6 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.plan.sampling import Schedule, Step, constant, growing, listed, preceded
 
 
-def test_constant_is_one_step() -> None:
-    schedule = constant(rounds=7, cohort=3.5)
-    assert schedule.steps == (Step(rounds=7, cohort=3.5),)
-    assert schedule.rounds == 7
-    assert schedule.communications == 24.5
-
-
 @given(rounds=st.integers(1, 200), first=st.integers(1, 500), last=st.integers(1, 500), steps=st.integers(1, 30))
 def test_growing_keeps_noise_squared_over_cohort_constant(rounds: int, first: int, last: int, steps: int) -> None:
     schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last, steps=steps)
@@ -26,12 +19,6 @@ def test_growing_keeps_noise_squared_over_cohort_constant(rounds: int, first: in
     assert ratios == pytest.approx([ratios[0]] * len(ratios))
     cohorts = [schedule.at(number).cohort for number in range(rounds)]
     assert cohorts == sorted(cohorts, reverse=first > last)
-
-
-def test_listed_takes_any_list_and_merges_equal_neighbours() -> None:
-    schedule = listed(cohorts=[5, 5, 8, 5], noise=[1, 1, 2, 1])
-    assert [(s.rounds, s.cohort, s.noise_multiplier) for s in schedule.steps] == [(2, 5, 1), (1, 8, 2), (1, 5, 1)]
-    assert listed(cohorts=[4, 4]) == constant(rounds=2, cohort=4)
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2)), min_size=1, max_size=8))
