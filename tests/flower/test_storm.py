@@ -16,15 +16,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from incrowd.errors import DataError
 from incrowd.federation import Federation
 from incrowd.flower.proxy import enrolled_in, write_proxy
+from incrowd.parties.frames import unsealed
 from incrowd.parties.guard import given
-from incrowd.parties.keys import new_invitation
+from incrowd.parties.keys import new_invitation, read_roster
 from incrowd.privacy.ledger.ledger import verify
 from incrowd.runs.folder import DATABASE, database_in, payer_in
 from tests import nginx
-from tests.flower import bad_party
+from tests.flower import bad_party, recorded
 from tests.flower.deployment import ROOT, free_port, wait_for
+from tests.flower.recorded import REPLIES, replies_in
 from tests.nginx import Nginx
 from tests.parties.members import NAMES, Hospitals, MemberLine, settings_text
 from tests.parties.test_masked import in_earnest
@@ -62,13 +65,13 @@ class Storm:
         out, config = str(self.folder / "out"), str(self.folder / "there.toml")
         serving = ["flower", "serve", config, "--keys", keys, "--port", port]
         words = {
-            "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "20"],
+            "serve": [recorded.__file__, *serving, "--out", out, "--timeout", "20"],
             "the liar": [bad_party.__file__, str(self.folder / "cedar")],
         }
         with (self.folder / f"{what}.log").open("ab") as log:
             self.processes[what] = subprocess.Popen(
                 [sys.executable, *words.get(what, ["-m", "incrowd", "flower", "join", str(self.folder / what)])],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), REPLIES: str(self.folder / "replies")},
                 stdout=log,
                 stderr=log,
             )
@@ -191,16 +194,27 @@ def test_masked_rounds_are_paid_once_or_lost_whoever_is_killed(tmp_path: Path) -
         assert min(parties) > 2, "a sum of colluders"
         assert len(lost) <= 8
         assert verify(Path(payer_in(tmp_path / "out")["path"]))["intact"]
-        sent = [each for name in FIVE for each in masked(tmp_path / name)]
-        assert len(set(sent)) == len(sent)
+        check_masks(tmp_path)
     finally:
         storm.end()
 
 
-def masked(folder: Path) -> list[bytes]:
-    """The masked parts that a party still has."""
-    found = []
-    for place in folder.glob("sums/*/masks.sqlite"):
-        with closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True)) as keys:
-            found += [bytes(row[0])[-64 - 200 : -64] for row in keys.execute("SELECT frame FROM answers")]
-    return found
+def check_masks(folder: Path) -> None:
+    """In all that reached the server, an answer that came twice is the same, and no two others have a mask in common:
+    they differ by more than noise.
+    """
+    sent: dict[str, dict[tuple[int, str], bytes]] = {}
+    size = sum(array.size for array in load_file(folder / "out" / "model.safetensors").values())
+    for reply in replies_in(folder / "replies"):
+        for card in read_roster(folder / "enrolled").cards:
+            with suppress(DataError):
+                place, head, body = unsealed(reply, kind="masked", key=card.public, most=4 * size)
+                assert sent.setdefault(card.name, {}).setdefault((place.round, head["list"]), bytes(body)) == body
+    assert sum(len(answers) for answers in sent.values()) > 5 * 20
+    for name, answers in sent.items():
+        words = np.array([np.frombuffer(body, np.uint16) for body in answers.values()]).astype(np.int64)
+        assert words.shape == (len(answers), size), name
+        for later in range(1, len(words)):
+            apart = np.abs(words[later] - words[:later])
+            near = (np.minimum(apart, 2**16 - apart) < 200).mean(axis=1)
+            assert near.max() < 0.5, name
