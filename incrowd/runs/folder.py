@@ -1,7 +1,4 @@
-"""The folder of a run, or of a search: its files, and the parts that may be handed on.
-
-The lists are those of docs/runs.md and docs/sweep.md, and `incrowd.runs.export` goes by them.
-"""
+"""The folder of a run or a search: its files, which docs/runs.md and docs/sweep.md list, and what may be handed on."""
 
 import errno
 import json
@@ -10,35 +7,19 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.statement import Claims, Statement
 
-_ROUNDS = (
-    "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL{needed}, clients_per_second "
-    "REAL{needed}, clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, lost INTEGER NOT NULL, "
-    "simulation TEXT{more})"
+_VERSION = 3
+_SCHEMA = (
+    "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL, clients_per_second REAL, "
+    "clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, lost INTEGER NOT NULL, simulation TEXT, silos TEXT)",
 )
-_KEPT = "round, epsilon, seconds, clients_per_second, clip_norm, noise_std, accuracy, loss, lost, simulation, silos"
-
-MIGRATIONS: list[tuple[str, ...]] = [
-    (
-        "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-        _ROUNDS.format(needed=" NOT NULL", more=""),
-    ),
-    ("ALTER TABLE rounds ADD COLUMN silos TEXT",),
-    (  # times are for simulations only, and SQLite cannot take NOT NULL away from a column
-        "ALTER TABLE rounds RENAME TO rounds_before",
-        _ROUNDS.format(needed="", more=", silos TEXT"),
-        f"INSERT INTO rounds SELECT {_KEPT} FROM rounds_before",  # noqa: S608 - our own names
-        "DROP TABLE rounds_before",
-    ),
-]
-"""The statements that make each version of the schema out of the one before it. Never changed, only added to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +57,10 @@ class Record:
 class Database:
     """The settings and the rounds of one run.
 
-    Guarantee: the schema is created or brought up to date in one transaction, and so is every write; a round that is
-    added again replaces the old row.
+    Guarantee: the schema is created in one transaction, and so is every write; a round that is added again replaces the
+    old row.
 
-    Edge cases: a file that is another database, or of a newer version, is a `DataError`; a disk that cannot be
+    Edge cases: a file that is another database, or of another version, is a `DataError`; a disk that cannot be
     written is an `OSError`.
     """
 
@@ -91,7 +72,7 @@ class Database:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             _files.closed_with(self, self._connection)
             self._connection.row_factory = sqlite3.Row
-            self._migrate()
+            self._begin()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -134,19 +115,19 @@ class Database:
                 raise OSError(errno.EIO, str(error), str(self.path)) from error
             raise DataError(f"{self.path} is not the database of a run: {error}") from error
 
-    def _migrate(self) -> None:
+    def _begin(self) -> None:
         with closing(self._connection.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             (version,) = cursor.execute("PRAGMA user_version").fetchone()
             tables = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if version == 0 and tables:
                 raise DataError(f"{self.path} is another program's database, not that of a run: name the run's folder")
-            if version > len(MIGRATIONS):
-                raise DataError(f"{self.path} is of version {version}: this incrowd knows {len(MIGRATIONS)}; update it")
-            for statement in (one for change in MIGRATIONS[version:] for one in change):
-                cursor.execute(statement)
-            if version < len(MIGRATIONS):  # a reader changes nothing
-                cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            if version not in (0, _VERSION):
+                remedy = f"this incrowd writes {_VERSION}: go on with the version that made it"
+                raise DataError(f"{self.path} is of version {version}, and {remedy}")
+            if version == 0:  # a reader changes nothing
+                for statement in (*_SCHEMA, f"PRAGMA user_version = {_VERSION}"):
+                    cursor.execute(statement)
             cursor.execute("COMMIT")
 
 
@@ -240,60 +221,6 @@ def write_results(folder: Path, claims: Statement | Claims, summary: Summary) ->
     return summary
 
 
-HandedOn = Literal["as it is", "in part", "no"]
-
-
-@dataclass(frozen=True)
-class Content:
-    """Files whose path in the folder fits a pattern (`*` stands for any characters)."""
-
-    pattern: str
-    holds: str
-    handed_on: HandedOn
-
-
-OF_A_RUN = (
-    Content("model.safetensors", "the released model, under torch's names and in its shapes", "as it is"),
-    Content("statement.txt", "what is promised, to whom, and what is not", "as it is"),
-    Content("statement.json", "the same for programs", "as it is"),
-    Content("evaluation.json", "how good it is on the clients' own examples, noised and paid for", "as it is"),
-    Content("summary.json", "the result", "in part"),
-    Content("run.sqlite", "the settings, and for each round its epsilon, accuracy, clip and noise", "in part"),
-    Content("ledger.json", "which ledger the run is charged to, under which label, for which data", "no"),
-    Content("ledger.sqlite", "what was spent, written before it was released", "in part"),
-    Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
-    Content("checkpoints/round-*.safetensors", "the state after so many rounds; the last two are kept", "no"),
-    Content("asked.bin", "digests of what parties were asked over a network, which every one of them is told", "no"),
-    Content("start.safetensors", "the state that a module of one's own began with", "no"),
-    Content("private/round-*.safetensors", "what correlated noise remembers; gone after the last round", "no"),
-    Content("rounds.csv", "the rounds, by the tracker `csv`", "no"),
-    Content("rounds.jsonl", "the rounds, by the tracker `jsonl`", "no"),
-    Content("tensorboard/*", "the rounds, by the tracker `tensorboard`", "no"),
-    Content("paused", "nothing: while it is there, no round of a served run begins", "no"),
-    Content("report.html", "the page that `incrowd train` wrote at its end; `incrowd report` writes it anew", "no"),
-    Content("run.lock", "nothing: keeps two processes apart", "no"),
-    Content("silos/*/ledger.sqlite", "what a silo spent", "in part"),
-    Content("silos/*/ledger.sqlite.witness", "how far that ledger had come", "no"),
-    Content("silos/*/report.json", "a silo's noised table of what the model calls its records", "no"),
-    Content("silos/*/sent/round-*.safetensors", "a silo's last answers, to be given again", "no"),
-)
-
-OF_A_SEARCH = (
-    Content("result.json", "the result", "in part"),
-    Content("search.json", "what is compared", "no"),
-    Content("search.lock", "nothing: keeps two processes apart", "no"),
-    Content("ledger.sqlite", "what the search has spent, written before each run", "in part"),
-    Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
-    Content("runs/*/model.safetensors", "the model of each run", "as it is"),
-    Content("runs/*", "a run each", "no"),
-)
-
-
-def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
-    """The first pattern that fits a file; None for an unknown file."""
-    return next((content for content in contents if fnmatchcase(path, content.pattern)), None)
-
-
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
     "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "noise_multiplier", "simulated",
@@ -307,13 +234,6 @@ SEARCH_KEYS = (
 """Parts of a search's result that may be handed on, besides its rows."""
 
 ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds")
-
-KEPT_BACK = (
-    "data.enrolled", "data.file", "data.folder", "data.arguments", "data.seed", "data.test_file",
-    "features.arguments", "features.cache", "features.folder", "features.weights", "model.arguments", "model.folder",
-    "privacy.ledger", "privacy.witness", "run.device", "run.keep", "run.seed", "run.threads", "run.trackers",
-)  # fmt: skip
-"""The settings that are not handed on: paths, seeds, arguments and facts of the operator's machine."""
 
 SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",

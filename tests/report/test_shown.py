@@ -18,10 +18,11 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.report.page import page
 from incrowd.report.pool_shown import of_status
 from incrowd.report.shown import Shown, read, read_all
-from incrowd.runs.folder import KEPT_BACK, Record, database_in
+from incrowd.runs.folder import Record, database_in
 from tests.drawdiscard import mail
 from tests.report import folders
 from tests.report.conftest import Made
+from tests.runs.test_folder import KEPT_BACK
 from tests.service import letters
 
 CANARY = "canary-in-a-mine"

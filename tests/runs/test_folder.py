@@ -4,7 +4,7 @@ import pytest
 
 from incrowd._prometheus import metric
 from incrowd.runs.config import Config
-from incrowd.runs.folder import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of, listed
+from incrowd.runs.folder import SHOWN, listed
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Search, Sweep, axis
 from incrowd.settings import known_keys
@@ -48,15 +48,12 @@ def test_a_label_of_a_metric_is_escaped() -> None:
     assert metric("m", "Words.", {'a"b\\c\n': 1}, label="run").endswith('m{run="a\\"b\\\\c\\n"} 1\n')
 
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.mark.parametrize(("page", "contents"), [("runs.md", OF_A_RUN), ("sweep.md", OF_A_SEARCH)])
-def test_the_pages_show_the_list(page: str, contents: tuple[Content, ...]) -> None:
-    text = (DOCS / page).read_text()
-    start = text.index("| file | holds | may be handed on |")
-    shown = text[start : text.index("\n\n", start)].splitlines()[2:]
-    assert shown == [f"| `{one.pattern}` | {one.holds} | {one.handed_on} |" for one in contents]
+KEPT_BACK = (
+    "data.enrolled", "data.file", "data.folder", "data.arguments", "data.seed", "data.test_file",
+    "features.arguments", "features.cache", "features.folder", "features.weights", "model.arguments", "model.folder",
+    "privacy.ledger", "privacy.witness", "run.device", "run.keep", "run.seed", "run.threads", "run.trackers",
+)  # fmt: skip
+"""The settings that are not handed on: paths, seeds, arguments and facts of the operator's machine."""
 
 
 def test_every_setting_is_either_shown_or_kept_back() -> None:
@@ -66,11 +63,3 @@ def test_every_setting_is_either_shown_or_kept_back() -> None:
     shown = {f"{section}.{name}" for section, names in SHOWN.items() for name in names}
     assert shown | set(KEPT_BACK) == known
     assert not shown & set(KEPT_BACK)
-
-
-def test_a_file_that_nobody_knows_is_not_on_the_list() -> None:
-    assert content_of("contributions.npy", OF_A_RUN) is None
-    assert content_of("model.safetensors.bak", OF_A_RUN) is None
-    found = content_of("private/round-000003.safetensors", OF_A_RUN)
-    assert found is not None
-    assert found.handed_on == "no"
