@@ -163,20 +163,6 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "message"),
-    [
-        (incrowd.Local, {"learning_rat": 1}, r"learning_rat = 1: there is no such key; did you mean learning_rate"),
-        (incrowd.Private, {"epsilon": "3", "delta": 1e-3}, r"epsilon = '3': give a number"),
-        (incrowd.Private, {"delta": 1e-3}, r"epsilon = None: it has no default: state it"),
-        (incrowd.Private, {"epsilon": 1, "delta": 1e-3, "sampling": "some"}, r"sampling = 'some': choose from"),
-    ],
-)
-def test_settings_written_in_python_are_checked_as_those_of_a_file(kind: Any, values: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        kind(**values)
-
-
 @pytest.mark.slow
 def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> None:
     features, labels, _ = arrays()
@@ -235,12 +221,6 @@ def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
     assert federation.settings.server.decay == "linear"
     assert federation.settings.local.batches == 10
     assert federation.train(tmp_path / "run", progress=False).summary["rounds"] == 2
-
-
-def test_an_unknown_argument_is_refused_by_its_name() -> None:
-    given: dict[str, Any] = {"serve": None}
-    with pytest.raises(TypeError, match="serve"):
-        incrowd.Federation(module(), clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), **given)
 
 
 def test_a_result_shows_spending_quality_and_its_folder(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`incrowd evaluate`: how good a run's model is on the clients' own examples, noised and paid for."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +38,6 @@ def evaluate(
     need_training()
     from incrowd.runs.evaluation import EvaluationConfig
     from incrowd.runs.run import Run
-    from incrowd.runs.trackers import say
 
     wanted = EvaluationConfig(epsilon=epsilon, delta=delta, loss_bound=loss_bound, by_class=by_class)
     run = Run.open(folder)
@@ -52,7 +50,6 @@ def evaluate(
         from incrowd.flower.serve import PartyServer
 
         found = PartyServer(keys=keys, port=port, least=least).evaluate(run, wanted)
-    say(found["doubtful"], sys.stderr)
     if as_json:
         print_json(found)
         return

@@ -85,7 +85,6 @@ def _evaluated(found: Mapping[str, Any]) -> Markup:
     )
     return joined(
         [
-            *(tag("p", one, class_="warning") for one in found.get("doubtful") or ()),
             plain_table(("Measured", "Value", "Noise"), rows, name="On the clients' own examples"),
             tag("p", f"This cost epsilon {cost}; all together epsilon {total}."),
             tag("p", note, class_="quiet"),

@@ -32,7 +32,7 @@ DIAGNOSTIC_KEYS = ("between_client_variance", "update_scale", "norms", "fraction
 
 EVALUATION_KEYS = (
     "accuracy", "accuracy_std", "loss", "loss_std", "balanced_accuracy", "by_class", "measured", "clients", "epsilon",
-    "delta", "noise_multiplier", "noise_by", "simulated", "epsilon_of_all", "doubtful",
+    "delta", "noise_multiplier", "noise_by", "simulated", "epsilon_of_all",
 )  # fmt: skip
 
 AUDIT_KEYS = ("epsilon_claimed", "epsilon_lower_bound", "confidence", "holds", "simulated", "findings", "checks")

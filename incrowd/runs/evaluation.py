@@ -45,12 +45,6 @@ MEASURES = (
     "it was trained on than on others"
 )
 
-LOUD = (
-    "noise alone moves each share by {std:.2g} (one standard deviation): too much to tell good from bad. More clients "
-    "or a larger epsilon make it less"
-)
-
-_LOUD = 0.1
 _COUNTED = "; evaluations: "
 
 _SAMPLING: dict[Relation, Sampling] = {
@@ -176,7 +170,6 @@ class Evaluation:
             "noise_by": plan.noise_by,
             "simulated": self.private.randomness.simulated,
             "epsilon_of_all": claims.epsilon,
-            "doubtful": [LOUD.format(std=std)] if std > _LOUD else [],
             "statement": claims.to_json(),
         }
 

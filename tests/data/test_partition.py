@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.data import Partition, by_column, by_sizes, dirichlet, iid, sorted_shards
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 SEEDS = st.integers(0, 2**32).map(lambda seed: SeededRandomness(seed=seed))
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=120).map(np.array)
@@ -104,24 +104,6 @@ def test_the_same_seed_deals_the_same_and_another_does_not(way: Callable[..., Pa
 @pytest.mark.parametrize("way", WAYS)
 def test_the_operating_systems_randomness_never_deals_the_same(way: Callable[..., Partition]) -> None:
     assert lists(way(BALANCED, randomness=SystemRandomness())) != lists(way(BALANCED, randomness=SystemRandomness()))
-
-
-@pytest.mark.parametrize(
-    ("way", "field"),
-    [
-        (partial(iid, clients=0), "clients"),
-        (partial(sorted_shards, clients=0), "clients"),
-        (partial(sorted_shards, clients=2, shards_per_client=0), "shards_per_client"),
-        (partial(sorted_shards, clients=2, per_client=0), "per_client"),
-        (partial(sorted_shards, clients=2, per_client=3), "per_client = 3: give a multiple of shards_per_client"),
-        (partial(dirichlet, clients=2, alpha=0), "alpha"),
-        (partial(dirichlet, clients=2, alpha=np.nan), "alpha"),
-        (partial(dirichlet, clients=2, alpha=1, at_least=0), "at_least"),
-    ],
-)
-def test_unusable_settings_are_refused(way: Callable[..., Partition], field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        way(BALANCED, randomness=SEED)
 
 
 @pytest.mark.slow

@@ -118,27 +118,6 @@ def test_cells_are_compared_as_what_they_say() -> None:
     assert bits(True, "True", "2020-01-01", "yes") == bits(True, True, date(2020, 1, 1), "yes")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("25,f", "101,f"), "line 2: age = '101' is outside of the stated range, 0 to 100"),
-        (("25,f", "25,"), "line 2: sex = ''.*is missing"),
-        (("75.0", "7_5"), "line 4: age = '7_5' is not a number"),
-        (("75.0", "NA "), "line 4: age = 'NA ' has blanks around it"),
-        (("\n12,", "\nNA,"), "line 3: patient = 'NA' says that it is missing; say whose row it is"),
-        (("\n12,", "\n12 ,"), "line 3: patient = '12 ' has blanks around it"),
-        (("2020-01-06", "2020-01-11"), "line 3: admitted = '2020-01-11' is outside"),
-        (("2020-01-06,no", "2020-01-06,maybe"), "line 3: smoker = 'maybe' says neither yes"),
-        (("note,age", "note,note"), "more than one column 'note'"),
-        (("note,age", "note,Age"), "has no column 'age': name one of patient, note, Age"),
-    ],
-)
-def test_what_does_not_fit_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
-    assert change[0] in ROWS
-    with pytest.raises(DataError, match=f"ward.csv.*{message}"):
-        Clients.from_table(write(tmp_path, ROWS.replace(*change, 1)), columns=WARD)
-
-
 def test_a_test_table_is_matched_by_name(tmp_path: Path) -> None:
     lines = [line.split(",") for line in OTHERS.replace("x, y", "x").splitlines()]
     turned = "\n".join(",".join(["extra", *reversed(line)]) for line in lines)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SystemRandomness
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.runs.build import randomness
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
@@ -74,21 +74,6 @@ def test_a_table_of_numbers_is_a_regression(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (SHOP.replace("31", "nan"), "shop.csv, line 2"),
-        (SHOP.replace("31", ""), "shop.csv, line 2"),
-        (SHOP.replace("31", "31,32"), "shop.csv, line 2"),
-        (SHOP.replace("yes", "perhaps"), "bought = 'perhaps'"),
-        (SHOP.replace("ann", ""), "shop.csv, line 3"),
-    ],
-)
-def test_bad_data_is_named(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        assemble(shop(tmp_path, text=text))
-
-
-@pytest.mark.parametrize(
     ("overrides", "size"),
     [
         (("model.bias=false",), 640),
@@ -124,32 +109,6 @@ def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
     assert planned(again).config == planned(first).config
     assert again.engine.chunk == first.engine.chunk
     assert assemble(small("run.chunk=3")).engine.chunk == 3
-
-
-@pytest.mark.parametrize(
-    ("override", "field"),
-    [
-        ("privacy.delta=1.0", "privacy.delta"),
-        ("privacy.epsilon=-1", "privacy.epsilon"),
-        ("privacy.cohort=13", "privacy.cohort"),
-        ("privacy.sampling=fixed", "privacy.cohort"),
-        ("privacy.rounds=0", "privacy.rounds"),
-        ("privacy.clip={kind='per-layer', clip_norms=[1, 2]}", "privacy.clip.clip_norms"),
-        ("local.learning_rate=0", "local.learning_rate"),
-        ("local.batches=3", "local.batches"),
-        ("server.learning_rate=-1", "server.learning_rate"),
-        ("run.threads=0", "run.threads"),
-        ("run.chunk=0", "run.chunk"),
-        ("run.device=abacus", "run.device"),
-        ("run.seed=-1", "run.seed"),
-        ("data.seed=-1", "data.seed"),
-        ("data.clients=0", "data.clients"),
-    ],
-)
-def test_an_error_names_section_and_key(override: str, field: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        assemble(seeded(override))
-    assert raised.value.field == field
 
 
 def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:

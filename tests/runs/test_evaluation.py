@@ -175,12 +175,6 @@ def test_a_run_that_is_over_says_its_result_again_with_all_that_was_spent(folder
     assert Run.open(run.folder).train()["epsilon"] == found["epsilon_of_all"]
 
 
-def test_noise_that_drowns_the_figures_is_said(folder: Path) -> None:
-    run = trained(folder / "run", seeded("privacy.room=1e6"))
-    assert "noise alone moves each share by" in run.evaluate(EvaluationConfig(epsilon=0.5))["doubtful"][0]
-    assert run.evaluate(EvaluationConfig(epsilon=500.0))["doubtful"] == []
-
-
 def test_what_makes_no_sense_is_refused_before_anything_is_reserved(folder: Path) -> None:
     run = Run.create(seeded("privacy.room=1e6"), folder / "run")
     with pytest.raises(ConfigError, match="it is not over"):

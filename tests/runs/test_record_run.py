@@ -152,27 +152,6 @@ def test_the_front_door_takes_declared_records_and_keeps_one_budget(tmp_path: Pa
         assert ledger.data_identity.unit == "record"
 
 
-@pytest.mark.parametrize(
-    ("override", "field"),
-    [
-        ("privacy.report_std=3", "privacy.report_std"),
-        ("privacy.noise_multiplier=3", "privacy.noise_multiplier"),
-        ("local={learning_rate=2}", "local.learning_rate"),
-        ("local={momentum=0.5}", "local.momentum"),
-        ("local={epochs=3}", "local.epochs"),
-        ("privacy.epsilon=[1.0, 2.0, 3.0]", "privacy.epsilon"),
-        ("privacy.records=200", "records of silo 1"),
-        ("local={batch_size=9999}", "local.batch_size"),
-    ],
-)
-def test_settings_of_steps_and_budgets_that_silos_do_not_have_are_refused(
-    override: str, field: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=field):
-        Run.create(small(override), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_dry_run_and_advice_speak_of_all_records() -> None:
     spend, left, budget = cost_of(work_of(small("privacy.room=1.0")))
     assert (round(spend, 2), round(budget, 2)) == (4.0, 5.0)

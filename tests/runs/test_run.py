@@ -170,30 +170,6 @@ def test_starting_afresh_on_a_spent_ledger_is_refused(folder: Path, left: str) -
         Run.create(small(), folder)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "privacy.delta=1.5",
-        "privacy.epsilon=0",
-        "privacy.cohort=13",
-        "privacy.sampling=poisson",
-        "privacy.clip.clip_norm=-1",
-        "local.learning_rate=0",
-        "server.momentum=1",
-        "run.unavailable=1",
-        "run.threads=0",
-        "run.device=abacus",
-        "model.kind=cnn",
-        "data.clients=2000",
-        "data.name=mnist",
-    ],
-)
-def test_what_cannot_be_used_is_found_before_anything_is_written(folder: Path, wrong: str) -> None:
-    with pytest.raises(IncrowdError):
-        Run.create(seeded(wrong), folder / "run")
-    assert not (folder / "run").exists()
-
-
 # Going on
 
 

@@ -1,18 +1,15 @@
 """Runs of silos: each pays for itself, is killed and goes on, and leaves when its budget is spent."""
 
 import json
-import os
-import random
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.config import Config
 from incrowd.runs.folder import Database, Summary
@@ -147,28 +144,6 @@ def standings(row: dict[str, object]) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize(("kills", "rounds"), [(3, 30), pytest.param(100, 400, marks=pytest.mark.slow)])
-@pytest.mark.timeout(600)
-def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finished(
-    folder: Path, kills: int, rounds: int
-) -> None:
-    moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
-    config = small(f"privacy.rounds={rounds}", "local.epochs=1", "run.report_every=50")
-    run = Run.create(config, folder / "run")
-    for _ in range(kills):
-        before = len(rows(run.folder))
-        process = start(run.train)
-        while len(rows(run.folder)) < before + moments.choice([0, 1, 2]):
-            assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended by itself"
-            time.sleep(0.002)
-        time.sleep(moments.uniform(0.0, 0.02))
-        os.kill(process, signal.SIGKILL)
-        assert status_of(process) == KILLED
-        check_budgets(run.folder)
-    run.train()
-    check_budgets(run.folder, events=rounds)
-
-
 def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
     config = small("model.init_scale=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
     Run.create(config, folder / "run")
@@ -223,32 +198,6 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: 
     assert not (folder / "third").exists()
     assert not (folder / "fourth").exists()
     assert not (folder / "kept/silo-3.sqlite").exists()
-
-
-@pytest.mark.parametrize(
-    ("override", "field"),
-    [
-        ("privacy.pace=fast", "privacy.pace = 'fast': there is no such key"),
-        ("privacy.noise_by=client", "privacy.noise_by = 'client'"),
-        ("privacy.room=-1", "privacy.room = -1"),
-        ("privacy.epsilon=[8]", "privacy.epsilon = .*one for each of the 2 silos"),
-        ("privacy.epsilon=0", "privacy.epsilon = 0"),
-        ("privacy.cohort=5", "privacy.cohort = 5.0: it goes with privacy.unit"),
-        ("local.proximal=1.0", "local.proximal = 1.0: it goes with"),
-        ("run.chunk=5", "run.chunk = 5: it goes with"),
-        ("local.batch_size=100000", "local.batch_size = 100000"),
-        ("local.epochs=0", "local.epochs = 0"),
-        ("local.physical_batch=0", "local.physical_batch = 0"),
-        ("privacy.noise_multiplier=0", "privacy.noise_multiplier = 0"),
-        ("privacy.delta=1.0", "privacy.delta = 1.0"),
-        ("data.clients=0", "data.clients = 0"),
-        ("local.learning_rate=0", "local.learning_rate = 0"),
-    ],
-)
-def test_what_cannot_be_used_is_named_with_its_section(folder: Path, override: str, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        Run.create(small(override), folder / "run")
-    assert not (folder / "run").exists()
 
 
 @pytest.mark.parametrize("epsilons", ["0.1", "[8.0, 0.1]", "[0.1, 8.0]"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from incrowd.data import Category, Reading
-from incrowd.errors import BudgetExceeded, ConfigError, DataError
+from incrowd.errors import BudgetExceeded, DataError
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import Table
 from incrowd.runs.export import export
@@ -63,29 +63,6 @@ def test_settings_state_what_columns_mean(tmp_path: Path) -> None:
     assert meaning.reading == Reading(delimiter=";")
     assert parse(config.model_dump_json()) == config
     assert assemble(config).data.examples.shape == (3,)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data.columns.age={range=[0, 1], mising=1}"], r"data\.columns\.age\.mising = 1: did you mean missing\?"),
-        (["data.columns.age=nominal"], r"data\.columns\.age = 'nominal': choose from"),
-        (["data.columns.ward='number'"], r"data\.columns\.ward = 'Number': it is the client"),
-        (["data.columns=[]"], r"data\.columns = \[\]"),
-        (["data.delimiter='x'"], r"data\.delimiter = 'x': choose from"),
-        (["data.thousands='.'"], r"data\.thousands = '\.': the decimal mark is the same"),
-        (["data.label='?'"], r"data\.label = '\?': fill it in: name the column to learn"),
-        (["data.client='?'"], r"data\.client = '\?': fill it in: name the column that says"),
-        (["data.classes=['?']"], r"data\.classes = '\?': fill it in"),
-        (["data.test_clients='some'"], r"data\.test_clients = 'some': choose from 'separate' or 'shared'"),
-        (["data.holdout_clients=0.5"], r"data\.holdout_clients = 0\.5: a share of private clients tells how many"),
-        (["data.names=['a/b']"], r"data\.names = 'a/b': it is to be a folder's"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_key(tmp_path: Path, overrides: list[str], message: str) -> None:
-    path = write(tmp_path, SIX)
-    with pytest.raises(ConfigError, match=message):
-        federated_data(load(path, overrides=overrides))
 
 
 PATHS = """
