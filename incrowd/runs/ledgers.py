@@ -4,6 +4,7 @@ import secrets
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from incrowd import _files
 from incrowd.data import Clients, Examples
 from incrowd.data.clients import MEASURED
 from incrowd.data.fingerprints import Cells, RowDigests, digests_of_cells, digests_of_examples, table_cells
-from incrowd.data.reading import read_rows
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.content import Content, digests
@@ -88,45 +88,6 @@ class TestRows:
 
 
 @dataclass(frozen=True)
-class _IdentifiedTable:
-    """A table's rows, all columns of them."""
-
-    data: Table
-
-    recognised = True
-
-    @property
-    def name(self) -> str:
-        return str(self._path(self.data.file).resolve()) if self.data.identity is None else self.data.identity
-
-    def division(self, unit: str) -> str:
-        without = "" if self.data.holdout_clients is None else f", {self.data.holdout_clients!r} of them held out"
-        return f"one {unit} for each {self.data.client or 'row'}{without}"
-
-    def rows(self, key: bytes) -> RowDigests:
-        return self._rows(self.data.file, key)
-
-    def by_silo(self, rows: RowDigests) -> list[RowDigests]:
-        return rows.by_owner()
-
-    def test(self, key: bytes) -> TestRows | None:
-        file = self.data.test_file
-        if file is None:
-            return None
-        name = str(self._path(file).resolve())
-        return TestRows(name=name, field="test_file", value=file, rows=self._rows(file, key))
-
-    def _rows(self, file: str, key: bytes) -> RowDigests:
-        columns = self.data.meaning()
-        header = read_rows(self._path(self.data.file), columns.reading).header  # a test table has its columns
-        cells = table_cells(self._path(file), columns.client, columns.reading)
-        return digests_of_cells(cells, columns.resolved(header).features, columns.client, key=key)
-
-    def _path(self, file: str) -> Path:
-        return Path(self.data.folder or ".") / file
-
-
-@dataclass(frozen=True)
 class _PartiesElsewhere:
     """Parties who keep their data: the name of the federation alone identifies them, whichever join or
     leave. Each party's ledger knows its disclosures.
@@ -197,59 +158,77 @@ class _PartitionedExamples:
 
 
 @dataclass(frozen=True)
-class _Own:
-    """Clients of a program, or of a function: their examples, or the rows of a data frame."""
+class _Held:
+    """Clients that are here: rows of a table, which settings may name, or of a frame; or examples of a program."""
 
     data: Clients
+    stated: Table | None = None
 
     recognised = True
 
     @property
     def name(self) -> str:
-        return self.data.name or "arrays"
+        if self.stated is None:
+            return self.data.name or "arrays"
+        return str(self._path(self.stated.file).resolve()) if self.stated.identity is None else self.stated.identity
 
     def division(self, unit: str) -> str:
-        owner = "owner" if self.data.cells is None or self.data.table is None else self.data.table.client
-        return f"one {unit} for each {owner or 'row'}"
+        table = None if self.cells is None else self.data.table
+        share = None if self.stated is None else self.stated.holdout_clients
+        without = "" if share is None else f", {share!r} of them held out"
+        return f"one {unit} for each {'owner' if table is None else table.client or 'row'}{without}"
 
     def rows(self, key: bytes) -> RowDigests:
         data = self.data
-        if data.cells is not None:
-            return self._of_cells(data.cells, key)
+        if self.cells is not None:
+            return self._of_cells(self.cells, key)
         examples = data.examples if data.originals is None else data.originals
         return digests_of_examples(examples, key=key).some(data.partition.indices, data.partition.owners)
 
     def by_silo(self, rows: RowDigests) -> list[RowDigests]:
-        each, cells, owners = rows.by_owner(), self.data.cells, self.data.owners
+        each, cells, owners = rows.by_owner(), self.cells, self.data.owners
         if cells is None or owners is None or self.data.table is None or self.data.table.client is None:
             return each
         return [its for name, its in zip(np.unique(cells.owners), each, strict=True) if name in owners]
 
     def test(self, key: bytes) -> TestRows | None:
-        data = self.data
-        if data.test is None:
+        data, file = self.data, None if self.stated is None else self.stated.test_file
+        if file is not None:
+            rows = self._of_cells(self._read(file), key)
+            return TestRows(name=str(self._path(file).resolve()), field="test_file", value=file, rows=rows)
+        if data.test is None or self.stated is not None:
             return None
         of_cells = data.test_cells
         rows = digests_of_examples(data.test, key=key) if of_cells is None else self._of_cells(of_cells, key)
         return TestRows(name=f"{self.name}, test", field="test", value=f"{len(data.test)} examples", rows=rows)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        return self.data.cells if self.stated is None else self._read(self.stated.file)
+
+    def _read(self, file: str) -> Cells:
+        columns = self.data.table
+        assert columns is not None  # noqa: S101 - settings name a table
+        return table_cells(self._path(file), columns.client, columns.reading)
+
+    def _path(self, file: str) -> Path:
+        return Path((self.stated and self.stated.folder) or ".") / file
 
     def _of_cells(self, cells: Cells, key: bytes) -> RowDigests:
         assert self.data.table is not None  # noqa: S101 - cells are those of a table
         return digests_of_cells(cells, self.data.table.features, self.data.table.client, key=key)
 
 
-_Source = _IdentifiedTable | _PartiesElsewhere | _PartitionedExamples | _Own
+_Source = _PartiesElsewhere | _PartitionedExamples | _Held
 
 
 def _source(config: Config, held: Clients | None) -> _Source:
     data = config.data
-    if isinstance(data, Table):
-        return _IdentifiedTable(data)
     if isinstance(data, Parties):
         return _PartiesElsewhere(data)
     if isinstance(data, PartitionedData):
         return _PartitionedExamples(data, config)
-    return _Own(federated_data(config) if held is None else held)
+    return _Held(federated_data(config) if held is None else held, data if isinstance(data, Table) else None)
 
 
 def _named(names: list[str], key: bytes) -> RowDigests:
