@@ -59,7 +59,7 @@ def test_a_violation_is_exit_status_1_and_said(incrowd: Command) -> None:
 @pytest.mark.slow
 def test_a_run_keeps_its_ledger_and_every_file_as_it_was(incrowd: Command) -> None:
     """And it may be audited where its ledger is not: an audit is no part of what is paid for."""
-    options = ("--set", "--set", "run.randomness=seeded", "--set", "run.seed=1")
+    options = ("--set", "run.randomness=seeded", "--set", "run.seed=1")
     assert incrowd("train", *SMALL, *options, "--out", "run").status == 0
     ledgers = [Path("run/ledger.sqlite"), Path("run/ledger.sqlite.witness"), Path("run/ledger.json")]
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in ledgers]

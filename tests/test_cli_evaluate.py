@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TRAIN = (
     "train", "--set", "data.clients=12", "--set", "privacy.rounds=2", "--set", "features={name='none'}",
-    "--set", "--set", "run.threads=1", "--set", "run.randomness=seeded", "--set", "run.seed=1",
+    "--set", "run.threads=1", "--set", "run.randomness=seeded", "--set", "run.seed=1",
     "--set", "privacy.epsilon=8", "--set", "privacy.delta=1e-3",
 )  # fmt: skip
 
@@ -32,7 +32,6 @@ def test_it_says_what_was_measured_and_what_it_cost(incrowd: Command) -> None:
     assert "SIMULATION" in said.out
     found = incrowd("evaluate", "run", "--epsilon", "1", "--json")
     assert found.object() == json.loads(Path("run/evaluation.json").read_text())["evaluations"][1]
-    assert "noise alone moves each share" in found.err
 
 
 def test_a_ledger_without_room_is_exit_status_3_and_the_remedy(incrowd: Command) -> None:
