@@ -206,7 +206,7 @@ class Block:
         receipt = _receipt(task, len(request.clients), stock.randomness)
         place = replace(request.place, party=BLOCK)
         found = part(task, request, place=place, engine=self.engine, randomness=stock.randomness, receipt=receipt)
-        return found.to_bytes(self._key, compress=False)
+        return found.to_bytes(self._key, wide=task.expected(place, contributions=len(request.clients)).wide)
 
 
 def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt | None:

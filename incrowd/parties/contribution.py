@@ -296,7 +296,9 @@ class ClientPart(Contributor):
         """See `Contributor.answer`."""
         task = self._task(request)
         found = self.computed(task, request, self._charge(task))
-        return found.to_bytes(self.party.identity.key)
+        records = self.offer.records
+        expected = task.expected(found.place, contributions=records[self.place] if records else 1)
+        return found.to_bytes(self.party.identity.key, wide=expected.wide)
 
     def computed(self, task: RoundTask, request: Request, receipt: Receipt | None) -> PartyAnswer:
         """The part of this party, with its own noise where that is local and the receipt pays for it."""

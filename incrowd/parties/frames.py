@@ -12,7 +12,6 @@ import json
 import math
 import os
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -124,7 +123,6 @@ _MOST_HISTORY = DIGEST * 100_000
 _MOST_WORDS = 1000
 MOST_BESIDE = max(_MOST_HISTORY, 2**23)
 """The most bytes of a server's frame beside its head and its weights."""
-_TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +189,11 @@ class Expected:
     contributions: int
     largest: float
 
+    @property
+    def wide(self) -> int:
+        """The bytes of a number: the length of an answer follows from the plan, and reveals nothing to the network."""
+        return next(wide for wide in (2, 4, 8) if self.largest < 2.0 ** (8 * wide - 1) or wide == 8)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartyAnswer:
@@ -204,25 +207,10 @@ class PartyAnswer:
     unclipped: int = field(repr=False)
     dropped: int = field(repr=False)
 
-    def to_bytes(self, key: Ed25519PrivateKey, *, compress: bool = True) -> bytes:
-        """The frame, signed by the party, in the smallest type that holds the steps.
-
-        Guarantee: padding to 2, 4 or 8 bytes a number hides the compressed length from the network.
-        """
-        name = _smallest(self.steps)
-        body = self.steps.astype(f"<i{_TYPES[name]}").tobytes()
-        if compress:
-            body = zlib.compress(body, 6)
-        head = {
-            "size": self.steps.size,
-            "type": name,
-            "packing": "zlib" if compress else "none",
-            "length": f"{len(body):015}",
-            "unclipped": self.unclipped,
-            "dropped": self.dropped,
-        }
-        filled = next(room for wide in (2, 4, 8) if len(body) <= (room := _room(self.steps.size, wide)))
-        return sealed("answer", self.place, head, body.ljust(filled, b"\0"), key=key)
+    def to_bytes(self, key: Ed25519PrivateKey, *, wide: int) -> bytes:
+        """The frame, signed by the party, with so many bytes a number: see `Expected.wide`."""
+        head = {"unclipped": self.unclipped, "dropped": self.dropped}
+        return sealed("answer", self.place, head, self.steps.astype(f"<i{wide}").tobytes(), key=key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +226,7 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> S
 
     Edge cases: everything else is a `DataError`: too long, cut off, of another party, round or plan.
     """
-    place, head, body = unsealed(data, kind="answer", key=key, most=_room(expected.size, 8))
+    place, head, body = unsealed(data, kind="answer", key=key, most=8 * expected.size)
     if place != expected.place:
         raise DataError("an answer of another plan, round or party than was asked")
     return Signed(head=head, body=body)
@@ -246,29 +234,22 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> S
 
 def longest_answer(size: int) -> int:
     """How many bytes an answer over so many numbers has at most."""
-    return _LENGTHS.size + _MOST_HEAD["answer"] + _room(size, 8) + _SIGNATURE
+    return _LENGTHS.size + _MOST_HEAD["answer"] + 8 * size + _SIGNATURE
 
 
 def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
     """The decoded answer, checked against the expectation.
 
-    Guarantee: the result has the expected size, and its norm is at most the expected one. Decoding takes no memory
-    beyond the expected size, whatever the head claims.
+    Guarantee: the result has the expected size, and its norm is at most the expected one.
 
     Edge cases: everything else is a `DataError`, and counts as zero.
     """
-    head, size = signed.head, expected.size
-    if head.get("size") != size or str(head.get("type")) not in _TYPES or head.get("packing") not in ("zlib", "none"):
-        raise DataError("an answer of another size or type than was asked for")
-    unclipped, dropped = head.get("unclipped"), head.get("dropped")
+    unclipped, dropped = signed.head.get("unclipped"), signed.head.get("dropped")
     if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
         raise DataError("an answer that counts more contributions than were asked for")
-    wide = _TYPES[head["type"]]
-    body = _whole(signed)
-    raw = _unpacked(body, most=size * wide) if head["packing"] == "zlib" else body
-    if len(raw) != size * wide:
-        raise DataError("an answer that is shorter or longer than it says")
-    steps = np.frombuffer(raw, f"<i{wide}").astype(np.int64)
+    if len(signed.body) != expected.size * expected.wide:
+        raise DataError("an answer that is shorter or longer than was asked for")
+    steps = np.frombuffer(signed.body, f"<i{expected.wide}").astype(np.int64)
     floats = steps.astype(np.float64)
     if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
         raise DataError("an answer longer than contributions that were clipped can be")
@@ -367,35 +348,6 @@ def _head(text: bytes, *, kind: str) -> tuple[Place, dict[str, Any]]:
 
 def _statement(kind: str, front: bytes | memoryview) -> bytes:
     return f"incrowd {kind} ".encode() + hashlib.sha256(front).digest()
-
-
-def _room(size: int, wide: int) -> int:
-    """The bytes that so many packed numbers of so many bytes may take: zlib adds a little where it saves nothing."""
-    return wide * size + wide * size // 500 + 64
-
-
-def _whole(signed: Signed) -> memoryview:
-    """The body without what it was filled up with."""
-    length = signed.head.get("length")
-    if not isinstance(length, str) or not length.isdecimal() or len(length) > 15 or int(length) > len(signed.body):
-        raise DataError("an answer that is shorter or longer than it says")
-    return signed.body[: int(length)]
-
-
-def _unpacked(body: memoryview, *, most: int) -> bytes:
-    unpacker = zlib.decompressobj()
-    try:
-        raw = unpacker.decompress(body, most + 1)
-    except zlib.error as error:
-        raise DataError("an answer that cannot be unpacked") from error
-    if len(raw) > most or not unpacker.eof or unpacker.unused_data:
-        raise DataError("an answer that is shorter or longer than it says")
-    return raw
-
-
-def _smallest(steps: Integers) -> str:
-    low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
-    return next(name for name, wide in _TYPES.items() if -(2 ** (8 * wide - 1)) <= low and high < 2 ** (8 * wide - 1))
 
 
 def _is_name(value: object) -> TypeGuard[str]:

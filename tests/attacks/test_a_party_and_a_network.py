@@ -1,7 +1,6 @@
 """A party that is enrolled, and not honest: what it sends counts as zero, and keeps no honest one from counting."""
 
 import tracemalloc
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,38 +23,33 @@ pytestmark = pytest.mark.watched
 SIZE = MODEL.size
 OFFER = offer_for(plan_of())
 HERE = Place(plan=OFFER.fingerprint, round=2, party="north")
+WIDE = RoundTask.stated(OFFER, 2, CLIP).expected(HERE, contributions=1).wide
 
 
 def honest(place: Place, value: int = 1) -> bytes:
     steps = np.full(SIZE, value, np.int64)
-    return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(KEYS[place.party])
+    return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(KEYS[place.party], wide=WIDE)
 
 
 def odd(body: bytes, **head: Any) -> bytes:
     """What a party signs that says what it likes."""
-    good = {"size": SIZE, "type": "int16", "packing": "zlib", "length": f"{len(body):015}"}
-    return sealed("answer", HERE, {**good, "unclipped": 0, "dropped": 0, **head}, body, key=KEYS["north"])
+    return sealed("answer", HERE, {"unclipped": 0, "dropped": 0, **head}, body, key=KEYS["north"])
 
 
 def floats(value: float) -> bytes:
-    return np.full(SIZE, value).tobytes()
+    return np.full(SIZE, value, f"<f{WIDE}").tobytes()
 
 
-PACKED = zlib.compress(np.ones(SIZE, "<i2").tobytes())
+HONEST = np.ones(SIZE, f"<i{WIDE}").tobytes()
 HOSTILE: dict[str, Callable[[], bytes]] = {
-    "NaN": lambda: odd(floats(np.nan), type="float64", packing="none"),
-    "NaN as whole numbers": lambda: odd(floats(np.nan), type="int64", packing="none"),
-    "infinity as whole numbers": lambda: odd(floats(np.inf), type="int64", packing="none"),
-    "the least whole number": lambda: honest(HERE, -(2**63)),
-    "the largest whole number": lambda: honest(HERE, 2**63 - 1),
-    "longer than its clip": lambda: honest(HERE, 2**45),
-    "a row too many": lambda: odd(zlib.compress(bytes(4 * SIZE)), size=2 * SIZE),
-    "a number too few": lambda: odd(zlib.compress(bytes(2 * SIZE - 2)), size=SIZE - 1),
-    "a head that claims a million times its size": lambda: odd(PACKED, size=SIZE * 10**6),
-    "a length that claims a million times its size": lambda: odd(PACKED, length=f"{len(PACKED) * 10**6:015}"),
-    "a hundred times too long": lambda: odd(bytes(100 * longest_answer(SIZE)), packing="none"),
-    "a bomb": lambda: odd(zlib.compress(bytes(10**7))[: 8 * SIZE]),
-    "a bomb that is whole": lambda: odd(zlib.compress(bytes(50_000))),
+    "NaN": lambda: odd(floats(np.nan)),
+    "infinity": lambda: odd(floats(np.inf)),
+    "the least whole number": lambda: honest(HERE, -(2 ** (8 * WIDE - 1))),
+    "the largest whole number": lambda: honest(HERE, 2 ** (8 * WIDE - 1) - 1),
+    "longer than its clip": lambda: honest(HERE, 2**24),
+    "a number too many": lambda: odd(HONEST + bytes(WIDE)),
+    "a number too few": lambda: odd(HONEST[:-WIDE]),
+    "a hundred times too long": lambda: odd(bytes(100 * longest_answer(SIZE))),
     "another round's": lambda: honest(replace(HERE, round=1)),
     "a later round's": lambda: honest(replace(HERE, round=3)),
     "another plan's": lambda: honest(replace(HERE, plan="0" * 64)),
@@ -65,11 +59,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     ),
     "a stranger's": lambda: PartyAnswer(
         place=HERE, steps=np.ones(SIZE, np.int64), unclipped=0, dropped=0
-    ).to_bytes(Ed25519PrivateKey.generate()),
+    ).to_bytes(Ed25519PrivateKey.generate(), wide=WIDE),
     "the question": lambda: Request(place=HERE, weights=np.zeros(SIZE, np.float32), clip={}).to_bytes(KEYS["north"]),
     "an acceptance": lambda: sealed("acceptance", HERE, {}, b"", key=KEYS["north"]),
-    "more clients than one": lambda: odd(PACKED, unclipped=2),
-    "less than no client": lambda: odd(PACKED, dropped=-1),
+    "more clients than one": lambda: odd(HONEST, unclipped=2),
+    "less than no client": lambda: odd(HONEST, dropped=-1),
     "nothing": lambda: b"",
     "noise": lambda: bytes(range(256)) * 4,
 }  # fmt: skip
@@ -106,7 +100,7 @@ def test_what_no_honest_party_sends_counts_as_zero_and_costs_next_to_nothing(kin
 def test_what_an_honest_one_sends_counts() -> None:
     """The control."""
     assert summed(honest(HERE))[0].tolist() == [3] * SIZE
-    assert summed(odd(PACKED))[0].tolist() == [3] * SIZE
+    assert summed(odd(HONEST))[0].tolist() == [3] * SIZE
 
 
 def test_no_party_answers_for_another() -> None:

@@ -47,12 +47,10 @@ class BadParty:
         size, number, name = request.weights.size, request.place.round, self.party.identity.name
         place = Place(plan=request.place.plan, round=number, party=name)
         if kind == "nan":
-            head = {"size": size, "type": "float32", "packing": "none", "length": f"{4 * size:015}"}
-            head |= {"unclipped": 0, "dropped": 0}
+            head = {"unclipped": 0, "dropped": 0}
             return sealed("answer", place, head, np.full(size, np.nan, "<f4").tobytes(), key=self.key)
         if kind == "header":
-            head = {"size": 10**6 * size, "type": "int64", "packing": "zlib", "length": f"{10**12:015}"}
-            return sealed("answer", place, {**head, "unclipped": 0, "dropped": 0}, bytes(64), key=self.key)
+            return sealed("answer", place, {"unclipped": 10**12, "dropped": 0}, bytes(64), key=self.key)
         if kind == "long":
             return os.urandom(100 * (8 * size + 2**13))
         if kind == "nothing":
@@ -62,7 +60,7 @@ class BadParty:
             place = Place(plan=place.plan, round=number + 1, party=name)
         if kind == "another party":
             place = Place(plan=place.plan, round=number, party="amber")
-        return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(self.key)
+        return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(self.key, wide=8)
 
 
 def main(folder: Path) -> None:

@@ -103,9 +103,7 @@ def test_an_answer_that_fails_counts_as_zero_and_the_denominator_stays(tmp_path:
 def _too_long(frame: bytes) -> bytes:
     """A block's own answer to this round, a million times too long."""
     size = 650
-    body = np.full(size, 2**30, "<i4").tobytes()
-    head = {"size": size, "type": "int32", "packing": "none", "length": f"{len(body):015}"}
-    head |= {"unclipped": 0, "dropped": 0}
+    body, head = np.full(size, 2**30, "<i4").tobytes(), {"unclipped": 0, "dropped": 0}
     plan = frame[frame.index(b'"plan":"') + 8 :][:64].decode()
     return sealed("answer", Place(plan=plan, round=0, party=BLOCK), head, body, key=BLOCKS)
 
