@@ -1,5 +1,7 @@
 """`incrowd list` and `export`: which runs there are, and what of one may be handed on."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +10,7 @@ import typer
 from incrowd._prometheus import metric
 from incrowd.cli._options import Json, Metrics, need_training
 from incrowd.cli._print import print_json, print_table, short
+from incrowd.errors import ConfigError, IncrowdError
 
 app = typer.Typer()
 
@@ -23,9 +26,9 @@ def list_runs(
     Example: incrowd list out
     """
     need_training()
-    from incrowd.runs.folder import listed
-
-    rows = listed(folder)
+    if not folder.is_dir():
+        raise ConfigError(field="folder", value=str(folder), remedy="name a folder with runs in it")
+    rows = list(_rows(folder))
     if as_json:
         print_json({"runs": rows})
     elif metrics:
@@ -36,6 +39,31 @@ def list_runs(
         print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out={"simulated"})
     else:
         typer.echo(f"no run below {folder}; start one with: incrowd train")
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """A row for each run and each search below a folder, by name; one that cannot be read has a row with the reason."""
+    from incrowd.report.shown import read
+    from incrowd.runs.folder import DATABASE, SEARCH
+
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        if not {DATABASE, SEARCH} & set(files):
+            continue
+        folders.clear()
+        names = ("unit", "state", "rounds", "epsilon", "delta", "simulated", "data")
+        row: dict[str, Any] = {"run": place, **dict.fromkeys(names)}
+        try:
+            one = read(Path(place), live=True)
+        except IncrowdError as error:
+            yield row | {"state": f"cannot be read: {error}"}
+            continue
+        done = len(one.rounds)
+        if one.kind == "search":
+            row["state"] = f"a search, {'over' if one.over else 'not over'}"
+        else:
+            row |= {"rounds": done, "state": "over" if one.over else f"after {done} of {one.planned} rounds"}
+        yield row | {name: getattr(one, name) for name in ("unit", "epsilon", "delta", "simulated", "data")}
 
 
 def _print_metrics(rows: list[dict[str, Any]]) -> None:

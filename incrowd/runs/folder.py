@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -267,52 +266,3 @@ def shown_settings(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def part(content: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """The part of a mapping that has these keys."""
     return {key: content[key] for key in keys if key in content}
-
-
-def listed(folder: Path) -> list[Summary]:
-    """A row for each run and each search below a folder, by name: place, unit, progress, spending.
-
-    A search is one row.
-
-    Edge cases: a missing folder is a `ConfigError`; a run that cannot be read has a row with the reason.
-    """
-    if not folder.is_dir():
-        raise ConfigError(field="folder", value=str(folder), remedy="name a folder with runs in it")
-    return list(_below(folder))
-
-
-def _below(folder: Path) -> Iterator[Summary]:
-    for place, folders, files in os.walk(folder):
-        path, folders[:] = Path(place), sorted(folders)
-        if SEARCH in files or DATABASE in files:
-            folders.clear()
-            yield _row(path, search=SEARCH in files)
-
-
-def _row(path: Path, *, search: bool) -> Summary:
-    names = ("unit", "state", "rounds", "epsilon", "delta", "simulated", "data")
-    row: Summary = {"run": str(path), **dict.fromkeys(names)}
-    result = path / (RESULT if search else SUMMARY)
-    try:
-        over = result.is_file()
-        found: Summary = json.loads(result.read_text()) if over else {}
-        if search:
-            config = json.loads((path / SEARCH).read_text())["search"]["configs"][0]
-            row["state"], row["epsilon"] = f"a search, {'over' if over else 'not over'}", found.get("epsilon_of_search")
-        else:
-            settings = settings_in(path)
-            config = settings["config"]
-            with database_in(path) as database:
-                records = database.rounds()
-            row["state"] = "over" if over else f"after {len(records)} of {settings['rounds']} rounds"
-            row["rounds"] = len(records)
-            row["epsilon"] = found.get("epsilon", max((record.epsilon for record in records), default=0.0))
-        data = config["data"]
-        return row | {
-            "unit": config["privacy"].get("unit", "client"),
-            "delta": config["privacy"]["delta"],
-            "simulated": config["run"]["seed"] is not None,
-            "data": str(data.get("identity") or data.get("file") or data["name"]),
-        }
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        return row | {"state": f"cannot be read: {error}"}

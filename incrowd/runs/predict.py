@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from incrowd.algorithms.metrics import outputs_of, probabilities
-from incrowd.data import Columns, Examples, from_arrays, read_features
-from incrowd.data.examples import Labels, first
+from incrowd.data import Columns, from_arrays, read_features
+from incrowd.data.clients import made_up_row
+from incrowd.data.examples import first
 from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
@@ -62,6 +63,28 @@ class Result:
             number_of_classes=data.examples.classes,
             table=data.table,
             label_names=data.label_names,
+        )
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "Result":
+        """The result of a run that learned from a table, from its folder alone.
+
+        Edge cases: as `predict`.
+        """
+        config, columns = _stated_in(folder)
+        example = featured_examples(config, made_up_row(columns), columns=columns)
+        loss = loss_of(config.local.loss, example)
+        with section("model"):
+            model = model_of(config, example, loss).loaded(load_file(folder / MODEL))
+        return cls(
+            folder=folder,
+            summary=summary_in(folder),
+            model=model,
+            loss=loss,
+            settings=config,
+            ledgers=(),
+            number_of_classes=columns.number_of_classes,
+            table=columns,
         )
 
     def __repr__(self) -> str:
@@ -111,13 +134,16 @@ class Result:
 
     def predict(self, features: Any) -> NDArray[Any]:
         """The label of each example: a class, by its name where classes have names, or a number."""
+        return self.labels(self.outputs(features))
+
+    def labels(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """The label that each output stands for; with the loss "poisson" an output is the logarithm of the number."""
+        if self.number_of_classes is None:
+            with np.errstate(over="ignore"):  # a rate beyond every number is an infinity
+                return np.exp(outputs) if self.loss.name == "poisson" else outputs
         names = self.label_names if self.table is None else self.table.classes
-        return labels_of(
-            self.outputs(features),
-            loss=self.loss.name,
-            names=names if isinstance(names, tuple) and names else None,
-            classes=self.number_of_classes,
-        )
+        labels: NDArray[Any] = probabilities(outputs).argmax(-1)
+        return np.array(names)[labels] if isinstance(names, tuple) and names else labels
 
     def predict_proba(self, features: Any) -> NDArray[Any]:
         """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
@@ -163,18 +189,6 @@ class Predictions:
         return text.getvalue()
 
 
-def labels_of(outputs: NDArray[Any], *, loss: str, names: tuple[str, ...] | None, classes: int | None) -> NDArray[Any]:
-    """The label that each output stands for: a class, by its name where classes have names, or a number.
-
-    Edge cases: with the loss "poisson" an output is the logarithm of the number.
-    """
-    if classes is None:
-        with np.errstate(over="ignore"):  # a rate beyond every number is an infinity
-            return np.exp(outputs) if loss == "poisson" else outputs
-    labels: NDArray[Any] = probabilities(outputs).argmax(-1)
-    return labels if names is None else np.array(names)[labels]
-
-
 def predict(folder: Path, table: Path) -> Predictions:
     """The predictions of the run in a folder for each row of a table, whose columns are found by their names.
 
@@ -184,15 +198,13 @@ def predict(folder: Path, table: Path) -> Predictions:
     Edge cases: no run, one that is not over, one that a program began or that did not learn from a table: `ConfigError`
     with the remedy; a column that is missing, or a cell that does not fit what the run's settings state: `DataError`.
     """
-    config, columns = _stated_in(folder)
-    examples = _examples(config, columns, read_features(table, columns))
-    module, loss = _module(config, examples, folder)
-    outputs, classes = outputs_of(module, examples), columns.classes
-    ids = row_ids(table, columns)
-    names = classes if isinstance(classes, tuple) else None
-    labels = labels_of(outputs, loss=loss, names=names, classes=columns.number_of_classes)
+    result = Result.in_folder(folder)
+    columns = result.table
+    assert columns is not None  # noqa: S101 - it learned from a table
+    ids, outputs, classes = row_ids(table, columns), result.outputs(table), columns.classes
+    labels = result.labels(outputs)
     if classes is None:
-        return Predictions(ids=ids, labels=labels.reshape(len(examples)))
+        return Predictions(ids=ids, labels=labels.reshape(len(ids)))
     names = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
     return Predictions(ids=ids, labels=labels, classes=names, probabilities=probabilities(outputs.astype(np.float64)))
 
@@ -213,22 +225,6 @@ def _stated_in(folder: Path) -> tuple[Config, Columns]:
     if remedy is not None or not isinstance(data, Meaning):
         raise ConfigError(field="run", value=str(folder), remedy=str(remedy))
     return config, replace(data.meaning(), features=tuple(settings["columns"]))
-
-
-def _examples(config: CommonSections, columns: Columns, features: NDArray[np.float32]) -> Examples:
-    """Features as the model sees them; their labels are unknown."""
-    unknown = np.zeros(len(features))
-    labels: Labels = unknown.astype(np.float32) if columns.classes is None else unknown.astype(np.int64)
-    examples = Examples(features=features, labels=labels, classes=columns.number_of_classes)
-    return featured_examples(config, examples, columns=columns)
-
-
-def _module(config: Config, examples: Examples, folder: Path) -> tuple[nn.Module, str]:
-    """The released module, for such examples, and the name of its loss."""
-    loss = loss_of(config.local.loss, examples)
-    with section("model"):
-        model = model_of(config, examples, loss).loaded(load_file(folder / MODEL))
-    return model.with_weights(model.weights), loss.name
 
 
 def _finite(numbers: NDArray[Any]) -> list[Any]:

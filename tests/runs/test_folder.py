@@ -4,7 +4,7 @@ import pytest
 
 from incrowd._prometheus import metric
 from incrowd.runs.config import Config
-from incrowd.runs.folder import SHOWN, listed
+from incrowd.runs.folder import SHOWN
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Search, Sweep, axis
 from incrowd.settings import known_keys
@@ -28,7 +28,7 @@ def test_each_run_and_each_search_has_a_row(
     found = Sweep(search=search, out=folder / "f").run()
     (folder / "g").mkdir()
     (folder / "g/run.sqlite").write_bytes(b"no database at all, but long enough to be taken for one" * 20)
-    rows = listed(folder)
+    rows = command(monkeypatch, capsys)("list", str(folder), "--json").object()["runs"]
     assert [Path(row["run"]).name for row in rows] == ["a", "c", "d", "e", "f", "g"]
     states = [row["state"] for row in rows]
     assert states[:5] == ["over", "after 2 of 4 rounds", "after 0 of 4 rounds", "over", "a search, over"]
