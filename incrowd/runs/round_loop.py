@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,8 +163,7 @@ class DurableSilo:
         return Answer(silo=self.silo.name, round=number, epsilon=epsilon, update=update)
 
 
-Walk = Generator[State, tuple[State, Record], Summary]
-"""The rounds from one state: each is yielded, and the state after it and its record are sent back."""
+Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,27 +243,29 @@ class RoundLoop:
 
     def walk(
         self,
+        session: Opened,
         state: State,
         *,
+        measure: Callable[[State], Mapping[str, float | None]],
         finish: Callable[[State], Summary],
         settings: Facts,
         watchers: Sequence[Tracker],
-    ) -> Walk:
-        """Go from this state to the last round, and finish.
+    ) -> Generator[tuple[Opened, State], tuple[State, Record], Summary]:
+        """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure.
 
-        Each round's state is yielded; the state after it, and its record, are sent back.
+        Each round is yielded as the session and its state; the state after it, and its record, are sent back.
         """
         simulated = self.wanted.seed is not None
         watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
-        past = [record for record in self.database.rounds() if record.round < state.round]
         summary: Summary | None = None
         for watcher in watchers:
-            watcher.start(settings, list(past))
+            watcher.start(settings, [record for record in self.database.rounds() if record.round < state.round])
         try:
             while state.round < self.rounds:
-                state, record = yield state
+                state, record = yield session, state
+                if state.round % self.wanted.report_every == 0 or state.round == self.rounds:
+                    record = record.measured(**measure(state))
                 self.database.add(record)
-                past.append(record)
                 if state.round % self.wanted.checkpoint_every == 0:
                     self._save(state)
                 for watcher in watchers:
@@ -277,10 +278,6 @@ class RoundLoop:
             for watcher in watchers:
                 watcher.end(summary)
         return summary
-
-    def due(self, state: State) -> bool:
-        """Whether the round that led to this state is one to be measured."""
-        return state.round % self.wanted.report_every == 0 or state.round == self.rounds
 
     def _save(self, state: State) -> None:
         """Keep a state. Whenever this is cut off, the newest that is kept has its secrets, if it needs any."""

@@ -225,23 +225,16 @@ class Run:
             one = test.some(slice(1))
             measured(work.model, state.published, one, loss=work.loss)
             evaluate(work.model, state.published, one, loss=work.loss)
-        walk = loop.walk(
-            state,
-            finish=lambda state: self._finished(state, loop.database.rounds(), session),
-            settings=self.settings,
-            watchers=watchers,
+        return (
+            yield from loop.walk(
+                session,
+                state,
+                measure=lambda state: measured(work.model, state.published, test, loss=work.loss),
+                finish=lambda state: self._finished(state, loop.database.rounds(), session),
+                settings=self.settings,
+                watchers=watchers,
+            )
         )
-        with closing(walk):
-            try:
-                state = next(walk)
-                while True:
-                    after, record = yield session, state
-                    if loop.due(after):
-                        record = record.measured(**measured(work.model, after.published, test, loss=work.loss))
-                    state = walk.send((after, record))
-            except StopIteration as over:
-                summary: Summary = over.value
-                return summary
 
     def evaluate(self, wanted: "EvaluationConfig", *, weights: ArrayLike | None = None) -> Summary:
         """Measure the released model, or other weights for it, on the clients' own examples: noised, and charged to the
