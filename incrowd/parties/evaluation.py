@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import replace
 
-from numpy.typing import ArrayLike
-
 from incrowd.errors import ConfigError, DataError
 from incrowd.parties.asking import Patience, ask
 from incrowd.parties.contribution import RoundTask
@@ -23,9 +21,7 @@ from incrowd.runs.run import Run
 from incrowd.runs.work import ClientWork
 
 
-def evaluate(
-    run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None, least: int = 1
-) -> Summary:
+def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, least: int = 1) -> Summary:
     """Measure a finished run's model on the examples of the parties that trained it, over the same network.
 
     Each party charges the evaluation to its own ledger as one round, the server to its own. A party that refuses, or
@@ -37,7 +33,7 @@ def evaluate(
     Edge cases: as `Evaluation`; simulated blocks, whose examples are on this machine, are a `ConfigError`; if fewer
     parties than `least` accept, it is a `DataError`, and the server asks and charges nothing.
     """
-    with Evaluation.begin(run.folder, run.work, wanted, weights=weights) as evaluation:
+    with Evaluation.begin(run.folder, run.work, wanted) as evaluation:
         offer = offer_of(evaluation, network.offer)
         asked = replace(network, offer=offer, history=AskedBefore(plan=offer.fingerprint))  # of one round: none before
         nodes = accepted(asked)

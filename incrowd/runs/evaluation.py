@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import ArrayLike
 from safetensors.torch import load_file
 
 from incrowd import _files
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.learning import Model
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer, Scoring
 from incrowd.privacy.account.accounting import Budget, Relation
@@ -93,23 +91,14 @@ class Evaluation:
 
     @classmethod
     @contextmanager
-    def begin(
-        cls,
-        folder: Path,
-        work: Work,
-        wanted: EvaluationConfig,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> Iterator["Evaluation"]:
-        """An evaluation of the released model of the run in this folder, or of other weights, for as long as the `with`
-        block lasts.
-        """
+    def begin(cls, folder: Path, work: Work, wanted: EvaluationConfig) -> Iterator["Evaluation"]:
+        """An evaluation of the released model of the run in this folder, for as long as the `with` block lasts."""
         if not isinstance(work, ClientWork):
             remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
             raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
         summary_in(folder)
-        scoring, model = scoring_of(work, wanted), work.model
-        chosen = _released(folder, model) if weights is None else model.flat(weights).double().numpy()
+        scoring = scoring_of(work, wanted)
+        weights: Floats = work.model.loaded(load_file(folder / MODEL)).weights.double().numpy()
         lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, work.payer.open(folder / LEDGER) as ledger:
             delta = ledger.budget.delta if wanted.delta is None else wanted.delta
@@ -127,7 +116,7 @@ class Evaluation:
                 folder=folder,
                 work=work,
                 scoring=scoring,
-                weights=chosen,
+                weights=weights,
                 private=private,
                 ledger=ledger,
                 label=label,
@@ -219,11 +208,6 @@ def plan_of(work: ClientWork, scoring: Scoring, budget: Budget) -> Plan:
         clip=FixedClip(clip_norm=scoring.bound),
     )
     return config.calibrate(budget)
-
-
-def _released(folder: Path, model: Model) -> Floats:
-    weights: Floats = model.loaded(load_file(folder / MODEL)).weights.double().numpy()
-    return weights
 
 
 def _label(ledger: Ledger, plan: Plan, *, prefix: str) -> tuple[str, int]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numpy.typing import ArrayLike
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -236,17 +235,16 @@ class Run:
             )
         )
 
-    def evaluate(self, wanted: "EvaluationConfig", *, weights: ArrayLike | None = None) -> Summary:
-        """Measure the released model, or other weights for it, on the clients' own examples: noised, and charged to the
-        ledger of the data like one more round. Edge cases: as `Evaluation`; clients whose examples are not here are a
-        `ConfigError`.
+    def evaluate(self, wanted: "EvaluationConfig") -> Summary:
+        """Measure the released model on the clients' own examples: noised, and charged to the ledger of the data like
+        one more round. Edge cases: as `Evaluation`; clients whose examples are not here are a `ConfigError`.
         """
         from incrowd.runs.evaluation import Evaluation
 
         if isinstance(self.config.data, Parties):
             remedy = "the examples are with the parties: ask them with `incrowd evaluate DIR --keys KEYS`"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
-        with Evaluation.begin(self.folder, self.work, wanted, weights=weights) as evaluation:
+        with Evaluation.begin(self.folder, self.work, wanted) as evaluation:
             return evaluation.release(evaluation.here)
 
     def advice(self) -> list[str]:
