@@ -86,8 +86,6 @@ def from_dataset(
     classes: Classes = None,
     features: str | Sequence[str] = (),
     label: str = "label",
-    scale: float | None = None,
-    offset: float = 0.0,
 ) -> Examples:
     """Examples from a map-style data set of pairs ``(features, label)``, or of dicts with these keys.
 
@@ -124,7 +122,7 @@ def from_dataset(
         stacked = tuple(_stacked("features", place) for place in zip(*inputs, strict=True))
     words = any(isinstance(one, str) for one in labels)
     answers = np.array(labels, object) if words else _stacked("a label", [np.squeeze(one) for one in labels])
-    return from_arrays(stacked, answers, classes=classes, scale=scale, offset=offset)
+    return from_arrays(stacked, answers, classes=classes)
 
 
 _MAP_STYLE = "give a map-style data set, or read it into arrays"

@@ -21,6 +21,7 @@ from incrowd.errors import ConfigError, DataError
 Indices = NDArray[np.int32] | NDArray[np.int64]
 Sizes = NDArray[np.int64]
 
+_SHARDS = 2  # of a client, as in the papers
 _SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9_-])?")
 _RESERVED = re.compile(r"(the )?server|text|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 """Names of the server, of the text in statements, and names that Windows reserves."""
@@ -133,42 +134,38 @@ def sorted_shards(
     *,
     clients: int,
     per_client: int | None = None,
-    shards_per_client: int = 2,
     randomness: Randomness,
 ) -> Partition:
-    """Sort by label, cut into shards, and give each client some at random (McMahan et al. 2017, Geyer et al. 2017).
+    """Sort by label, cut into shards, and give each client two at random (McMahan et al. 2017, Geyer et al. 2017).
 
     Without `per_client` all examples are used, and the sizes of shards differ by at most one. With it each client gets
     that many examples: classes of a small set are repeated, shuffled each time, and shards of a large one are left out.
     """
-    _validate.count(clients=clients, shards_per_client=shards_per_client)
-    shards, generator = clients * shards_per_client, _generator(randomness)
+    _validate.count(clients=clients)
+    shards, generator = clients * _SHARDS, _generator(randomness)
     if per_client is None:
-        _check_enough(len(labels), clients, shards_per_client)
-        client_of_shard = generator.permutation(shards) // shards_per_client
+        _check_enough(len(labels), clients, _SHARDS)
+        client_of_shard = generator.permutation(shards) // _SHARDS
         owner = np.repeat(client_of_shard, _equal_sizes(len(labels), shards))
         return _grouped(owner, clients, _sorted_repeats(labels, 1, generator))
     _validate.count(per_client=per_client)
-    if per_client % shards_per_client:
-        remedy = f"give a multiple of shards_per_client, {shards_per_client}"
+    if per_client % _SHARDS:
+        remedy = "give an even number: half of them come from each of two shards"
         raise ConfigError(field="per_client", value=per_client, remedy=remedy)
-    size = per_client // shards_per_client
+    size = per_client // _SHARDS
     order = _sorted_repeats(labels, _repeats(clients * per_client, len(labels)), generator)
     chosen = generator.permutation(len(order) // size)[:shards]
     cut = order[: len(order) // size * size].reshape(-1, size)
     return end_to_end(cut[chosen].ravel(), np.full(clients, per_client, np.int64))
 
 
-def dirichlet(
-    labels: NDArray[Any], *, clients: int, alpha: float, at_least: int = 1, randomness: Randomness
-) -> Partition:
+def dirichlet(labels: NDArray[Any], *, clients: int, alpha: float, randomness: Randomness) -> Partition:
     """Divide each class among the clients in proportions from Dirichlet(alpha) (Yurochkin et al. 2019).
 
-    Guarantee: each example has one client. The largest clients fill up those with fewer than `at_least` examples.
+    Guarantee: each example has one client. The largest clients give one to each that would have none.
     """
     _validate.positive(alpha=alpha)
-    _validate.count(at_least=at_least)
-    _check_enough(len(labels), clients, at_least)
+    _check_enough(len(labels), clients, 1)
     generator = _generator(randomness)
     owner = np.empty(len(labels), np.int64)
     for members in _classes(labels):
@@ -176,7 +173,7 @@ def dirichlet(
         owner[generator.permutation(members)] = np.repeat(np.arange(clients), counts)
     order = generator.permutation(len(labels)).astype(index_type(len(labels)))
     order = order[np.argsort(owner[order], kind="stable")]
-    return _grouped(_filled_up(np.bincount(owner, minlength=clients), at_least), clients, order)
+    return _grouped(_filled_up(np.bincount(owner, minlength=clients)), clients, order)
 
 
 def by_column(column: ArrayLike) -> Partition:
@@ -249,9 +246,9 @@ def _grouped(owner: NDArray[Any], clients: int, order: NDArray[Any]) -> Partitio
     return end_to_end(order[np.argsort(owner, kind="stable")], np.bincount(owner, minlength=clients))
 
 
-def _filled_up(sizes: Sizes, at_least: int) -> NDArray[np.int64]:
-    """The sorted owners, after the largest clients have filled up the small ones."""
-    kept = np.maximum(sizes, at_least)
+def _filled_up(sizes: Sizes) -> NDArray[np.int64]:
+    """The sorted owners, after the largest clients have filled up the empty ones."""
+    kept = np.maximum(sizes, 1)
     for _ in range(int(kept.sum() - sizes.sum())):
         kept[np.argmax(kept)] -= 1
     owner = np.repeat(np.arange(len(sizes)), sizes)

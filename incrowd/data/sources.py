@@ -21,14 +21,14 @@ _AGAIN = "fetch the file again"
 _MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
-def load_digits(*, test_examples: int = 297) -> Split:
+def load_digits() -> Split:
     """1,797 real handwritten digits as [N, 8, 8] bytes that mean ``byte / 16``; they come with scikit-learn.
 
     Guarantee: the same digits are held out for the test every time.
     """
     images, labels = _digits()
     examples = Examples(features=images.copy(), labels=labels.copy(), classes=CLASSES, scale=1 / 16)
-    return hold_out(examples, name="digits", test_examples=test_examples, randomness=SeededRandomness(seed=0))
+    return hold_out(examples, name="digits", test_examples=297, randomness=SeededRandomness(seed=0))
 
 
 @cache

@@ -61,15 +61,11 @@ from incrowd.runs.sources import NOTHING, Given, call, handed_over, section
 from incrowd.settings import GIVEN
 
 
-def featured_examples(
-    config: CommonSections, examples: Examples, *, columns: Columns | None = None, alone: bool = False
-) -> Examples:
-    """Examples as the model sees them; `alone` as in `incrowd.learning.features.transform`. `columns` are those of the
-    table whose rows they are.
-    """
+def featured_examples(config: CommonSections, examples: Examples, *, columns: Columns | None = None) -> Examples:
+    """Examples as the model sees them; `columns` are those of the table whose rows they are."""
     with section("features"):
         feature_map = feature_map_for(config, examples, columns)
-        return examples if feature_map is None else transform(feature_map, examples, alone=alone)
+        return examples if feature_map is None else transform(feature_map, examples)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:

@@ -26,7 +26,7 @@ from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.run import Run, work_of
 from incrowd.runs.silo_work import Silos
-from incrowd.runs.sources import NOTHING, Given
+from incrowd.runs.sources import Given
 from incrowd.runs.work import Work
 
 ROWS = 10
@@ -41,15 +41,15 @@ ALL_SPENT = 0.01
 _ROUNDING = 1e-9
 
 
-def dry_run(config: Config, *, given: Given = NOTHING) -> dict[str, Any]:
+def dry_run(config: Config) -> dict[str, Any]:
     """Train on made-up rows of the same schema; time, memory, and the epsilon that would be spent and left.
 
     Guarantee: no ledger is written. The private rows are read to find their ledger, and nothing is learned from them.
     """
-    work = work_of(config, given)
+    work = work_of(config)
     spend, left, budget = cost_of(work)
     began = time.perf_counter()
-    _trained(work, given)
+    _trained(work)
     seconds = time.perf_counter() - began
     return {
         "would_spend": spend,
@@ -106,7 +106,7 @@ def _ledger_of(identity: DataIdentity, path: Path | None) -> Ledger | None:
     return Ledger.read(path) if path is not None and path.exists() else None
 
 
-def _trained(work: Work, given: Given) -> None:
+def _trained(work: Work) -> None:
     """A run of these settings on made-up rows."""
     config, data = work.config, made_up(work)
     options = config.run.model_copy(
@@ -116,7 +116,7 @@ def _trained(work: Work, given: Given) -> None:
     config = config.model_copy(update={"data": GivenData(), "run": options, "privacy": privacy})
     with TemporaryDirectory(prefix="incrowd-dry-run-") as name:
         folder = Path(name).resolve()
-        Run.create(config, folder / "run", given=replace(given, data=data)).train()
+        Run.create(config, folder / "run", given=Given(data=data)).train()
 
 
 def made_up(work: Work) -> Clients:

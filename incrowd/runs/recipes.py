@@ -266,11 +266,11 @@ def _who(facts: Outline) -> dict[str, Any]:
     return {"sampling": "poisson", "cohort": float(math.ceil(facts.clients / 10))}
 
 
-def config_of(settings: Mapping[str, Any], *, given: Given = NOTHING) -> Config:
+def config_of(settings: Mapping[str, Any]) -> Config:
     """The config that tables of TOML spell, completed by the recipe that they name, if any."""
     stated = dict(settings)
     name = stated.pop("recipe", None)
-    return parse(stated if name is None else with_recipe(stated, str(name), given=given))
+    return parse(stated if name is None else with_recipe(stated, str(name)))
 
 
 def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHING) -> Tables:

@@ -56,8 +56,8 @@ def test_torch_data_sets_are_read() -> None:
     assert examples.features.tolist() == [[0, 0], [1, 1], [4, 4], [9, 9]]
     assert examples.labels.tolist() == [0, 1, 0, 1]
     images = torch.arange(8, dtype=torch.uint8).reshape(2, 2, 2)
-    examples = from_dataset(TensorDataset(images, torch.tensor([1, 0])), classes=2, scale=1 / 255, offset=0.5)
-    assert (examples.features.dtype.name, examples.scale, examples.offset) == ("uint8", 1 / 255, 0.5)
+    examples = from_dataset(TensorDataset(images, torch.tensor([1, 0])), classes=2)
+    assert (examples.features.dtype.name, examples.scale, examples.offset) == ("uint8", 1 / 255, 0.0)
     np.testing.assert_array_equal(examples.features, images.numpy())
     assert examples.labels.tolist() == [1, 0]
 

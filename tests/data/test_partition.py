@@ -54,11 +54,9 @@ def test_dirichlet_gives_each_example_to_one_client_and_enough_to_each(
     data: st.DataObject, labels: NDArray[np.int64], alpha: float, seed: SeededRandomness
 ) -> None:
     clients = data.draw(st.integers(1, len(labels)))
-    at_least = data.draw(st.integers(1, len(labels) // clients))
-    partition = dirichlet(labels, clients=clients, alpha=alpha, at_least=at_least, randomness=seed)
+    partition = dirichlet(labels, clients=clients, alpha=alpha, randomness=seed)
     assert partition.clients == clients
     assert_each_once(partition, len(labels))
-    assert partition.sizes.min() >= at_least
 
 
 @given(st.lists(st.sampled_from(["ann", "bob", "cy", "dee", "éva"]), min_size=1, max_size=40))
