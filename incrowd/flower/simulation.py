@@ -27,10 +27,9 @@ from incrowd.learning.engine import EngineTrainer
 from incrowd.parties.asking import Patience
 from incrowd.parties.contribution import RoundTask, part
 from incrowd.parties.frames import Place, Request, sealed_answer
-from incrowd.parties.network import Network, Node, SiloServer, by_party, in_blocks
+from incrowd.parties.network import Deal, Network, Node, SiloServer, by_party, in_blocks
 from incrowd.parties.offer import Offer, offer_of
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import Receipt
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
 from incrowd.runs.round_loop import DurableSilo
@@ -42,35 +41,17 @@ from incrowd.settings import Local
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message, RecordDict
     from ray import ObjectRef
 
-
-MESSAGE_TYPE = "train.incrowd"
-_RECORD, _VALUE = "incrowd", "frame"
 
 BLOCK = "block"
 """The name in the answers of blocks."""
 
 
-def record_of(frame: bytes) -> "RecordDict":
-    """A frame as a record of opaque bytes."""
-    from flwr.app import ConfigRecord, RecordDict
-
-    return RecordDict({_RECORD: ConfigRecord({_VALUE: frame})})
-
-
-def frame_in(content: "RecordDict") -> bytes | None:
-    """The frame in a record; None without one."""
-    record = content.config_records.get(_RECORD) if list(content) == [_RECORD] else None
-    value = None if record is None else record.get(_VALUE)
-    return value if isinstance(value, bytes) else None
-
-
 class Answering(Protocol):
-    """A worker's nodes, kept from round to round."""
+    """A worker's clients or silos, kept from round to round."""
 
-    def answer(self, frame: bytes | None) -> bytes:
+    def answer(self, frame: bytes) -> bytes:
         """The answer to a request."""
         ...
 
@@ -79,7 +60,7 @@ class Stocked(Protocol):
     """The data and settings that a worker answers with."""
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> Answering:
-        """The nodes that answer this server's requests, and sign with this key."""
+        """The clients or silos that answer this server's requests, and sign with this key."""
         ...
 
 
@@ -88,35 +69,54 @@ class Stock:
     """A worker's training data: plain arrays, which Ray shares among the workers of a machine without a copy."""
 
     tensors: Mapping[str, Any] = field(repr=False)
-    model: Model
-    local: Local
-    loss: Loss
-    execution: Execution
+    engine: Callable[[ClientTensors], CohortEngine]
     offer: Offer
     randomness: Randomness
 
     @classmethod
     def of(cls, engine: CohortEngine, tensors: ClientTensors, offer: Offer, randomness: Randomness) -> "Stock":
-        """The arrays and settings of an engine."""
+        """The arrays and settings of an engine, which has one thread in a worker."""
+        execution = replace(engine.execution, threads=1, chunk=engine.chunk)
+        make = partial(_engine, model=engine.model, local=engine.local, execution=execution, loss=engine.loss)
         found = {one.name: _shared(getattr(tensors, one.name)) for one in fields(tensors)}
-        return cls(
-            tensors=found,
-            model=engine.model,
-            local=engine.local,
-            loss=engine.loss,
-            execution=replace(engine.execution, threads=1, chunk=engine.chunk),
-            offer=offer,
-            randomness=randomness,
-        )
-
-    def engine(self) -> CohortEngine:
-        """The same engine in a worker, with one thread."""
-        tensors = ClientTensors(**{name: _tensors(value) for name, value in self.tensors.items()})
-        return CohortEngine(self.model, tensors, self.local, self.execution, loss=self.loss)
+        return cls(tensors=found, engine=make, offer=offer, randomness=randomness)
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
         """See `Stocked.block`."""
         return Block(self, server=server, key=key)
+
+
+def _engine(tensors: ClientTensors, *, model: Model, local: Local, execution: Execution, loss: Loss) -> CohortEngine:
+    return CohortEngine(model, tensors, local, execution, loss=loss)
+
+
+class Block:
+    """One worker's engine."""
+
+    def __init__(self, stock: Stock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
+        torch.set_num_threads(1)
+        self._stock = stock
+        self._engine = stock.engine(ClientTensors(**{name: _tensors(value) for name, value in stock.tensors.items()}))
+        self._server = server
+        self._key = key
+
+    def answer(self, frame: bytes) -> bytes:
+        """The contribution of a block's clients. The run's own ledger has paid for their noise."""
+        offer, randomness = self._stock.offer, self._stock.randomness
+        request = Request.read(frame, key=self._server, most=offer.weights)
+        if request.place.plan != offer.fingerprint:
+            raise ConfigError(field="plan", value=request.place.plan, remedy="the block was started for another")
+        task, receipt = RoundTask.of(offer, request), None
+        if task.noise is not None:
+            people, ledger = (
+                len(request.clients),
+                Ledger.in_memory(budget=task.plan.budget, relation=task.plan.relation),
+            )
+            event, pays_for = task.plan.round(task.round).event, ((task.noise, people),)
+            receipt = ledger.charge(event, pays_for=pays_for, randomness=randomness, people=people)
+        place = replace(request.place, party=BLOCK)
+        found = part(task, request, place=place, engine=self._engine, randomness=randomness, receipt=receipt)
+        return found.to_bytes(self._key, wide=task.expected(place, contributions=len(request.clients)).wide)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,7 +133,7 @@ class SiloStock:
 
 
 class SiloBlock:
-    """Simulated silos, each on its own ledger, opened at its first question and kept from round to round."""
+    """Simulated silos, each on its own ledger, opened at its first question."""
 
     def __init__(self, stock: SiloStock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
         self._stock = stock
@@ -142,7 +142,7 @@ class SiloBlock:
         self._open = ExitStack()
         self._silos: dict[int, DurableSilo] = {}
 
-    def answer(self, frame: bytes | None) -> bytes:
+    def answer(self, frame: bytes) -> bytes:
         """The answer of one silo."""
         work, plan = self._stock.work, self._stock.plan
         request = Request.read(frame, key=self._server, most=work.model.size)
@@ -156,97 +156,17 @@ class SiloBlock:
         return sealed_answer(answer, place, key=self._key)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shelf:
-    """The place of the workers' data: filled once, when Ray is up, and sent to every worker with its first message."""
-
-    server: bytes
-    key: bytes = field(repr=False)
-    _stock: list["ObjectRef[Stocked]"] = field(default_factory=list, repr=False)
-
-    def fill(self, stock: "Stocked") -> None:
-        """Put the stock into shared memory."""
-        import ray
-
-        self._stock[:] = [ray.put(stock)]
-
-    def __call__(self, message: "Message", context: "Context") -> "Message":
-        """See `train`."""
-        from flwr.app import Message
-
-        answer = _block(self).answer(frame_in(message.content))
-        return Message(record_of(answer), reply_to=message)
-
-    @property
-    def stock(self) -> "Stocked":
-        """The stock in shared memory."""
-        import ray
-
-        found: Stocked = ray.get(self._stock[0])
-        return found
-
-
-class Block:
-    """One worker's engine, kept from round to round."""
-
-    def __init__(self, stock: Stock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
-        torch.set_num_threads(1)
-        self.stock = stock
-        self.engine = stock.engine()
-        self._server = server
-        self._key = key
-
-    def answer(self, frame: bytes | None) -> bytes:
-        """The contribution of a block's clients."""
-        stock, offer = self.stock, self.stock.offer
-        request = Request.read(frame, key=self._server, most=offer.weights)
-        if request.place.plan != offer.fingerprint:
-            raise ConfigError(field="plan", value=request.place.plan, remedy="the block was started for another")
-        task = RoundTask.of(offer, request)
-        receipt = _receipt(task, len(request.clients), stock.randomness)
-        place = replace(request.place, party=BLOCK)
-        found = part(task, request, place=place, engine=self.engine, randomness=stock.randomness, receipt=receipt)
-        return found.to_bytes(self._key, wide=task.expected(place, contributions=len(request.clients)).wide)
-
-
-def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt | None:
-    """The receipt for simulated clients' noise, which the run's own ledger has paid."""
-    if task.noise is None:
-        return None
-    plan = task.offer.plan
-    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    return ledger.charge(
-        plan.round(task.round).event, pays_for=((task.noise, clients),), randomness=randomness, people=clients
-    )
-
-
-_blocks: dict[bytes, Answering] = {}
-
-
-def _block(shelf: Shelf) -> Answering:
-    """The block of the worker, made with its first message."""
-    if shelf.server not in _blocks:
-        _blocks.clear()
-        server = Ed25519PublicKey.from_public_bytes(shelf.server)
-        _blocks[shelf.server] = shelf.stock.block(server=server, key=Ed25519PrivateKey.from_private_bytes(shelf.key))
-    return _blocks[shelf.server]
-
-
 def _shared(value: Any) -> Any:
     """Arrays in place of tensors, because Ray copies tensors from process to process."""
     if isinstance(value, torch.Tensor):
         return _Shared(value.numpy())
-    if isinstance(value, Mapping):
-        return {name: _shared(one) for name, one in value.items()}
-    return value
+    return {name: _shared(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 
 
 def _tensors(value: Any) -> Any:
     if isinstance(value, _Shared):
         return shared_tensor(value.values)
-    if isinstance(value, dict):
-        return {name: _tensors(one) for name, one in value.items()}
-    return value
+    return {name: _tensors(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,12 +176,30 @@ class _Shared:
     values: NDArray[Any]
 
 
-if TYPE_CHECKING:
-    from flwr.clientapp import ClientApp
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _App:
+    """The app of a worker, which answers frames. `stock` lies in Ray's shared memory."""
+
+    server: bytes
+    key: bytes = field(repr=False)
+    stock: "ObjectRef[Stocked]" = field(repr=False)
+
+    def __call__(self, message: bytes, context: None) -> bytes:
+        if self.server not in _blocks:  # its first message
+            import ray
+
+            stock: Stocked = ray.get(self.stock)
+            _blocks.clear()
+            key = Ed25519PrivateKey.from_private_bytes(self.key)
+            _blocks[self.server] = stock.block(server=Ed25519PublicKey.from_public_bytes(self.server), key=key)
+        return _blocks[self.server].answer(message)
+
+
+_blocks: dict[bytes, Answering] = {}
 
 
 class ActorLine:
-    """Nodes on as many actors as Ray has room for, for use in a `with` statement: a `Transport`.
+    """Nodes on as many of Flower's actors as Ray has room for, for use in a `with` statement: a `Transport`.
 
     It is a `Clock` as well: a wait ends with the next answer.
 
@@ -270,7 +208,7 @@ class ActorLine:
     Edge cases: a node that fails is a `DataError`, and so is a killed actor, or no room for an actor.
     """
 
-    def __init__(self, app: "ClientApp", *, nodes: int, gpus: float = 0.0) -> None:
+    def __init__(self, app: Callable[..., bytes], *, nodes: int, gpus: float = 0.0) -> None:
         self.nodes: Sequence[int] = range(1, nodes + 1)
         self._app = app
         self._gpus = gpus
@@ -285,7 +223,7 @@ class ActorLine:
             room = pool_size_from_resources(resources)
         except ValueError as error:
             raise DataError(f"Ray has no room for a worker of one processor and {self._gpus:g} accelerators") from error
-        kind: Any = ClientAppActor  # which Ray has made something else of than its types say
+        kind: Any = ClientAppActor  # Ray has made a class of its own of it
         self._actors += [kind.options(**resources).remote() for _ in range(min(room, len(self.nodes)))]
         return self
 
@@ -298,27 +236,11 @@ class ActorLine:
             ray.kill(actor)
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """See `Transport.push`."""
-        from flwr.app import Context, Metadata, RecordDict
-        from flwr.app.message import make_message
-
-        owners, app, record = dict[str, int](), self._app, record_of(content)
+        """See `Transport.push`. An actor passes frames on to the app as they are."""
+        owners, app = dict[str, int](), self._app
         for node in nodes:
-            head = Metadata(
-                run_id=0,
-                message_id="",
-                src_node_id=0,
-                dst_node_id=node,
-                reply_to_message_id="",
-                group_id="",
-                created_at=time.time(),
-                ttl=seconds,
-                message_type=MESSAGE_TYPE,
-            )
-            message = make_message(head, content=record)
-            context = Context(run_id=0, node_id=node, node_config={}, state=RecordDict(), run_config={})
             actor = self._actors[self.nodes.index(node) % len(self._actors)]
-            reference = actor.run.remote(lambda: app, message, str(node), context)
+            reference = actor.run.remote(lambda: app, content, str(node), None)
             self._asked[reference.hex()] = reference
             owners[reference.hex()] = node
         return owners
@@ -334,9 +256,8 @@ class ActorLine:
                 _, answer, _ = ray.get(reference)
             except ray.exceptions.RayError as error:
                 raise DataError(f"a node failed: {error}") from error
-            frame = frame_in(answer.content)
-            if frame is not None and len(frame) <= longest:
-                yield reference.hex(), frame
+            if len(answer) <= longest:
+                yield reference.hex(), answer
 
     def now(self) -> float:
         """See `Clock.now`."""
@@ -382,77 +303,53 @@ class Simulation:
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, as `Run.train`."""
         need_flower()
+        work = run.work
         if isinstance(run.config.data, Parties):
             remedy = "their data are not here to be simulated: `incrowd flower serve` asks them"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
-        if isinstance(run.work, SiloWork):
-            return self._silos(run, run.work, watchers)
-        if not isinstance(run.work, ClientWork) or run.work.plan.noise_by == "parties":
+        if isinstance(work, SiloWork):
+            return self._silos(run, work, watchers)
+        if not isinstance(work, ClientWork) or work.plan.noise_by == "parties":
             remedy = 'simulated blocks neither mask parts nor add up records: use "party", or train without Flower'
-            raise ConfigError(field="privacy.noise_by", value=run.work.plan.noise_by, remedy=remedy)
-        return self._clients(run, run.work, watchers)
+            raise ConfigError(field="privacy.noise_by", value=work.plan.noise_by, remedy=remedy)
+        return self._clients(run, work, watchers)
 
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:
         offer = offer_of(work)
         # A run that workers cannot train is refused before Ray starts.
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
-        server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         RoundTask.stated(offer, 0, work.plan.config.clip)
         stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
-        number = self.blocks or self._workers
-
-        def main(line: ActorLine) -> Summary:
-            nodes = [Node(id=one, party=BLOCK, key=blocks.public_key(), block=True) for one in line.nodes]
-            patience = replace(self.patience, clock=line)
-            network = Network(transport=line, offer=offer, deal=in_blocks(nodes), key=server, patience=patience)
+        with self._network(stock, offer, [BLOCK] * (self.blocks or self._workers), in_blocks) as network:
             return run.trained_by(network.trainer).train(watchers)
-
-        return self._in_flower(main, stock, server=server, key=blocks, nodes=number)
 
     def _silos(self, run: Run, work: SiloWork, watchers: Sequence[Tracker]) -> Summary:
         if self.address is not None:
             remedy = "silos keep their ledgers in the run's folder: leave it out, and they train on this machine"
             raise ConfigError(field="address", value=self.address, remedy=remedy)
-        server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-        names, offer = list(work.names), offer_of(work)
-
-        def main(line: ActorLine) -> Summary:
-            nodes = [
-                Node(id=one, party=name, key=key.public_key(), block=True)
-                for one, name in zip(line.nodes, names, strict=True)
-            ]
-            network = Network(
-                transport=line,
-                offer=offer,
-                deal=by_party(dict(enumerate(nodes))),
-                key=server,
-                patience=replace(self.patience, clock=line),
-            )
+        offer = offer_of(work)
+        stock = SiloStock(work=work, folder=run.folder, plan=offer.fingerprint)
+        with self._network(stock, offer, work.names, lambda nodes: by_party(dict(enumerate(nodes)))) as network:
             silos = SiloServer(network=network, descent=work.config.local)
             return run.answered_by(silos.answers).train(watchers)
 
-        stock = SiloStock(work=work, folder=run.folder, plan=offer.fingerprint)
-        return self._in_flower(main, stock, server=server, key=key, nodes=len(names))
-
-    def _in_flower(
-        self,
-        main: Callable[[ActorLine], Summary],
-        stock: Stocked,
-        *,
-        server: Ed25519PrivateKey,
-        key: Ed25519PrivateKey,
-        nodes: int,
-    ) -> Summary:
-        """The result of `main`, with the stock behind ClientApps in Flower's actors."""
-        from flwr.clientapp import ClientApp
-
-        clients = ClientApp()
-        shelf = Shelf(server=server.public_key().public_bytes_raw(), key=key.private_bytes_raw())
-        clients.train("incrowd")(shelf)
+    @contextmanager
+    def _network(
+        self, stock: Stocked, offer: Offer, parties: Sequence[str], dealt: Callable[[list[Node]], Deal]
+    ) -> Iterator[Network]:
+        """The network of these nodes, with the stock in Flower's actors."""
+        server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors are raised here
-        with self._ray(), ActorLine(clients, nodes=nodes, gpus=self.gpus) as line:
-            shelf.fill(stock)
-            return main(line)
+        with self._ray():
+            import ray
+
+            public, private = server.public_key().public_bytes_raw(), key.private_bytes_raw()
+            app = _App(server=public, key=private, stock=ray.put(stock))
+            with ActorLine(app, nodes=len(parties), gpus=self.gpus) as line:
+                named = zip(line.nodes, parties, strict=True)
+                nodes = [Node(id=one, party=name, key=key.public_key(), block=True) for one, name in named]
+                patience = replace(self.patience, clock=line)
+                yield Network(transport=line, offer=offer, deal=dealt(nodes), key=server, patience=patience)
 
     @contextmanager
     def _ray(self) -> Iterator[None]:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.cli.config_utils import load_and_validate
-from flwr.clientapp import ClientApp
 from typer.testing import CliRunner
 
 from incrowd.cli import app
@@ -20,7 +19,6 @@ from incrowd.errors import ConfigError
 from incrowd.flower import QUIET
 from incrowd.flower.app import client_app
 from incrowd.flower.new import new_app
-from incrowd.flower.simulation import MESSAGE_TYPE, frame_in, record_of
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from tests.flower.deployment import free_port, wait_for
 from tests.flower.stock import identify, record
@@ -163,16 +161,6 @@ def test_stock_supernodes_train_a_written_app(tmp_path: Path) -> None:
         status = flower.run(tmp_path / "heart", f"rounds={ROUNDS} clients=2")
         assert status == "finished:completed", flower.logs()
     check_trained(tmp_path / "heart")
-
-
-def test_stock_nodes_hand_our_questions_to_the_app_that_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    identify(monkeypatch)
-    stock, kind = ClientApp(), MESSAGE_TYPE.removeprefix("train.")
-    stock.train(kind)(lambda message, _: Message(record_of(b"answer"), reply_to=message))
-    answer = stock(Message(record_of(b"question"), 1, MESSAGE_TYPE), nowhere())
-    assert frame_in(answer.content) == b"answer"
-    with pytest.raises(ValueError, match="Invalid message type"):
-        stock(Message(record_of(b"question"), 1, kind), nowhere())
 
 
 def nowhere(**config: int) -> Context:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from incrowd.errors import DataError
-from incrowd.flower.simulation import frame_in, record_of
 from incrowd.parties.asking import Patience, ask
 from tests.parties.nodes import VirtualClock
 
@@ -74,12 +73,3 @@ def test_where_all_are_needed_what_is_missing_is_an_error() -> None:
         asked(Script([(1.0, 0, b"a")]), all_needed=True)
     with pytest.raises(DataError, match="bad"):
         asked(Script([(1.0, 0, b"bad")]), all_needed=True)
-
-
-def test_a_frame_goes_through_flowers_records_as_it_is() -> None:
-    from flwr.app import ConfigRecord, RecordDict
-
-    assert frame_in(record_of(b"\x00frame")) == b"\x00frame"
-    for name, value in (("other", b"x"), ("incrowd", 3)):
-        assert frame_in(RecordDict({name: ConfigRecord({"frame": value})})) is None
-    assert frame_in(RecordDict()) is None
