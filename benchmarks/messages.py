@@ -32,7 +32,7 @@ from harness import processes
 from harness.results import markdown
 from incrowd import IncrowdError
 from incrowd.flower.node import Connection, attend
-from incrowd.flower.superlink import Serving, SuperLink
+from incrowd.flower.superlink import SuperLink
 from incrowd.parties.asking import Patience, ask
 from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, decoded, longest_answer, read_answer
 from incrowd.parties.keys import (
@@ -100,11 +100,11 @@ def measure(sizes: Sequence[int], parties: int, *, poll: float, rounds: int) -> 
         new_authority(place / "server")
         new_server_certificate(place / "server", ["127.0.0.1"])
         enrolled = [new_party(place / name, name) for name in (f"party-{number:04}" for number in range(parties))]
-        serving = Serving(place / "server", _free_port())
+        port = _free_port()
         key = Ed25519PrivateKey.generate()
         with (
-            SuperLink(place / "serving", enrolled, serving) as link,
-            _attending(place, [each.name for each in enrolled], serving.port, poll, key) as waiting,
+            SuperLink(place / "serving", enrolled, keys=place / "server", port=port) as link,
+            _attending(place, [each.name for each in enrolled], port, poll, key) as waiting,
         ):
             while len(link.present()) < parties:
                 time.sleep(0.5)
@@ -202,7 +202,7 @@ def _attend(place: Path, names: Sequence[str], port: int, poll: float, server: b
     ended = threading.Event()
     known = Ed25519PublicKey.from_public_bytes(server)
     for name in names:
-        where = place / "server" / AUTHORITY, place / name
+        where = (place / "server" / AUTHORITY).read_text(), place / name
         connection = Connection(f"127.0.0.1:{port}", *where, poll=poll, idle_poll=poll)
         handler = partial(_answer, name=name, server=known, key=answer_key(place / name))
         threading.Thread(target=attend, args=(connection, handler, ended), daemon=True).start()

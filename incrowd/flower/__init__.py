@@ -3,14 +3,13 @@
 | module       | holds                                                                                 |
 | ------------ | ------------------------------------------------------------------------------------- |
 | `fleet`      | the calls to Flower's internal APIs                                                    |
-| `superlink`  | the transport to parties: a SuperLink, started and watched                             |
+| `grid`       | messages as bytes, and a transport over the `Grid` of a server app                     |
+| `superlink`  | the transport to parties: a SuperLink in a process that ends with ours                 |
 | `serve`      | a run with parties over it: `incrowd flower serve`                                     |
 | `node`       | a party's process, which stays and answers questions: `incrowd flower join`            |
 | `proxy`      | nginx in front: the configuration that admits enrolled parties alone                   |
-| `child`      | processes that end with their parent                                                   |
 | `simulation` | a run on Flower's simulation engine (Ray)                                              |
 | `strategy`   | a strategy of Flower's, made private, over stock nodes                                 |
-| `accountant` | a ledger as the accountant of Flower's own strategies                                  |
 | `new`        | an app of Flower's with such a strategy, as a start for your own                       |
 
 `incrowd.parties` holds the parties and their messages, without Flower.
@@ -22,17 +21,15 @@ import typing
 from incrowd._lazy import lazily as _lazily
 
 if typing.TYPE_CHECKING:
-    from incrowd.flower.accountant import LedgerAccountant
     from incrowd.flower.serve import PartyServer
     from incrowd.flower.simulation import Simulation
     from incrowd.flower.strategy import PrivateStrategy, private
 
-__all__ = ["LedgerAccountant", "PartyServer", "PrivateStrategy", "Simulation", "private"]
+__all__ = ["PartyServer", "PrivateStrategy", "Simulation", "private"]
 
 __getattr__ = _lazily(
     __name__,
     {
-        "incrowd.flower.accountant": ("LedgerAccountant",),
         "incrowd.flower.serve": ("PartyServer",),
         "incrowd.flower.simulation": ("Simulation",),
         "incrowd.flower.strategy": ("PrivateStrategy", "private"),

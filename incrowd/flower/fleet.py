@@ -2,10 +2,7 @@
 
 A party that runs no uploaded code speaks the Fleet API itself (`PartyLine`). A server that owns its runs speaks the
 Control and the Runtime API itself (`ServerLine`), so no uploaded code runs there either. Both use modules of flwr that
-may change with any release: flwr is pinned below 1.43, and `tests/flower/test_pin.py` names each of them.
-
-Messages are opaque bytes, cut into pieces, each the value of a ConfigRecord. An Array would let the sender choose how
-often it is joined.
+may change with any release: flwr is pinned below 1.43, and `python -m scripts.flwr_moved` names what another one lacks.
 """
 
 import hashlib
@@ -13,42 +10,18 @@ import io
 import ssl
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
-from flwr.app import ConfigRecord, Message, Metadata, RecordDict
+from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SUPERLINK_NODE_ID
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    UnregisterNodeRequest,
-)
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-    PushObjectResponse,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    GetNodesRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushAppMessagesRequest,
-    SendTaskHeartbeatRequest,
-)
+from flwr.proto import control_pb2, fleet_pb2, heartbeat_pb2, message_pb2, node_pb2, runtime_pb2
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -72,27 +45,22 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import DecodeError
 
 from incrowd.errors import DataError, IncrowdError
+from incrowd.flower.grid import PIECE, TYPE, pack, unpack
 from incrowd.parties.keys import NODE, NODE_KEY, node_key
 
 BEAT = 10.0
 """Seconds between two signs of life: a third of what Flower expects."""
 
-PIECE = 4 * 2**20
-"""The most bytes of one object, which bounds a request."""
-
-_FIELD = "bytes"
-_SERVER = Node(node_id=SUPERLINK_NODE_ID)
+_SERVER = node_pb2.Node(node_id=SUPERLINK_NODE_ID)
 _HEADS = 2**16  # the names and heads of an answer's objects, beside its pieces
-_TYPE = "train"  # stock SuperNodes find their function by it
 _TIME_LIMIT = 30.0
 _POLL = 0.05
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _APP = """\
+# Carries opaque bytes: the server's own process takes its task, and nothing in here is ever run.
 [project]
 name = "incrowd-run"
 version = "1.0.0"
-description = "Carries opaque bytes: the server's own process takes its task, and nothing in here is ever run."
-license = "Apache-2.0"
 
 [tool.flwr.app]
 publisher = "incrowd"
@@ -102,35 +70,22 @@ serverapp = "incrowd_run:never"
 clientapp = "incrowd_run:never"
 """
 
+_NOT_OURS = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "this party answers questions of incrowd alone")
 _UNREADABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    DecodeError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+    *(ArithmeticError, AssertionError, AttributeError, DecodeError, LookupError),
+    *(MemoryError, RuntimeError, TypeError, ValueError),
 )
 """The errors of Flower on malformed objects, which it does not check."""
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
 
 class LineBroken(IncrowdError):
-    """The other side cannot be reached, or refuses the message.
-
-    `status` is its answer, 0 without one.
-    """
-
-    def __init__(self, words: str, status: int = 0) -> None:
-        super().__init__(words)
-        self.status = status
+    """The other side cannot be reached, or refuses the message."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question to a party, and the number of its message."""
+    """A question to a party, and the message that carried it."""
 
     content: bytes
     message: Message
@@ -138,49 +93,45 @@ class Asked:
 
 @dataclass
 class _Arriving:
-    """An answer whose objects are still arriving."""
+    """A message whose objects are still arriving. `content` stays None if they are lost or cannot be read."""
 
-    asked: str
-    message: str
-    wanted: list[str]
+    run: int
+    number: str
+    tree: message_pb2.ObjectTree
+    asked: str = ""
+    wanted: list[str] | None = None
     objects: dict[str, bytes] = field(default_factory=dict)
     content: bytes | None = None
+    lost: bool = True
 
-
-def pack(content: bytes) -> RecordDict:
-    """Bytes as a record that Flower carries: pieces in order."""
-    view = memoryview(content)
-    starts = range(0, len(content), PIECE)
-    return RecordDict({str(i): ConfigRecord({_FIELD: bytes(view[at : at + PIECE])}) for i, at in enumerate(starts)})
-
-
-def unpack(record: RecordDict, longest: int) -> bytes:
-    """The bytes in a record that `pack` wrote.
-
-    Edge cases: any other record, or more than `longest` bytes, is a `DataError`, before the pieces are joined.
-    """
-    pieces: list[bytes] = []
-    for number in range(len(record)):
-        piece = record.config_records.get(str(number))
-        value = piece.get(_FIELD) if piece is not None and len(piece) == 1 else None
-        if not isinstance(value, bytes):
-            raise DataError("not the pieces of a message")
-        pieces.append(value)
-        if sum(map(len, pieces)) > longest:
-            raise DataError("a message that is too long")
-    return b"".join(pieces)
+    def fetch(self, client: FleetHttpClient | RuntimeHttpClient, node: node_pb2.Node, longest: int) -> bool:
+        """Fetch the objects that are there; False if some are still on their way."""
+        try:
+            self.wanted = _numbers(self.tree, longest) if self.wanted is None else self.wanted
+            while self.wanted:
+                request = message_pb2.PullObjectRequest(node=node, run_id=self.run, object_id=self.wanted[0])
+                response = client.PullObject(request)
+                if not response.object_available:
+                    return not response.object_found
+                _add(self.objects, self.wanted.pop(0), response.object_content, longest)
+            self.lost, self.content = False, _read(self.number, self.objects, longest)
+        except DataError:
+            self.lost = False
+        confirm = message_pb2.ConfirmMessageReceivedRequest
+        client.ConfirmMessageReceived(confirm(node=node, run_id=self.run, message_object_id=self.number))
+        return True
 
 
 class PartyLine:
     """A party's side of the Fleet API. It never asks for the app of a run, and so can never load it."""
 
-    def __init__(self, address: str, authority: bytes, folder: Path, longest: int) -> None:
+    def __init__(self, address: str, authority: str, folder: Path, longest: int) -> None:
         key = node_key(folder)
         self._key = key.public_key()
         self._longest = longest
         signing = NodeAuthHttpInterceptor(key, self._key)
         self._client = _client(FleetHttpClient, address, authority, "SuperNode", signing, party=folder)
-        self._node = Node()
+        self._node = node_pb2.Node()
 
     def activate(self, previous: int | None) -> int:
         """Announce this party; return the number that the SuperLink gives it.
@@ -188,88 +139,72 @@ class PartyLine:
         A SuperLink that still counts this party's `previous` life as alive would refuse it for a minute.
         """
         if previous is not None:
-            with _as_broken(ignore=True):
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=previous))
-        request = ActivateNodeRequest(
+            with suppress(LineBroken), _as_broken():
+                self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=previous))
+        request = fleet_pb2.ActivateNodeRequest(
             public_key=public_key_to_bytes(self._key), heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
         )
         with _as_broken():
-            self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+            self._node = node_pb2.Node(node_id=self._client.ActivateNode(request).node_id)
         return self._node.node_id
 
     def deactivate(self) -> None:
         """Announce that this party leaves; a broken line is ignored."""
-        with _as_broken(ignore=True):
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        with suppress(LineBroken), _as_broken():
+            self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self._node.node_id))
 
     def beat(self) -> bool:
         """Send a heartbeat; False if the SuperLink no longer knows this party."""
-        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        interval = HEARTBEAT_DEFAULT_INTERVAL
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=interval)
         with _as_broken():
             return self._client.SendNodeHeartbeat(request).success
 
     def pull(self) -> Asked | None:
-        """The next question, or None; an unreadable one is removed and skipped."""
+        """The next question, or None. An unreadable one, such as another app's, is answered by an error."""
         with _as_broken():
-            response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+            response = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
             if not response.messages_list:
                 return None
-            message = message_from_proto(response.messages_list[0])
-            run, number = message.metadata.run_id, message.metadata.message_id
-            try:
-                content = self._content(run, number, response.message_object_trees[0])
-            except DataError:
-                content = None
-            confirm = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
-            self._client.ConfirmMessageReceived(confirm)
-        return None if content is None else Asked(content, message)
+            message, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+            arriving = _Arriving(message.metadata.run_id, message.metadata.message_id, tree)
+            end = time.monotonic() + _TIME_LIMIT
+            while not arriving.fetch(self._client, self._node, self._longest) and time.monotonic() < end:
+                time.sleep(_POLL)
+        if arriving.content is None:
+            self._send(Message(_NOT_OURS, reply_to=message))
+            return None
+        return Asked(arriving.content, message)
 
     def answer(self, question: Asked, content: bytes) -> None:
         """Send an answer."""
-        reply = Message(pack(content), reply_to=question.message)
-        run = reply.metadata.run_id
-        with _as_broken(), no_object_id_recompute():
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            request = PushMessagesRequest(
-                node=self._node,
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)],
-                clientapp_runtime_list=[0.0],  # the server need not know the running time
-            )
-            response = self._client.PushMessages(request)
-            _push([reply], set(response.objects_to_push), self._client.PushObject, self._node, run, response.session_id)
+        self._send(Message(pack(content), reply_to=question.message))
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def _content(self, run: int, number: str, tree: ObjectTree) -> bytes:
-        contents: dict[str, bytes] = {}
-        for wanted in _numbers(tree, self._longest):
-            _add(contents, wanted, self._object(run, wanted), self._longest)
-        return _read(number, contents, self._longest)
-
-    def _object(self, run: int, number: str) -> bytes:
-        """An object, which may still be on its way from the server."""
-        end = time.monotonic() + _TIME_LIMIT
-        while time.monotonic() < end:
-            response = self._client.PullObject(PullObjectRequest(node=self._node, run_id=run, object_id=number))
-            if response.object_available:
-                return response.object_content
-            if not response.object_found:
-                break
-            time.sleep(_POLL)
-        raise DataError("a message without its content")
+    def _send(self, reply: Message) -> None:
+        with _as_broken(), _numbered([reply]):
+            request = fleet_pb2.PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+                clientapp_runtime_list=[0.0],  # the server need not know the running time
+            )
+            taken, run = self._client.PushMessages(request), reply.metadata.run_id
+            _push([reply], set(taken.objects_to_push), self._client.PushObject, self._node, run, taken.session_id)
 
 
 class ServerLine:
     """The server's side: the enrolled nodes, and one run that carries messages."""
 
-    def __init__(self, address: str, authority: bytes, secret: bytes) -> None:
+    def __init__(self, address: str, authority: str, secret: bytes) -> None:
         self._address, self._authority = address, authority
         self._control = _client(ControlHttpClient, address, authority, "flwr CLI")
         tasks = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE])
         self._tasks = _client(RuntimeHttpClient, address, authority, "SuperExec", tasks)
+        self.nodes: dict[str, int] = {}
         self._run = 0
         self._runtime: RuntimeHttpClient | None = None
         self._arriving: list[_Arriving] = []
@@ -277,55 +212,53 @@ class ServerLine:
     def check(self) -> None:
         """Raise `LineBroken` if the SuperLink does not answer."""
         with _as_broken():
-            self._control.ListRuns(ListRunsRequest(limit=1))
+            self._control.ListRuns(control_pb2.ListRunsRequest(limit=1))
 
-    def register(self, name: str, node_pem: bytes) -> int:
-        """Enrol a party; return its number from now on."""
+    def enrol(self, parties: Mapping[str, bytes]) -> None:
+        """Enrol these parties, by their node keys, and nobody else: `nodes` has their numbers."""
         with _as_broken():
-            return self._control.RegisterNode(RegisterNodeRequest(public_key=node_pem, name=name)).node_id
+            found = self._control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
+            known = {each.public_key: each.node_id for each in found}
+            for name, key in parties.items():
+                request = control_pb2.RegisterNodeRequest(public_key=key, name=name)
+                self.nodes[name] = known.pop(key, 0) or self._control.RegisterNode(request).node_id
+            for node in known.values():
+                self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node))
 
-    def registered(self) -> dict[bytes, int]:
-        """The enrolled parties, by their keys."""
-        with _as_broken():
-            return {each.public_key: each.node_id for each in self._control.ListNodes(ListNodesRequest()).nodes_info}
-
-    def unregister(self, node: int) -> None:
+    def unregister(self, name: str) -> None:
         """Remove a party."""
         with _as_broken():
-            self._control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+            self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=self.nodes.pop(name)))
 
     def open_run(self) -> None:
         """Start a run and take its task with the secret; the tasks of other runs stay untouched."""
+        wanted = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
         with _as_broken():
-            self._run = self._control.StartRun(StartRunRequest(fab=fab_to_proto(_app()))).run_id
-            while True:
-                taken = self._tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            self._run = self._control.StartRun(control_pb2.StartRunRequest(fab=fab_to_proto(_app()))).run_id
+            while (taken := self._tasks.AcquireTask(wanted)).task.run_id != self._run:
                 if not taken.token:
                     raise LineBroken("the SuperLink gave nobody the task of a run that it started")
-                if taken.task.run_id == self._run:
-                    break
             token = RuntimeTokenHttpInterceptor(token=taken.token)
             self._runtime = _client(RuntimeHttpClient, self._address, self._authority, "flwr-serverapp", token)
-            self._runtime.PullTaskInput(PullTaskInputRequest())  # which says that the task has begun
+            self._runtime.PullTaskInput(runtime_pb2.PullTaskInputRequest())  # which says that the task has begun
 
     def beat(self) -> bool:
         """Send a heartbeat; False if the run has ended."""
         with _as_broken():
-            return self._of_run.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
+            return self._of_run.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest()).success
 
     def present(self) -> dict[int, str]:
         """The connected nodes, and the start of each connection."""
         with _as_broken():
-            return {each.node_id: each.last_activated_at for each in self._of_run.GetNodes(GetNodesRequest()).nodes}
+            found = self._of_run.GetNodes(runtime_pb2.GetNodesRequest())
+            return {each.node_id: each.last_activated_at for each in found.nodes}
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
         """Send one question to several nodes; return the node of each message."""
         record = pack(content)
         messages = [make_message(self._head(node, seconds), content=record) for node in nodes]
-        with _as_broken(), no_object_id_recompute():
-            for message in messages:
-                message.metadata.__dict__["_message_id"] = message.object_id
-            request = PushAppMessagesRequest(
+        with _as_broken(), _numbered(messages):
+            request = runtime_pb2.PushAppMessagesRequest(
                 messages_list=[message_to_proto(remove_content_from_message(each)) for each in messages],
                 message_object_trees=[get_object_tree(each) for each in messages],
             )
@@ -343,21 +276,18 @@ class ServerLine:
         self._arriving = [each for each in self._arriving if each.asked in asked]
         arriving = {each.asked for each in self._arriving}  # Flower calls lost what is asked for once more
         with _as_broken():
-            request = PullAppMessagesRequest(message_ids=[number for number in asked if number not in arriving])
-            response = self._of_run.PullMessages(request)
+            rest = [number for number in asked if number not in arriving]
+            response = self._of_run.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=rest))
             for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                replied = head.metadata.reply_to_message_id
-                if head.HasField("error"):  # an error of the SuperLink, or of a stock SuperNode
+                replied, number = head.metadata.reply_to_message_id, head.metadata.message_id
+                if head.HasField("error"):  # an error of the SuperLink, or of a party that could not read the question
                     yield replied, None
-                    continue
-                try:
-                    self._arriving.append(_Arriving(replied, head.metadata.message_id, _numbers(tree, longest)))
-                except DataError:
-                    yield replied, b""
+                else:
+                    self._arriving.append(_Arriving(self._run, number, tree, replied))
             for each in list(self._arriving):
-                if self._fetch(each, longest):
+                if each.fetch(self._of_run, _SERVER, longest):
                     self._arriving.remove(each)
-                    yield each.asked, each.content
+                    yield each.asked, None if each.lost else each.content or b""
 
     def close(self) -> None:
         """Close the connections."""
@@ -372,55 +302,24 @@ class ServerLine:
         return self._runtime
 
     def _head(self, node: int, seconds: float) -> Metadata:
-        return Metadata(
-            run_id=self._run,
-            message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
-            dst_node_id=node,
-            reply_to_message_id="",
-            group_id="",
-            created_at=time.time(),
-            ttl=seconds,
-            message_type=_TYPE,
-        )
-
-    def _fetch(self, answer: _Arriving, longest: int) -> bool:
-        """Fetch the available objects of an answer; return whether it is complete."""
-        try:
-            while answer.wanted:
-                request = PullObjectRequest(node=_SERVER, run_id=self._run, object_id=answer.wanted[0])
-                response = self._of_run.PullObject(request)
-                if response.object_found and not response.object_available:
-                    return False
-                if not response.object_found:  # its sender went away meanwhile
-                    return True
-                _add(answer.objects, answer.wanted.pop(0), response.object_content, longest)
-            answer.content = _read(answer.message, answer.objects, longest)
-        except DataError:
-            answer.content = b""
-        request = ConfirmMessageReceivedRequest(node=_SERVER, run_id=self._run, message_object_id=answer.message)
-        self._of_run.ConfirmMessageReceived(request)
-        return True
+        return Metadata(self._run, "", SUPERLINK_NODE_ID, node, "", "", time.time(), seconds, TYPE)
 
 
 @contextmanager
-def _as_broken(*, ignore: bool = False) -> Iterator[None]:
+def _as_broken() -> Iterator[None]:
     """Turn the errors of Flower's client on a broken line into our own."""
     try:
         yield
     except httpx.HTTPStatusError as error:
-        if not ignore:
-            status = error.response.status_code
-            raise LineBroken(f"{status}: {error.response.text[:200]}", status) from None
-    except (httpx.HTTPError, ssl.SSLError) as error:
-        if not ignore:
-            raise LineBroken(f"{type(error).__name__}: {str(error)[:200]}") from None
+        raise LineBroken(f"{error.response.status_code}: {error.response.text[:200]}") from None
+    except (httpx.HTTPError, ssl.SSLError, RuntimeError) as error:  # the last: closed by another thread
+        raise LineBroken(f"{type(error).__name__}: {str(error)[:200]}") from None
 
 
 def _client(
     kind: type[_Client],
     address: str,
-    authority: bytes,
+    authority: str,
     component: str,
     *more: ProtobufClientInterceptor,
     party: Path | None = None,
@@ -430,7 +329,7 @@ def _client(
     """
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trust.minimum_version = ssl.TLSVersion.TLSv1_2
-    trust.load_verify_locations(cadata=authority.decode("ascii"))
+    trust.load_verify_locations(cadata=authority)
     if party is not None:
         trust.load_cert_chain(party / NODE, party / NODE_KEY)
     interceptors = [RuntimeVersionHttpInterceptor(component_name=component), *more]
@@ -440,24 +339,34 @@ def _client(
     return client
 
 
+@contextmanager
+def _numbered(messages: list[Message]) -> Iterator[None]:
+    """Give messages their numbers, which are digests of their objects, computed once."""
+    with no_object_id_recompute():
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+        yield
+
+
 def _push(
     messages: list[Message],
     wanted: set[str],
-    send: Callable[[PushObjectRequest], PushObjectResponse],
-    node: Node,
+    send: Callable[[message_pb2.PushObjectRequest], message_pb2.PushObjectResponse],
+    node: node_pb2.Node,
     run: int,
     session: str,
 ) -> None:
     """Send the objects that the other side lacks."""
     objects = {number: each for message in messages for number, each in get_all_nested_objects(message).items()}
     for number in wanted & set(objects):
-        content = objects[number].deflate()
-        request = PushObjectRequest(node=node, run_id=run, object_id=number, object_content=content, session_id=session)
+        request = message_pb2.PushObjectRequest(
+            node=node, run_id=run, object_id=number, object_content=objects[number].deflate(), session_id=session
+        )
         if not send(request).stored:  # the message is gone; a server that still waits asks again
             return
 
 
-def _numbers(tree: ObjectTree, longest: int) -> list[str]:
+def _numbers(tree: message_pb2.ObjectTree, longest: int) -> list[str]:
     """The objects of a message, each once; more than `pack` makes of `longest` bytes are a `DataError`."""
     most = longest // PIECE + 8
     numbers: dict[str, None] = {}

@@ -9,36 +9,23 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from incrowd import _files
 from incrowd._log import note
 from incrowd._private import read_ours
-from incrowd._validate import count, positive
+from incrowd._validate import positive
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
 from incrowd.parties.folder import PartyFolder, attending
-from incrowd.parties.keys import AUTHORITY
 
-_POLL = 0.1
 _LONGEST_WAIT = 5.0
 _FAILURES = (
-    IncrowdError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,  # a server may ask for an engine that is not installed here
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    sqlite3.Error,
-    struct.error,
-    zlib.error,
+    *(IncrowdError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError),
+    *(RuntimeError, TypeError, ValueError, sqlite3.Error, struct.error, zlib.error),
 )
 """The errors of a handler on one question, after which it answers others."""
 _log = logging.getLogger(__name__)
@@ -50,27 +37,22 @@ class Connection:
 
     address: str
     """HOST:PORT of the server, or of the proxy before it."""
-    authority: Path
-    """The `ca.crt` of the server: the party trusts no other authority."""
+    authority: str
+    """The certificate, in PEM form, of the only authority that the party trusts."""
     folder: Path
     """The party's own folder, see `new_party`."""
     longest_question: int = 1024 * 2**20
     """Bytes; a longer question is removed and not answered."""
-    poll: float = _POLL
+    poll: float = 0.1
     """Seconds between two looks for a question, once one has come."""
-    idle_poll: float = 10 * _POLL
+    idle_poll: float = 1.0
     """Seconds between two looks while idle: each look takes the server some ten milliseconds."""
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise ConfigError(field="address", value=self.address, remedy="give HOST:PORT, such as fl.example.org:9092")
-        count(longest_question=self.longest_question)
         positive(poll=self.poll, idle_poll=self.idle_poll)
-
-    def longer(self, look: float) -> float:
-        """Seconds until the next look, after an idle one."""
-        return min(1.1 * look, max(self.poll, self.idle_poll))
 
 
 def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) -> None:
@@ -78,10 +60,9 @@ def join(member: PartyFolder, stop: threading.Event, *, idle_poll: float = 1.0) 
 
     Guarantee: as of `PartyFolder.attending` and `attend`.
     """
+    invitation = member.invitation
+    connection = Connection(invitation.address, invitation.authority, member.folder, idle_poll=idle_poll)
     with member.attending() as party:
-        _files.write(member.folder / AUTHORITY, member.invitation.authority)
-        authority = member.folder / AUTHORITY
-        connection = Connection(member.invitation.address, authority, member.folder, idle_poll=idle_poll)
         _attend(connection, party.reply, stop)
 
 
@@ -100,10 +81,9 @@ def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thre
 
 
 def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
-    authority = connection.authority.read_bytes()
-    line = PartyLine(connection.address, authority, connection.folder, connection.longest_question)
+    line = PartyLine(connection.address, connection.authority, connection.folder, connection.longest_question)
     wait = connection.poll
-    try:
+    with closing(line):
         while not stop.is_set():
             try:
                 with _Life(line, connection.folder / "node.number") as life:
@@ -113,7 +93,7 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
                         question = line.pull()
                         if question is None:
                             stop.wait(look)
-                            look = connection.longer(look)
+                            look = min(1.1 * look, max(connection.poll, connection.idle_poll))
                         else:
                             _answer(line, question, handler)
                             look = connection.poll
@@ -121,8 +101,6 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
                 note(_log, "not connected", level=logging.WARNING, why=str(broken))
             wait = min(2 * wait, _LONGEST_WAIT)
             stop.wait(wait)
-    finally:
-        line.close()
 
 
 def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes]) -> None:
@@ -147,9 +125,11 @@ class _Life:
         self._beats = threading.Thread(target=self._beat, name="signs of life", daemon=True)
         self.known = True
 
-    def __enter__(self) -> "_Life":
-        number = self._line.activate(self._previous())
-        _files.write(self._place, str(number))
+    def __enter__(self) -> Self:
+        previous = None
+        with suppress(FileNotFoundError, ValueError):
+            previous = int(read_ours(self._place))
+        _files.write(self._place, str(self._line.activate(previous)))
         self._beats.start()
         return self
 
@@ -157,11 +137,6 @@ class _Life:
         self._end.set()
         self._line.deactivate()
         self._beats.join()
-
-    def _previous(self) -> int | None:
-        with suppress(FileNotFoundError, ValueError):
-            return int(read_ours(self._place))
-        return None
 
     def _beat(self) -> None:
         while not self._end.wait(BEAT):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from incrowd.federation import Federation
-from incrowd.flower.superlink import PORT, Serving, SuperLink
+from incrowd.flower.superlink import PORT, SuperLink
 from incrowd.parties import server
 from incrowd.parties.evaluation import check_trained, evaluate_over
 from incrowd.parties.keys import LOOPBACK
@@ -47,4 +47,4 @@ class PartyServer(server.PartyServer):
         self.say(
             f"listening on {LOOPBACK}:{self.port} alone: parties elsewhere come through nginx (incrowd flower proxy)"
         )
-        return SuperLink(self.keys / "serving", enrolments(data), Serving(self.keys, self.port))
+        return SuperLink(self.keys / "serving", enrolments(data), keys=self.keys, port=self.port)

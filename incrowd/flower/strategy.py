@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any, Literal, NoReturn, get_args
@@ -19,7 +20,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as stock
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
-from flwr.supercore.run import Run
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Randomness
@@ -139,42 +139,16 @@ LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
 """Strategies that use the single answers of nodes, which none gets here."""
 
 
-class NoNodes(Grid):
-    """A grid with as many nodes as a strategy may want, none of which it can reach."""
+def _kept_apart(*_: object, **__: object) -> NoReturn:
+    raise ConfigError(field="grid", value="nodes", remedy="a strategy that is made private cannot ask nodes by itself")
 
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
 
-    def get_node_ids(self) -> Iterable[int]:
-        """Numbers in place of nodes."""
-        return range(1, self._nodes + 1)
-
-    def push_messages(self, messages: Iterable[Message]) -> NoReturn:
-        """Refused, as is every call that reaches nodes."""
-        raise _kept_apart()
-
-    def pull_messages(self, message_ids: Iterable[str]) -> NoReturn:
-        """See `push_messages`."""
-        raise _kept_apart()
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> NoReturn:
-        """See `push_messages`."""
-        raise _kept_apart()
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> NoReturn:
-        """See `push_messages`."""
-        raise _kept_apart()
-
-    def set_run(self, run: Run) -> NoReturn:
-        """See `push_messages`."""
-        raise _kept_apart()
-
-    @property
-    def run(self) -> NoReturn:
-        """See `push_messages`."""
-        raise _kept_apart()
+def no_nodes(nodes: int) -> Grid:
+    """A grid with as many nodes as a strategy may want. Each call that would reach one is refused."""
+    refused: dict[str, Any] = dict.fromkeys(Grid.__abstractmethods__, _kept_apart)
+    refused |= {"run": property(_kept_apart), "get_node_ids": lambda _: range(1, nodes + 1)}
+    made: type[Grid] = type("NoNodes", (Grid,), refused)
+    return made()
 
 
 def question(
@@ -185,7 +159,7 @@ def question(
     Edge cases: it refuses no question, several, and one without exactly one record of arrays.
     """
     wanted = (clients, getattr(strategy, "min_available_nodes", 0), getattr(strategy, "min_train_nodes", 0))
-    messages = list(strategy.configure_train(server_round, arrays, config, NoNodes(max(wanted))))
+    messages = list(strategy.configure_train(server_round, arrays, config, no_nodes(max(wanted))))
     if not messages:
         raise _refused(strategy, "it asks nobody to train: give it a fraction_train above 0")
     first = messages[0].content
@@ -217,25 +191,8 @@ def difference(arrays: NamedArrays, reply: Message) -> Floats | None:
     return arrays.difference(records[0]) if len(records) == 1 else None
 
 
-def _kept_apart() -> ConfigError:
-    return ConfigError(field="grid", value="nodes", remedy="a strategy that is made private cannot ask nodes by itself")
-
-
 def _refused(strategy: Strategy, remedy: str) -> ConfigError:
     return ConfigError(field="strategy", value=type(strategy).__name__, remedy=remedy)
-
-
-def private(
-    strategy: Strategy,
-    plan: Plan,
-    ledger: Ledger,
-    *,
-    label: str = "run",
-    evaluation: StockEvaluation = "none",
-    randomness: Randomness = EARNEST,
-) -> "PrivateStrategy":
-    """Make a strategy of Flower's private: see `PrivateStrategy`."""
-    return PrivateStrategy(strategy, plan, ledger, label=label, evaluation=evaluation, randomness=randomness)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,12 +328,9 @@ class PrivateStrategy(Strategy):
         return None if self.evaluation == "none" else self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log the statement."""
-        budget, price = self.plan.budget, self.plan.price
-        log(INFO, "\t├──> Private: epsilon %.4g of %g, delta %g", price.epsilon, budget.epsilon, budget.delta)
-        log(INFO, "\t│\t├── Clients: %s, drawn by the plan (fractions below are not used)", self._clients)
-        log(INFO, "\t│\t├── Noise multiplier: %.4g | %s", self.plan.noise_multiplier, self.plan.config.clip)
-        log(INFO, "\t│\t└── StockEvaluation at nodes: %s", self.evaluation)
+        """Log the plan, which draws the clients: the strategy's fractions are not used."""
+        told = self.plan.price.epsilon, self.plan.budget.delta, self.evaluation
+        log(INFO, "\t├──> Private: epsilon %.4g, delta %g, evaluation at nodes: %s", *told)
         self.strategy.summary()
 
     def statement(self) -> Statement:
@@ -417,7 +371,8 @@ class PrivateStrategy(Strategy):
     def _try(self, arrays: NamedArrays, config: ConfigRecord) -> None:
         """Try a round with a copy of the strategy and arrays that did not move, before any charge."""
         still = arrays.moved(0 * arrays.vector)
-        with _TrialStrategy():
+        with ExitStack() as trial:
+            trial.push(_refuse_failed)
             strategy, config = copy.deepcopy((self.strategy, config))
             asked, _ = question(strategy, 1, still, config, clients=self._clients)
             found = NamedArrays.of(stepped(strategy, 1, asked, still))
@@ -441,19 +396,14 @@ class PrivateStrategy(Strategy):
 _LOOK = 0.5
 
 
-class _TrialStrategy:
-    """Names the trial in the error, whatever a strategy raises."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ConfigError):
-            raise RehearsalFailed(
-                f"a copy of the strategy was tried on arrays that do not move, and failed with {type(error).__name__}: "
-                f"{error}. Nothing was spent: repair the strategy, which gets no metrics of nodes, and keep what "
-                "cannot be copied outside of it"
-            ) from error
+def _refuse_failed(_kind: object, error: BaseException | None, _trace: object) -> None:
+    """Name the trial in the error, whatever a strategy raises."""
+    if isinstance(error, Exception) and not isinstance(error, ConfigError):
+        raise RehearsalFailed(
+            f"a copy of the strategy was tried on arrays that do not move, and failed with {type(error).__name__}: "
+            f"{error}. Nothing was spent: repair the strategy, which gets no metrics of nodes, and keep what cannot be "
+            "copied outside of it"
+        ) from error
 
 
 def _check_averages(strategy: Strategy) -> None:
@@ -463,3 +413,7 @@ def _check_averages(strategy: Strategy) -> None:
     if type(strategy).start is not Strategy.start:
         remedy = "its own start would not be used: give one that keeps Flower's"
         raise ConfigError(field="strategy", value=type(strategy).__name__, remedy=remedy)
+
+
+private = PrivateStrategy
+"""Make a strategy of Flower's private: see `PrivateStrategy`."""

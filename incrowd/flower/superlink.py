@@ -8,36 +8,55 @@ its three interfaces alone: see `incrowd.flower.proxy`.
 import itertools
 import logging
 import os
+import resource
+import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from threading import Condition, Event, Thread
 from types import TracebackType
 from typing import Self
 
 from incrowd import _files
 from incrowd._log import note
 from incrowd._private import make_ours
-from incrowd._validate import count, positive
+from incrowd._validate import count
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower import QUIET
-from incrowd.flower.child import Child
 from incrowd.flower.fleet import BEAT, LineBroken, ServerLine
 from incrowd.parties.keys import AUTHORITY, LOOPBACK, SERVER, SERVER_KEY, Enrolment, check_certificate
 
+PORT = 9091
+"""The server's port on loopback; parties reach the proxy at 9092."""
+
+SECRET_FILE = "secret"  # noqa: S105  # a name, not a secret
+"""The file with the secret that takes the task of a run; each SuperLink has its own."""
+
+_log = logging.getLogger(__name__)
+_LOOK = 1.0
+_TO_START = 120.0
+_TO_STOP = 2.0
+_CLOCKS_DIFFER = 400.0  # more than Flower lets the clocks of a party and the server differ
+_QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LOG_LEVEL": "WARNING"}
+
 
 @dataclass
-class _Open:
+class Question:
+    """An open question to a party, until `end`."""
+
     party: str
     content: bytes
     end: float
     message: str = ""
+    """The message that carries it, unless that is lost."""
     life: str = ""
+    """The life of the party that it was sent to."""
     latest: bool = True
 
 
@@ -50,143 +69,79 @@ class Questions:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._open: dict[str, _Open] = {}
+        self.open: dict[str, Question] = {}
 
-    def add(self, party: str, content: bytes, end: float) -> str:
-        """Open a question until some moment; return its number."""
-        number = f"question {next(self._numbers)}"
-        for each in self._open.values():
+    def add(self, party: str, content: bytes, *, now: float, seconds: float) -> str:
+        """Open a question for so many seconds; return its number. Expired ones are closed."""
+        self.open = {number: each for number, each in self.open.items() if each.end > now}
+        for each in self.open.values():
             if each.party == party:  # a party that is away for long is not to fill the memory
                 each.content, each.latest = b"", False
-        self._open[number] = _Open(party, content, end)
+        number = f"question {next(self._numbers)}"
+        self.open[number] = Question(party, content, now + seconds)
         return number
-
-    def close(self, number: str) -> None:
-        """Close an answered or expired question."""
-        self._open.pop(number, None)
-
-    def forget(self, now: float) -> None:
-        """Close expired questions."""
-        for number in [number for number, each in self._open.items() if each.end <= now]:
-            del self._open[number]
 
     def start_anew(self) -> None:
         """Note that a new SuperLink has lost every message."""
-        for each in self._open.values():
+        for each in self.open.values():
             each.message, each.life = "", ""
 
-    def due(self, lives: Mapping[str, str]) -> dict[str, str]:
-        """The questions to send now, each with its party: the latest of a party whose life has not received it."""
-        return {
-            number: each.party
-            for number, each in self._open.items()
-            if each.latest and each.party in lives and each.life != lives[each.party]
-        }
-
-    def content(self, number: str) -> bytes:
-        """The content of a question. Edge cases: empty if a later one replaced it."""
-        return self._open[number].content
-
-    def left(self, number: str, now: float) -> float:
-        """The seconds until a question expires."""
-        return max(0.0, self._open[number].end - now)
-
-    def sent(self, number: str, message: str, life: str) -> None:
-        """Note the message to a life of the party; an empty number means that it was not sent."""
-        question = self._open[number]
-        question.message, question.life = message, life if message else ""
+    def due(self, lives: Mapping[str, str]) -> list[Question]:
+        """The questions to send now: the latest of each party whose life has not received it."""
+        return [each for each in self.open.values() if each.latest and each.life != lives.get(each.party, each.life)]
 
     def waiting(self, numbers: Sequence[str]) -> dict[str, str]:
         """The messages still open for these questions, and the question of each."""
-        found = ((self._open[number].message, number) for number in numbers if number in self._open)
+        found = ((self.open[number].message, number) for number in numbers if number in self.open)
         return {message: number for message, number in found if message}
-
-    def lost(self, number: str) -> None:
-        """Note that its message is lost: the question waits for another life, or for the next asking."""
-        self._open[number].message = ""
-
-
-PORT = 9091
-"""The server's port on loopback; parties reach the proxy at 9092."""
-
-SECRET_FILE = "secret"  # noqa: S105  # a name, not a secret
-"""The file with the secret that takes the task of a run; each SuperLink has its own."""
-
-_log = logging.getLogger(__name__)
-_LOOK = 1.0
-_CLOCKS_DIFFER = 400.0  # more than Flower lets the clocks of a party and the server differ
-_QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LOG_LEVEL": "WARNING"}
-
-
-@dataclass(frozen=True)
-class Serving:
-    """A server's loopback port, and its certificate."""
-
-    certificates: Path
-    """The folder with the server's certificate and its key, see `new_server_certificate`."""
-    port: int = PORT
-    seconds_to_start: float = 120.0
-
-    def __post_init__(self) -> None:
-        count(port=self.port)
-        positive(seconds_to_start=self.seconds_to_start)
-        check_certificate(self.certificates / SERVER)
-
-
-@dataclass(frozen=True)
-class _FlowerRun:
-    """One run of Flower's: its numbers of the parties, and its line."""
-
-    line: ServerLine
-    nodes: dict[str, int]
 
 
 class SuperLink:
     """A transport to enrolled parties over a SuperLink on loopback, for use in a `with` statement.
 
+    `keys` is the folder with the server's certificate and its key, see `new_server_certificate`.
+
     Guarantee: inside the `with`, one SuperLink runs. If it ends, another starts with a new run of Flower's, and asks
     all open questions again, as for a restarted party. It ends with this process, even when killed. Answers stay in
     memory. It refuses a second process that serves from the same folder (`ConfigError`).
 
-    Edge cases: `push` and `pull` are for one thread. An absent party gets its question when it comes, until that
+    Edge cases: all but `processes` is for one thread. An absent party gets its question when it comes, until that
     expires. A port that another program holds is a `ConfigError`.
     """
 
-    def __init__(self, folder: Path, parties: Sequence[Enrolment], serving: Serving) -> None:
-        self._folder = folder
-        self._serving = serving
-        self._parties = {each.name: each for each in parties}
-        if len(self._parties) != len(parties) or len({each.node_key for each in parties}) != len(parties):
+    def __init__(self, folder: Path, parties: Sequence[Enrolment], *, keys: Path, port: int = PORT) -> None:
+        count(port=port)
+        check_certificate(keys / SERVER)
+        self._folder, self._keys, self._port = folder, keys, port
+        self._parties = {each.name: each.node_pem() for each in parties}
+        if len(self._parties) != len(parties) or len(set(self._parties.values())) != len(parties):
             names = [each.name for each in parties]
             raise ConfigError(field="parties", value=names, remedy="give each party a name and keys of its own")
-        self._change = Condition()
-        self._session: _FlowerRun | None = None
-        self._failure = ""
-        self._stopping = Event()
-        self._superlink: Child | None = None
-        self._questions = Questions()
         self._numbers = {name: number for number, name in enumerate(self._parties, 1)}
-        self._spoken_in: _FlowerRun | None = None
+        self._questions = Questions()
+        self._enrolling = threading.Lock()
+        self._line: ServerLine | None = None
+        self._spoken: ServerLine | None = None
         self._look = 0.0
-        self._watcher = Thread(target=self._watch, name="keeps a SuperLink", daemon=True)
+        self._superlink: _Child | None = None
+        self._opened, self._stopping = threading.Event(), threading.Event()
+        self._failure = ""
+        self._watcher = threading.Thread(target=self._watch, name="keeps a SuperLink", daemon=True)
 
     def __enter__(self) -> Self:
         make_ours(self._folder)
         lock = _files.take(self._folder / "lock", wait=False)
         if lock is None:
-            raise ConfigError(
-                field="folder", value=str(self._folder), remedy="another process serves from it: stop that"
-            )
+            remedy = "another process serves from it: stop that"
+            raise ConfigError(field="folder", value=str(self._folder), remedy=remedy)
         self._lock = lock
         with ExitStack() as undo:
             undo.callback(self._stop)
-            _check_free(self._serving.port)
+            _check_free(self._port)
             self._watcher.start()
-            if self._wait(time.monotonic() + self._serving.seconds_to_start) is None:
-                raise IncrowdError(
-                    f"the SuperLink did not start in {self._serving.seconds_to_start:g} s ({self._failure}): "
-                    f"see {self._folder / 'superlink.log'}"
-                )
+            if not self._opened.wait(_TO_START):
+                log = self._folder / "superlink.log"
+                raise IncrowdError(f"the SuperLink did not start in {_TO_START:g} s ({self._failure}): see {log}")
             undo.pop_all()
         return self
 
@@ -200,185 +155,155 @@ class SuperLink:
         """The number of each party for `push`, fixed as long as this object lives."""
         return {name: self._numbers[name] for name in self._parties}
 
-    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """Send one question to several parties, with so many seconds for an answer; return each question's party."""
-        now, names = time.monotonic(), {number: name for name, number in self._numbers.items()}
-        for node in nodes:
-            if node not in names:
-                raise ConfigError(field="node", value=node, remedy=f"ask one of {sorted(names)}: see `nodes`")
-        self._questions.forget(now)
-        pushed = {self._questions.add(names[node], content, now + seconds): node for node in nodes}
-        if (session := self._session) is not None:
-            try:
-                self._send(session, now)
-            except LineBroken as broken:
-                self._give_up(session, str(broken))
-        return pushed
-
-    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
-        """The answers that have come, of at most so many bytes, each with the number of the question it answers."""
-        session, now = self._session, time.monotonic()
-        if session is None:
-            return
-        try:
-            if now >= self._look:
-                self._send(session, now)
-            waiting = self._questions.waiting(asked)
-            for message, answer in session.line.pull(list(waiting), longest):
-                if answer is None:
-                    self._questions.lost(waiting[message])
-                else:
-                    self._questions.close(waiting[message])
-                    yield waiting[message], answer
-        except LineBroken as broken:
-            self._give_up(session, str(broken))
-
-    def present(self) -> frozenset[str]:
-        """The connected parties; none while the SuperLink starts."""
-        with self._change:
-            session = self._session
-        if session is None:
-            return frozenset()
-        try:
-            found = session.line.present()
-        except LineBroken:
-            return frozenset()
-        return frozenset(name for name, node in session.nodes.items() if node in found)
-
-    def remove(self, name: str) -> None:
-        """Remove a party: its key opens nothing from now on."""
-        with self._change:
-            if name not in self._parties:
-                raise ConfigError(field="party", value=name, remedy="it is not enrolled")
-            del self._parties[name]
-            if self._session is not None and (node := self._session.nodes.pop(name, None)) is not None:
-                self._session.line.unregister(node)
-
     @property
     def processes(self) -> Mapping[str, int]:
         """The process numbers, by role."""
         child = self._superlink
-        return {"superlink": child.process_id} if child is not None and child.alive else {}
+        return {"superlink": child.number} if child is not None and child.alive else {}
 
-    def _send(self, session: _FlowerRun, now: float) -> None:
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """Send one question to several parties, with so many seconds for an answer; return each question's party."""
+        now, names = time.monotonic(), {number: name for name, number in self._numbers.items()}
+        if unknown := set(nodes) - set(names):
+            raise ConfigError(field="node", value=min(unknown), remedy=f"ask one of {sorted(names)}: see `nodes`")
+        pushed = {self._questions.add(names[node], content, now=now, seconds=seconds): node for node in nodes}
+        if (line := self._line) is not None:
+            try:
+                self._send(line, now)
+            except LineBroken as broken:
+                self._give_up(line, broken)
+        return pushed
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """The answers that have come, of at most so many bytes, each with the number of the question it answers."""
+        line, now = self._line, time.monotonic()
+        if line is None:
+            return
+        try:
+            if now >= self._look:
+                self._send(line, now)
+            waiting = self._questions.waiting(asked)
+            for message, answer in line.pull(list(waiting), longest):
+                if answer is None:  # the question waits for another life, or for the next asking
+                    self._questions.open[waiting[message]].message = ""
+                else:
+                    del self._questions.open[waiting[message]]
+                    yield waiting[message], answer
+        except LineBroken as broken:
+            self._give_up(line, broken)
+
+    def present(self) -> frozenset[str]:
+        """The connected parties; none while the SuperLink starts."""
+        with suppress(LineBroken):
+            if (line := self._line) is not None:
+                found = line.present()
+                return frozenset(name for name, node in line.nodes.items() if node in found)
+        return frozenset()
+
+    def remove(self, name: str) -> None:
+        """Remove a party: its key opens nothing from now on."""
+        with self._enrolling:
+            if self._parties.pop(name, None) is None:
+                raise ConfigError(field="party", value=name, remedy="it is not enrolled")
+            if (line := self._line) is not None:
+                try:
+                    line.unregister(name)
+                except LineBroken as broken:  # the next run does not enrol it
+                    self._give_up(line, broken)
+
+    def _send(self, line: ServerLine, now: float) -> None:
         """Send the open questions to connected parties."""
-        if session is not self._spoken_in:
+        if line is not self._spoken:
             self._questions.start_anew()
-            self._spoken_in = session
+            self._spoken = line
         self._look = now + _LOOK
-        present = session.line.present()
-        lives = {name: present[node] for name, node in session.nodes.items() if node in present}
-        same: dict[bytes, dict[str, str]] = {}
-        for number, party in self._questions.due(lives).items():
-            same.setdefault(self._questions.content(number), {})[number] = party
-        for content, numbers in same.items():
-            seconds = max(self._questions.left(number, now) for number in numbers) + _CLOCKS_DIFFER
-            nodes = {session.nodes[party]: number for number, party in numbers.items()}
-            sent = session.line.push(list(nodes), content, seconds)
-            for message, node in sent.items():
-                self._questions.sent(nodes[node], message, lives[numbers[nodes[node]]])
+        present = line.present()
+        lives = {name: present[node] for name, node in line.nodes.items() if node in present}
+        same: dict[bytes, dict[int, Question]] = {}
+        for each in self._questions.due(lives):
+            same.setdefault(each.content, {})[line.nodes[each.party]] = each
+        for content, asked in same.items():
+            seconds = max(0.0, *(each.end - now for each in asked.values())) + _CLOCKS_DIFFER
+            for message, node in line.push(list(asked), content, seconds).items():
+                asked[node].message, asked[node].life = message, lives[asked[node].party]
 
-    def _wait(self, end: float) -> _FlowerRun | None:
-        """The run, once it is open."""
-        with self._change:
-            while self._session is None and not self._stopping.is_set():
-                left = end - time.monotonic()
-                if left <= 0 or not self._change.wait(left):
-                    return self._session
-            return self._session
-
-    def _give_up(self, session: _FlowerRun, why: str) -> None:
-        with self._change:
-            if self._session is session:
-                note(_log, "run given up", level=logging.WARNING, why=why)
-                self._session, self._failure = None, why
-                session.line.close()
-                self._change.notify_all()
+    def _give_up(self, line: ServerLine, why: Exception) -> None:
+        """Leave a line, unless another has taken its place; the watcher then opens one."""
+        if self._line is line:
+            note(_log, "run given up", level=logging.WARNING, why=str(why))
+            self._line = None
 
     def _watch(self) -> None:
-        """Keep the processes running, until stopped."""
-        beat, failures = 0.0, 0
+        """Keep a SuperLink with an open run, until stopped."""
+        failures = 0
         while not self._stopping.is_set():
             try:
-                self._keep_running()
-                if time.monotonic() >= beat and (session := self._session) is not None:
-                    if not session.line.beat():
-                        raise LineBroken("the run has ended")
-                    beat = time.monotonic() + BEAT
-                failures = 0
+                superlink = self._superlink = self._running()
+                with closing(self._new_line()) as line:
+                    self._open(superlink, line)
+                    beat = 0.0
+                    while self._line is line and not self._stopping.wait(0.2):
+                        if not superlink.alive:
+                            raise LineBroken("the SuperLink has ended")
+                        if time.monotonic() >= beat:
+                            if not line.beat():
+                                raise LineBroken("the run has ended")
+                            beat, failures = time.monotonic() + BEAT, 0
             except (IncrowdError, OSError) as error:
                 failures += 1
-                if (session := self._session) is not None:
-                    self._give_up(session, str(error))
                 self._failure = str(error)
+                note(_log, "run given up", level=logging.WARNING, why=self._failure)
                 if failures > 1 and self._superlink is not None:  # a new run did not help
                     self._superlink.stop()
                 self._stopping.wait(min(5.0, 0.5 * failures))
-            with self._change:
-                self._change.wait_for(self._stopping.is_set, 0.2)
+            finally:
+                self._line = None
 
-    def _keep_running(self) -> None:
-        if self._superlink is None or not self._superlink.alive:
-            if (session := self._session) is not None:
-                self._give_up(session, "the SuperLink ended")
-            self._start_superlink()
-        if self._session is None:
-            self._open_session()
-
-    def _start_superlink(self) -> None:
-        keys, secret = self._serving.certificates, self._folder / SECRET_FILE
+    def _running(self) -> "_Child":
+        """The SuperLink, started if it does not run."""
+        if self._superlink is not None and self._superlink.alive:
+            return self._superlink
+        secret = self._folder / SECRET_FILE
         _files.write(secret, os.urandom(32))
         _files.folder(self._folder / "flower")
         arguments = {
             "--host": LOOPBACK,
-            "--port": str(self._serving.port),
+            "--port": str(self._port),
             "--isolation": "process",
             "--superexec-auth-secret-file": str(secret),
-            "--ssl-certfile": str(keys / SERVER),
-            "--ssl-keyfile": str(keys / SERVER_KEY),
-            "--ssl-ca-certfile": str(keys / AUTHORITY),
+            "--ssl-certfile": str(self._keys / SERVER),
+            "--ssl-keyfile": str(self._keys / SERVER_KEY),
+            "--ssl-ca-certfile": str(self._keys / AUTHORITY),
         }
         words = [word for pair in arguments.items() for word in pair]
         words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        environment = {**_QUIET, "FLWR_HOME": str(self._folder / "flower")}
-        self._superlink = Child(__name__, words, self._folder / "superlink.log", environment)
+        environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self._folder / "flower")}
+        return _Child(words, self._folder / "superlink.log", environment)
 
-    def _open_session(self) -> None:
-        authority, secret = self._serving.certificates / AUTHORITY, self._folder / SECRET_FILE
-        line = ServerLine(f"{LOOPBACK}:{self._serving.port}", authority.read_bytes(), secret.read_bytes())
-        with ExitStack() as undo:
-            undo.callback(line.close)
-            self._wait_for_superlink(line)
-            with self._change:
-                known = line.registered()
-                nodes = {
-                    name: known.get(each.node_pem()) or line.register(name, each.node_pem())
-                    for name, each in self._parties.items()
-                }
-                line.open_run()
-                self._session = _FlowerRun(line, nodes)
-                undo.pop_all()
-                self._change.notify_all()
+    def _new_line(self) -> ServerLine:
+        secret = (self._folder / SECRET_FILE).read_bytes()
+        return ServerLine(f"{LOOPBACK}:{self._port}", (self._keys / AUTHORITY).read_text(), secret)
 
-    def _wait_for_superlink(self, line: ServerLine) -> None:
-        end = time.monotonic() + self._serving.seconds_to_start
+    def _open(self, superlink: "_Child", line: ServerLine) -> None:
+        """Wait for the SuperLink, enrol the parties, and open a run."""
+        end = time.monotonic() + _TO_START
         while True:
             try:
                 line.check()
-                return
+                break
             except LineBroken:
-                alive = self._superlink is not None and self._superlink.alive
-                if not alive or time.monotonic() > end or self._stopping.wait(0.05):
+                if not superlink.alive or time.monotonic() > end or self._stopping.wait(0.05):
                     raise
+        with self._enrolling:
+            line.enrol(self._parties)
+            line.open_run()
+            self._line = line
+        self._opened.set()
 
     def _stop(self) -> None:
         self._stopping.set()
-        with self._change:
-            self._change.notify_all()
         if self._watcher.is_alive():
             self._watcher.join()
-        if (session := self._session) is not None:
-            self._give_up(session, "stopped")
         if self._superlink is not None:
             self._superlink.stop()
         with suppress(OSError):
@@ -386,11 +311,49 @@ class SuperLink:
         os.close(self._lock)
 
 
-def main(arguments: list[str]) -> None:
-    """Run a SuperLink, as `flower-superlink` does."""
-    sys.argv = ["flower-superlink", *arguments]
-    (command,) = entry_points(group="console_scripts", name="flower-superlink")
-    command.load()()
+class _Child:
+    """A SuperLink as a child process, whose output goes to a file.
+
+    Guarantee: it ends soon after this process does, killed or not; after `stop` it has ended. It writes files that only
+    this user can read, and no core dump.
+    """
+
+    def __init__(self, words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        _files.write(log, b"")
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
+                [sys.executable, "-m", __name__, str(os.getpid()), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,  # keys typed at a terminal are for the parent, which then stops it
+            )
+        self.number = self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it and all that it started; a second time is fine."""
+        for number in (signal.SIGTERM, signal.SIGKILL):  # the second for what it left behind in its group
+            with suppress(ProcessLookupError):
+                os.killpg(self.number, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_TO_STOP)
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after its parent ends, also after SIGKILL."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.25)
+        os._exit(1)  # no caller is left, and no clean-up is needed
+
+    threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
 
 
 def _check_free(port: int) -> None:
@@ -405,3 +368,17 @@ def _check_free(port: int) -> None:
                 remedy = f"nothing can listen there ({error.strerror}): choose another, or stop what does"
                 raise ConfigError(field="port", value=f"{LOOPBACK}:{port}", remedy=remedy) from error
             time.sleep(0.1)
+
+
+def main(parent: str, *words: str) -> None:
+    """Run a SuperLink, as `flower-superlink` does, for as long as its parent runs."""
+    end_with(int(parent))
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.argv = ["flower-superlink", *words]
+    (command,) = entry_points(group="console_scripts", name="flower-superlink")
+    command.load()()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

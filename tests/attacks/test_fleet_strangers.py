@@ -84,7 +84,7 @@ def behind_nginx(deployment: Deployment) -> Stranger:
 def server_line(deployment: Deployment, secret: bytes | None = None) -> ServerLine:
     """The operator's line, who has the secret, or somebody's with another."""
     own = (deployment.folder / "serving" / SECRET_FILE).read_bytes() if secret is None else secret
-    return ServerLine(f"127.0.0.1:{deployment.port}", (deployment.keys / "ca.crt").read_bytes(), own)
+    return ServerLine(f"127.0.0.1:{deployment.port}", (deployment.keys / "ca.crt").read_text(), own)
 
 
 def test_a_stranger_reaches_neither_control_nor_runtime_interfaces(deployment: Deployment) -> None:
@@ -173,7 +173,8 @@ def test_an_uploaded_app_that_reads_the_data_gets_nothing_from_a_party_and_all_f
     monkeypatch.setattr(fleet, "_app", lambda: app_that_reads(data, marker))
     line = server_line(deployment)
     line.open_run()  # the operator of the server, with a run whose app is the thief's
-    node = line.registered()[deployment.enrolments[0].node_pem()]
+    line.enrol({each.name: each.node_pem() for each in deployment.enrolments})
+    node = line.nodes["amber"]
     try:
         (answer,) = answers(line, node)
         assert answer == expected(b"give")["amber"]
@@ -196,7 +197,7 @@ def test_an_uploaded_app_that_reads_the_data_gets_nothing_from_a_party_and_all_f
 def end_its_life(deployment: Deployment) -> None:
     """Let the SuperLink know that the party is gone, as its next life would."""
     folder = deployment.folder / "amber"
-    party = PartyLine(deployment.address, (deployment.keys / "ca.crt").read_bytes(), folder, 1000)
+    party = PartyLine(deployment.address, (deployment.keys / "ca.crt").read_text(), folder, 1000)
     party.activate(int((folder / "node.number").read_text()))
     party.deactivate()
     party.close()

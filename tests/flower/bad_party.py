@@ -12,11 +12,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd.errors import DataError
-from incrowd.flower.child import end_with
 from incrowd.flower.node import Connection, attend
+from incrowd.flower.superlink import end_with
 from incrowd.parties.folder import PartyFolder
 from incrowd.parties.frames import PartyAnswer, Place, Request, sealed
-from incrowd.parties.keys import AUTHORITY
 from incrowd.parties.participant import Participant
 
 WRONG = ("nan", "shape", "header", "huge")
@@ -65,8 +64,7 @@ class BadParty:
 
 def main(folder: Path) -> None:
     member = PartyFolder.read(folder)
-    (folder / AUTHORITY).write_text(member.invitation.authority)
-    connection = Connection(member.invitation.address, folder / AUTHORITY, folder)
+    connection = Connection(member.invitation.address, member.invitation.authority, folder)
     party = member.open()
     assert isinstance(party, Participant)
     attend(connection, BadParty(party, member.identity.key), threading.Event())

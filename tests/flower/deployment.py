@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from incrowd.flower.proxy import write_proxy
-from incrowd.flower.superlink import Serving, SuperLink
+from incrowd.flower.superlink import SuperLink
 from incrowd.parties.keys import AUTHORITY, new_authority, new_party, new_server_certificate
 from tests.flower import some_party
 from tests.nginx import Nginx
@@ -34,14 +34,13 @@ class Deployment:
         new_server_certificate(self.keys, ["127.0.0.1"])
         self.enrolments = [new_party(folder / name, name) for name in NAMES]
         self.port = free_port()
-        self.serving = Serving(self.keys, self.port)
         self.address = f"127.0.0.1:{free_port() if proxied else self.port}"
         self._nginx: Nginx | None = None
         if proxied:
             proxy = Path(tempfile.mkdtemp(prefix="fleet-"))  # a socket's path is to be short
             write_proxy(proxy, self.keys, self.enrolments, listen=[self.address], port=self.port)
             self._nginx = Nginx(proxy)
-        self.link = SuperLink(folder / "serving", self.enrolments, self.serving)
+        self.link = SuperLink(folder / "serving", self.enrolments, keys=self.keys, port=self.port)
         self.parties: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 from incrowd._log import log_to_stderr
-from incrowd.flower.child import end_with
 from incrowd.flower.node import Connection, attend
+from incrowd.flower.superlink import end_with
 
 
 def answer(name: str, question: bytes) -> bytes:
@@ -36,7 +36,7 @@ def main(folder: Path, address: str, authority: Path) -> None:
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    attend(Connection(address, authority, folder), handle, stop)
+    attend(Connection(address, authority.read_text(), folder), handle, stop)
 
 
 if __name__ == "__main__":

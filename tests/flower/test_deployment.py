@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.flower.superlink import Serving, SuperLink
+from incrowd.flower.superlink import SuperLink
 from tests import nginx
 from tests.flower.deployment import NAMES, ROOT, Deployment, expected, free_port, runs, wait_for
 
@@ -96,10 +96,10 @@ def test_nothing_that_parties_sent_is_on_the_servers_disk_and_its_files_are_its_
 def test_a_second_server_in_the_same_folder_and_one_on_the_same_port_are_refused(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    again = Serving(deployment.keys, free_port())
-    with pytest.raises(ConfigError, match="another process serves"), SuperLink(tmp_path / "serving", [], again):
+    again = SuperLink(tmp_path / "serving", [], keys=deployment.keys, port=free_port())
+    with pytest.raises(ConfigError, match="another process serves"), again:
         pass
-    other = SuperLink(tmp_path / "other", [], deployment.serving)
+    other = SuperLink(tmp_path / "other", [], keys=deployment.keys, port=deployment.port)
     with pytest.raises(ConfigError, match="nothing can listen there"), other:
         pass
     assert deployment.ask(b"one") == expected(b"one")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from incrowd.errors import DataError
 from incrowd.flower import fleet
-from incrowd.flower.fleet import PIECE, pack, unpack
+from incrowd.flower.grid import PIECE, pack, unpack
 
 
 @given(st.binary(max_size=1000))

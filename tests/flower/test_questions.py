@@ -1,29 +1,41 @@
 from incrowd.flower.superlink import Questions
 
 
+def add(questions: Questions, party: str, content: bytes, *, now: float = 0.0) -> str:
+    return questions.add(party, content, now=now, seconds=10.0)
+
+
+def due(questions: Questions, **lives: str) -> list[bytes]:
+    return [each.content for each in questions.due(lives)]
+
+
 def test_of_a_party_the_latest_question_is_due_and_an_answer_to_any_is_waited_for() -> None:
     questions = Questions()
-    old = questions.add("amber", b"?", 10.0)
-    questions.sent(old, "message", "first")
-    new = questions.add("amber", b"!", 10.0)
-    assert questions.due({"amber": "first"}) == {new: "amber"}
-    questions.sent(new, "another", "first")
+    old = add(questions, "amber", b"?")
+    questions.open[old].message, questions.open[old].life = "message", "first"
+    new = add(questions, "amber", b"!")
+    assert due(questions, amber="first") == [b"!"]
+    questions.open[new].message, questions.open[new].life = "another", "first"
+    assert due(questions, amber="first") == []
+    assert due(questions, amber="second") == [b"!"]
     assert questions.waiting([old, new]) == {"message": old, "another": new}
 
 
 def test_of_a_party_that_is_away_one_content_is_kept() -> None:
     questions = Questions()
-    numbers = [questions.add("amber", bytes([each]), 10.0) for each in range(100)]
-    other = questions.add("birch", b"!", 10.0)
-    assert [len(questions.content(each)) for each in numbers] == [0] * 99 + [1]
-    assert questions.due({"amber": "first", "birch": "first"}) == {numbers[-1]: "amber", other: "birch"}
+    numbers = [add(questions, "amber", bytes([each])) for each in range(100)]
+    add(questions, "birch", b"!")
+    assert [len(questions.open[each].content) for each in numbers] == [0] * 99 + [1]
+    assert due(questions, amber="first", birch="first") == [b"\x63", b"!"]
+    add(questions, "birch", b"later", now=11.0)
+    assert len(questions.open) == 1, "what has expired is forgotten"
 
 
 def test_one_that_was_followed_by_another_is_not_sent_when_that_is_answered() -> None:
     questions = Questions()
-    old, new = questions.add("amber", b"?", 10.0), questions.add("amber", b"!", 10.0)
+    old, new = add(questions, "amber", b"?"), add(questions, "amber", b"!")
     questions.start_anew()
-    assert questions.due({"amber": "first"}) == {new: "amber"}
-    questions.close(new)
-    assert questions.due({"amber": "first"}) == {}
+    assert due(questions, amber="first") == [b"!"]
+    del questions.open[new]
+    assert due(questions, amber="first") == []
     assert questions.waiting([old]) == {}
