@@ -31,7 +31,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from harness import processes
 from harness.results import markdown
 from incrowd import IncrowdError
-from incrowd.flower.node import Connection, attend
+from incrowd.flower.fleet import PartyLine
+from incrowd.flower.node import attend
 from incrowd.flower.superlink import SuperLink
 from incrowd.parties.asking import Patience, ask
 from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, decoded, longest_answer, read_answer
@@ -203,9 +204,10 @@ def _attend(place: Path, names: Sequence[str], port: int, poll: float, server: b
     known = Ed25519PublicKey.from_public_bytes(server)
     for name in names:
         where = (place / "server" / AUTHORITY).read_text(), place / name
-        connection = Connection(f"127.0.0.1:{port}", *where, poll=poll, idle_poll=poll)
+        line = PartyLine(f"127.0.0.1:{port}", *where)
         handler = partial(_answer, name=name, server=known, key=answer_key(place / name))
-        threading.Thread(target=attend, args=(connection, handler, ended), daemon=True).start()
+        rest = {"poll": poll, "idle_poll": poll}
+        threading.Thread(target=attend, args=(line, handler, ended), kwargs=rest, daemon=True).start()
     stop.wait()
     ended.set()
     time.sleep(2.0)

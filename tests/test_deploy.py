@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 SERVICES: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-ONCE = ["keys", "amber-enrols", "birch-enrols", "cedar-enrols", "proxy"]
 HOSPITALS = ["amber", "birch", "cedar"]
+ONCE = ["keys", *(f"{name}-enrols" for name in HOSPITALS), "proxy", *(f"{name}-certified" for name in HOSPITALS)]
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
 
@@ -81,7 +81,7 @@ def test_a_service_has_no_rights_that_it_does_not_need(name: str) -> None:
     assert not service.keys() & {"privileged", "cap_add", "devices", "pid", "user"}
     assert service.get("ports", []) == (["9092:9092"] if name == "server" else [])
     assert not any("docker.sock" in volume for volume in service["volumes"])
-    owner = name.removesuffix("-enrols")
+    owner = name.removesuffix("-enrols").removesuffix("-certified")
     named = [volume for volume in service["volumes"] if volume.endswith(":/srv")]
     assert named == [f"{owner if owner in HOSPITALS else 'server'}:/srv"]
     assert name not in HOSPITALS or service["volumes"] == named  # it reads no volume that travels

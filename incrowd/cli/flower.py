@@ -93,6 +93,9 @@ def keys(
     host: Annotated[list[str], typer.Option(help="A name or an address of the server; may be repeated.")],
     port: Annotated[int, typer.Option(help="The port that parties reach it at.")] = 9092,
     renew: Annotated[bool, typer.Option("--renew", help="Make the certificate alone anew, for the same key.")] = False,
+    authority: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The ca.crt of a SuperLink that somebody else runs.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a server's keys and certificate, and the invitation that every party is given.
@@ -102,7 +105,9 @@ def keys(
     Example: incrowd flower keys server --host fl.example.org
     """
     need_flower()
+    from incrowd import _files
     from incrowd.parties.keys import (
+        AUTHORITY,
         INVITATION,
         SERVER,
         days_left,
@@ -111,15 +116,19 @@ def keys(
         new_server_certificate,
     )
 
-    if not renew:
-        new_authority(folder)
-    new_server_certificate(folder, host, renew=renew)
+    if authority is not None:
+        _files.folder(folder)
+        _files.write(folder / AUTHORITY, authority.read_bytes())
+    else:
+        if not renew:
+            new_authority(folder)
+        new_server_certificate(folder, host, renew=renew)
     made = new_invitation(folder, f"{host[0]}:{port}")
     facts = {
         "invitation": str(folder / INVITATION),
         "fingerprint": made.fingerprint,
         "address": made.address,
-        "days": days_left(folder / SERVER),
+        "days": days_left(folder / (SERVER if authority is None else AUTHORITY)),
     }
     print_json(facts) if as_json else print_facts(facts)
 
@@ -133,21 +142,26 @@ def proxy(
         list[str] | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; 0.0.0.0:9092 without it.")
     ] = None,
     port: Annotated[int, typer.Option(help="The port of `incrowd flower serve` on loopback.")] = 9091,
+    reload: Annotated[bool, typer.Option("--reload", help="Let the running nginx read it anew.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write nginx's configuration for the port that parties reach: mutual TLS, limits, and Flower's Fleet API alone.
 
-    Write it again when a party comes or goes, and let nginx reload it.
+    The server's authority signs the key of each NAME.pub: send NAME.crt back, which the party keeps as `node.crt`.
+    Write it again with --reload when a party comes or goes, or the server's certificate was renewed: connections of
+    other parties stay.
 
     Example: incrowd flower proxy proxy --keys keys --enrolled enrolled
     """
     need_flower()
-    from incrowd.flower.proxy import command, enrolled_in, write_proxy
+    from incrowd.flower.proxy import CONFIGURATION, command, reload_proxy, write_proxy
 
-    parties = enrolled_in(enrolled)
-    written = write_proxy(folder, keys, parties, listen=listen or ["0.0.0.0:9092"], port=port)
+    parties = write_proxy(folder, keys, enrolled, listen=listen or ["0.0.0.0:9092"], port=port)
+    if reload:
+        reload_proxy(folder)
     start = " ".join(command(folder))
-    facts = {"configuration": str(written), "parties": len(parties), "start": start, "reload": f"{start} -s reload"}
+    written = str(folder.resolve() / CONFIGURATION)
+    facts = {"configuration": written, "parties": parties, "start": start, "reload": f"{start} -s reload"}
     print_json(facts) if as_json else print_facts(facts)
 
 

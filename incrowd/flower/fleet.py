@@ -125,8 +125,9 @@ class _Arriving:
 class PartyLine:
     """A party's side of the Fleet API. It never asks for the app of a run, and so can never load it."""
 
-    def __init__(self, address: str, authority: str, folder: Path, longest: int) -> None:
+    def __init__(self, address: str, authority: str, folder: Path, longest: int = 2**30) -> None:
         key = node_key(folder)
+        self.folder = folder
         self._key = key.public_key()
         self._longest = longest
         signing = NodeAuthHttpInterceptor(key, self._key)
@@ -325,12 +326,12 @@ def _client(
     party: Path | None = None,
 ) -> _Client:
     """A client of Flower's that trusts this authority alone, and tries once, as Flower's own retries end the process
-    with SIGINT. A `party` shows its certificate, and may be behind a proxy.
+    with SIGINT. A `party` shows the certificate that it was given, and may be behind a proxy.
     """
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trust.minimum_version = ssl.TLSVersion.TLSv1_2
     trust.load_verify_locations(cadata=authority)
-    if party is not None:
+    if party is not None and (party / NODE).exists():
         trust.load_cert_chain(party / NODE, party / NODE_KEY)
     interceptors = [RuntimeVersionHttpInterceptor(component_name=component), *more]
     client = kind(f"https://{address}", interceptors=interceptors, verify=trust, timeout=_TIME_LIMIT)

@@ -1,7 +1,7 @@
 """nginx before a server of parties: its configuration, for the enrolled parties.
 
-nginx terminates TLS, and limits connections, times and rates. It asks each party for the certificate of its node key
-before anything else, and passes the paths of Flower's Fleet API alone.
+nginx terminates TLS, and limits connections, times and rates. It asks each party for the certificate that the server's
+authority signed for its node key, before anything else, and passes the paths of Flower's Fleet API alone.
 """
 
 import base64
@@ -9,20 +9,18 @@ import ipaddress
 import os
 import pwd
 import re
+import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from incrowd import _files
 from incrowd._private import make_ours
 from incrowd._validate import count
 from incrowd.errors import ConfigError
 from incrowd.flower.superlink import PORT
-from incrowd.parties.keys import AUTHORITY, SERVER, SERVER_KEY, Enrolment, check_certificate, read_enrolment
+from incrowd.parties.keys import AUTHORITY, SERVER, SERVER_KEY, certified, check_certificate, read_enrolment
 
 CONFIGURATION = "nginx.conf"
 _MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")  # Debian's module; elsewhere it is built in
@@ -30,23 +28,14 @@ _LONGEST_SOCKET = 100
 _SAFE = re.compile(r"[\w./+-]+")
 
 
-def enrolled_in(folder: Path) -> list[Enrolment]:
-    """The enrolments in a folder. Edge cases: a folder without one is a `ConfigError`."""
-    found = [read_enrolment(path) for path in sorted(folder.glob("*.pub"))]
-    if not found:
-        remedy = "put the NAME.pub of each party there: nginx lets nobody else through"
-        raise ConfigError(field="enrolled", value=str(folder), remedy=remedy)
-    return found
+def write_proxy(folder: Path, keys: Path, enrolled: Path, *, listen: Sequence[str], port: int = PORT) -> int:
+    """Write the configuration, and the map of the enrolled parties; `command` starts nginx, or has it read them anew.
 
-
-def write_proxy(
-    folder: Path, keys: Path, parties: Sequence[Enrolment], *, listen: Sequence[str], port: int = PORT
-) -> Path:
-    """Write the configuration and the list of enrolled parties; `command` starts nginx.
+    The server's authority signs the node key of each NAME.pub in `enrolled`: the party gets NAME.crt back.
 
     Guarantee: nginx admits a party with the certificate and the node key of one enrolment, and no other.
 
-    Edge cases: an address that is not ADDRESS:PORT, a path that nginx cannot take, and missing keys are a
+    Edge cases: an address that is not ADDRESS:PORT, a path that nginx cannot take, no enrolment, and missing keys are a
     `ConfigError`.
     """
     folder, keys = folder.resolve(), keys.resolve()
@@ -59,9 +48,12 @@ def write_proxy(
         if not _SAFE.fullmatch(str(place)) or len(str(place)) > _LONGEST_SOCKET:
             remedy = f"choose a path of letters, digits and ._+-/ of at most {_LONGEST_SOCKET} characters"
             raise ConfigError(field="folder", value=str(place), remedy=remedy)
-    root = os.geteuid() == 0
+    paths = sorted(enrolled.glob("*.pub"))
+    if not paths:
+        remedy = "put the NAME.pub of each party there: nginx lets nobody else through"
+        raise ConfigError(field="enrolled", value=str(enrolled), remedy=remedy)
     values = {
-        "user": f"user {pwd.getpwuid(keys.stat().st_uid).pw_name};\n" if root else "",  # the owner of the keys
+        "user": f"user {pwd.getpwuid(keys.stat().st_uid).pw_name};\n" if os.geteuid() == 0 else "",  # the keys' owner
         "module": f"load_module {_MODULE};\n" if _MODULE.exists() else "",
         "listen": "\n    ".join(f"listen {_address(each)} backlog=1024;" for each in listen),
         "folder": str(folder),
@@ -73,10 +65,9 @@ def write_proxy(
     make_ours(folder)
     for name in ("logs", "tmp"):
         make_ours(folder / name)
-    _files.write(folder / "parties.pem", b"".join(each.shown().public_bytes(Encoding.PEM) for each in parties))
-    _files.write(folder / "parties.map", "".join(map(_line, parties)))
+    _files.write(folder / "parties.map", "".join(_line(keys, path) for path in paths))
     _files.write(folder / CONFIGURATION, text)
-    return folder / CONFIGURATION
+    return len(paths)
 
 
 def command(folder: Path) -> list[str]:
@@ -84,10 +75,24 @@ def command(folder: Path) -> list[str]:
     return ["nginx", "-p", str(folder.resolve()), "-e", "logs/error.log", "-c", CONFIGURATION]
 
 
-def _line(party: Enrolment) -> str:
-    """A party's line: nginx knows the certificate by its SHA-1, beside the whole key."""
-    shown = party.shown().fingerprint(hashes.SHA1()).hex()  # noqa: S303  # the certificate was verified before
-    return f'"{shown}:{base64.b64encode(party.node_pem()).decode()}" {party.name};\n'
+def reload_proxy(folder: Path) -> None:
+    """Let the nginx of a folder read its configuration anew. Edge cases: one that does not run is a `ConfigError`."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    words, environment = [*command(folder), "-s", "reload"], {**os.environ, "PATH": path}
+    try:
+        subprocess.run(words, env=environment, check=True, capture_output=True, timeout=30)  # noqa: S603  # fixed words
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(
+            field="proxy", value=str(folder), remedy=f"start nginx first: {' '.join(words[:-2])}"
+        ) from error
+
+
+def _line(keys: Path, path: Path) -> str:
+    """A party's line: the number of its certificate, as nginx writes it, beside its whole key."""
+    party = read_enrolment(path)
+    number = f"{certified(keys, party, path.with_suffix('.crt')).serial_number:X}"
+    key = base64.b64encode(party.node_pem()).decode()
+    return f'"{number.zfill(len(number) + len(number) % 2)}:{key}" {party.name};\n'
 
 
 def _address(text: str) -> str:

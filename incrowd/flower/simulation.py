@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -48,22 +48,6 @@ BLOCK = "block"
 """The name in the answers of blocks."""
 
 
-class Answering(Protocol):
-    """A worker's clients or silos, kept from round to round."""
-
-    def answer(self, frame: bytes) -> bytes:
-        """The answer to a request."""
-        ...
-
-
-class Stocked(Protocol):
-    """The data and settings that a worker answers with."""
-
-    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> Answering:
-        """The clients or silos that answer this server's requests, and sign with this key."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stock:
     """A worker's training data: plain arrays, which Ray shares among the workers of a machine without a copy."""
@@ -82,7 +66,7 @@ class Stock:
         return cls(tensors=found, engine=make, offer=offer, randomness=randomness)
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
-        """See `Stocked.block`."""
+        """The clients that answer this server's requests, and sign with this key."""
         return Block(self, server=server, key=key)
 
 
@@ -128,7 +112,7 @@ class SiloStock:
     plan: str
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "SiloBlock":
-        """See `Stocked.block`."""
+        """The silos that answer this server's requests, and sign with this key."""
         return SiloBlock(self, server=server, key=key)
 
 
@@ -182,20 +166,20 @@ class _App:
 
     server: bytes
     key: bytes = field(repr=False)
-    stock: "ObjectRef[Stocked]" = field(repr=False)
+    stock: "ObjectRef[Stock | SiloStock]" = field(repr=False)
 
     def __call__(self, message: bytes, context: None) -> bytes:
         if self.server not in _blocks:  # its first message
             import ray
 
-            stock: Stocked = ray.get(self.stock)
+            stock: Stock | SiloStock = ray.get(self.stock)
             _blocks.clear()
             key = Ed25519PrivateKey.from_private_bytes(self.key)
             _blocks[self.server] = stock.block(server=Ed25519PublicKey.from_public_bytes(self.server), key=key)
         return _blocks[self.server].answer(message)
 
 
-_blocks: dict[bytes, Answering] = {}
+_blocks: dict[bytes, Block | SiloBlock] = {}
 
 
 class ActorLine:
@@ -335,7 +319,7 @@ class Simulation:
 
     @contextmanager
     def _network(
-        self, stock: Stocked, offer: Offer, parties: Sequence[str], dealt: Callable[[list[Node]], Deal]
+        self, stock: Stock | SiloStock, offer: Offer, parties: Sequence[str], dealt: Callable[[list[Node]], Deal]
     ) -> Iterator[Network]:
         """The network of these nodes, with the stock in Flower's actors."""
         server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()

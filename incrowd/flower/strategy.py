@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -120,8 +120,6 @@ _HEADER = re.compile(
 """The head of NumPy's format 1.0 for an array of floating point numbers."""
 
 
-StockEvaluation = Literal["none", "public"]
-
 LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
     stock.Bulyan,
     stock.DifferentialPrivacyClientSideAdaptiveClipping,
@@ -220,7 +218,7 @@ class PrivateStrategy(Strategy):
     no node. `start` ends with the plan's last round, also after restarts. Every refusal precedes the charge, and a copy
     of the strategy is tried first on arrays that do not move.
 
-    Edge cases: evaluation at nodes is not paid for, so it needs `evaluation="public"`, which declares its data public.
+    Edge cases: nodes do not evaluate, which is not paid for: score public data in an `evaluate_fn`.
     If more nodes are connected than the plan has clients, the round is refused; missing ones count as zero. It refuses
     a plan with local noise, a clip that follows a quantile after a restart, and a strategy that needs single answers or
     has a `start` of its own.
@@ -233,7 +231,6 @@ class PrivateStrategy(Strategy):
         ledger: Ledger,
         *,
         label: str = "run",
-        evaluation: StockEvaluation = "none",
         randomness: Randomness = EARNEST,
     ) -> None:
         _check_averages(strategy)
@@ -244,12 +241,8 @@ class PrivateStrategy(Strategy):
         if plan.noise_by == "party":
             remedy = 'stock nodes add no noise of their own: plan with noise_by="server"'
             raise ConfigError(field="noise_by", value=plan.noise_by, remedy=remedy)
-        if evaluation not in get_args(StockEvaluation):
-            remedy = f"give one of {', '.join(get_args(StockEvaluation))}"
-            raise ConfigError(field="evaluation", value=evaluation, remedy=remedy)
         self.strategy = strategy
         self.plan = plan
-        self.evaluation = evaluation
         self._ledger = ledger
         self._label = label
         self._randomness = randomness
@@ -318,19 +311,15 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The strategy's evaluation, where its data are public; otherwise none."""
-        if self.evaluation == "none":
-            return []
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        """No evaluation at nodes, whose metrics nobody has paid for."""
+        return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing, unless the nodes' evaluation data are public."""
-        return None if self.evaluation == "none" else self.strategy.aggregate_evaluate(server_round, replies)
+        """Nothing: see `configure_evaluate`."""
 
     def summary(self) -> None:
         """Log the plan, which draws the clients: the strategy's fractions are not used."""
-        told = self.plan.price.epsilon, self.plan.budget.delta, self.evaluation
-        log(INFO, "\t├──> Private: epsilon %.4g, delta %g, evaluation at nodes: %s", *told)
+        log(INFO, "\t├──> Private: epsilon %.4g, delta %g", self.plan.price.epsilon, self.plan.budget.delta)
         self.strategy.summary()
 
     def statement(self) -> Statement:

@@ -1,8 +1,8 @@
 """Keys and certificates of the server and its parties.
 
 The server's folder holds its own authority and its certificate. A party's folder holds the key of its connection
-(P-384, as Flower requires), a certificate that this key signed itself, and the key that signs its answers (Ed25519).
-Private keys never leave their folder: `ca.crt` travels to the parties, and `NAME.pub` to the server.
+(P-384, as Flower requires), and the key that signs its answers (Ed25519). Private keys never leave their folder: the
+invitation travels to the parties, `NAME.pub` to the server, and the certificate that its authority signs back.
 """
 
 import base64
@@ -12,6 +12,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,43 +40,43 @@ _PARTY = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _CLOCKS_DIFFER = datetime.timedelta(minutes=10)
 _LONGEST_ENROLMENT = 4096
-_PARTY_SUBJECT = "incrowd party"
-_PARTY_DAYS = 3650
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """A party's enrolment: its name, two public keys as lines in OpenSSH form, and the certificate of its connection.
+    """A party's enrolment: its name, and two public keys as lines in OpenSSH form.
 
-    Guarantee: it has a name, two keys that can be used (P-384 and Ed25519), and a certificate of the first.
+    Guarantee: it has a name, and two keys that can be used (P-384 and Ed25519).
 
-    Edge cases: another kind of key, another curve, another key's certificate, or a name that is not small letters,
-    digits and hyphens is a `ConfigError`.
+    Edge cases: another kind of key, another curve, or a name that is not small letters, digits and hyphens is a
+    `ConfigError`.
     """
 
     name: str
     node_key: bytes
     answer_key: bytes
-    certificate: bytes
 
     def __post_init__(self) -> None:
         check_party(self.name)
         self.node_pem()
         self.verifier()
-        self._check_certificate()
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint that both sides compare over another channel."""
-        parts = (self.name.encode(), self.node_key, self.answer_key, self.certificate)
+        parts = (self.name.encode(), self.node_key, self.answer_key)
         return "SHA256:" + base64.b64encode(hashlib.sha256(b"\n".join(parts)).digest()).decode().rstrip("=")
 
     def node_pem(self) -> bytes:
         """The key of the connection in the form that Flower compares."""
+        return self.node().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+
+    def node(self) -> ec.EllipticCurvePublicKey:
+        """The key of the connection."""
         key = _public(self.node_key)
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
             raise ConfigError(field="node_key", value=self.node_key, remedy="give a P-384 key in OpenSSH form")
-        return key.public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+        return key
 
     def verifier(self) -> ed25519.Ed25519PublicKey:
         """The public key of this party's answers."""
@@ -84,25 +85,9 @@ class Enrolment:
             raise ConfigError(field="answer_key", value=self.answer_key, remedy="give an Ed25519 key in OpenSSH form")
         return key
 
-    def shown(self) -> x509.Certificate:
-        """The certificate that its connection shows."""
-        return x509.load_der_x509_certificate(base64.b64decode(self.certificate.partition(b" ")[2], validate=True))
-
     def text(self) -> str:
         """The file that travels to the server."""
-        return "".join(f"{line.decode()} {self.name}\n" for line in (self.node_key, self.answer_key, self.certificate))
-
-    def _check_certificate(self) -> None:
-        """Refuse a certificate that the party's key has not signed for itself, or that names a subject."""
-        try:
-            found = self.shown()
-            found.verify_directly_issued_by(found)
-            own = found.public_key() == _public(self.node_key) and found.subject == _name(_PARTY_SUBJECT)
-        except (ValueError, TypeError, InvalidSignature):
-            own = False
-        if not own:
-            remedy = "give the certificate that its node key signed: `incrowd party new` makes it"
-            raise ConfigError(field="certificate", value=self.certificate, remedy=remedy)
+        return "".join(f"{line.decode()} {self.name}\n" for line in (self.node_key, self.answer_key))
 
 
 def read_roster(folder: Path, names: Sequence[str] | None = None) -> Roster:
@@ -123,10 +108,10 @@ def read_enrolment(path: Path) -> Enrolment:
     """The enrolment in a file that a party sent; one that is not such a file is a `DataError` that says so."""
     content = path.read_bytes()[: _LONGEST_ENROLMENT + 1]
     lines = content.split(b"\n")
-    words = [line.split(b" ") for line in lines[:3]]
+    words = [line.split(b" ") for line in lines[:2]]
     names = {word[2] for word in words if len(word) == 3}
-    if len(content) > _LONGEST_ENROLMENT or lines[3:] != [b""] or [len(word) for word in words] != [3, 3, 3]:
-        raise DataError(f"{path} is not an enrolment: it is to have three lines, each a kind, a key and a name")
+    if len(content) > _LONGEST_ENROLMENT or lines[2:] != [b""] or [len(word) for word in words] != [3, 3]:
+        raise DataError(f"{path} is not an enrolment: it is to have two lines, each a kind, a key and a name")
     if len(names) != 1:
         raise DataError(f"{path} is not an enrolment: its lines bear different names")
     try:
@@ -143,7 +128,7 @@ def check_party(name: str) -> None:
 
 
 def new_party(folder: Path, name: str) -> Enrolment:
-    """Make a party's two keys, its certificate, and the file `NAME.pub` that it sends to the server.
+    """Make a party's two keys, and the file `NAME.pub` that it sends to the server.
 
     Guarantee: private keys are in files that only this user can read, in a folder that only this user can change; a key
     that is there is never replaced (`ConfigError`).
@@ -153,12 +138,9 @@ def new_party(folder: Path, name: str) -> Enrolment:
     places = (folder / NODE_KEY, folder / ANSWER_KEY, folder / f"{name}.pub")
     _refuse_to_replace(*places)
     node, answers = ec.generate_private_key(ec.SECP384R1()), ed25519.Ed25519PrivateKey.generate()
-    shown = _party_certificate(node)
-    line = b"x509 " + base64.b64encode(shown.public_bytes(forms.Encoding.DER))
-    enrolment = Enrolment(name, _openssh_public(node.public_key()), _openssh_public(answers.public_key()), line)
+    enrolment = Enrolment(name, _openssh_public(node.public_key()), _openssh_public(answers.public_key()))
     _files.write(places[0], _private(node, forms.PrivateFormat.PKCS8))
     _files.write(places[1], _private(answers, forms.PrivateFormat.OpenSSH))
-    _files.write(folder / NODE, shown.public_bytes(forms.Encoding.PEM))
     _files.write(places[2], enrolment.text())
     return enrolment
 
@@ -180,9 +162,9 @@ def answer_key(folder: Path) -> ed25519.Ed25519PrivateKey:
 
 
 def new_authority(folder: Path, *, days: int = 3650) -> None:
-    """Make an authority that signs one server's certificates: `ca.crt` is what parties are given.
+    """Make the authority of one server, which signs its certificate, and those of its parties' connections.
 
-    Guarantee: as of `new_party`. The authority can sign servers only, no other authority.
+    Guarantee: as of `new_party`. The authority can sign no other authority.
     """
     count(days=days)
     make_ours(folder)
@@ -208,10 +190,7 @@ def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 36
     alternatives = [_host(host) for host in dict.fromkeys([*hosts, LOOPBACK, "localhost"])]
     if not hosts:
         raise ConfigError(field="hosts", value=hosts, remedy="give the name or address that parties reach it under")
-    authority = x509.load_pem_x509_certificate(read_ours(folder / AUTHORITY))
-    signer = _load(folder / AUTHORITY_KEY)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
-        raise DataError(f"{folder / AUTHORITY_KEY} is not the key of {folder / AUTHORITY}")
+    authority, signer = _authority(folder)
     if days > (left := days_left(folder / AUTHORITY)):
         raise ConfigError(field="days", value=days, remedy=f"give at most the {left} that the authority has left")
     key = _server_key(folder, renew=renew)
@@ -219,6 +198,33 @@ def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 36
     builder = _leaf(builder, ExtendedKeyUsageOID.SERVER_AUTH)
     builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     _files.write(folder / SERVER, builder.sign(signer, hashes.SHA384()).public_bytes(forms.Encoding.PEM))
+
+
+def certified(folder: Path, party: Enrolment, place: Path) -> x509.Certificate:
+    """The certificate of a party's connection, which the server's authority signs now unless it lies in its place.
+
+    Guarantee: it names the party, is for its node key, and makes no server of the party. It lasts as long as the
+    authority.
+    """
+    with suppress(FileNotFoundError, ValueError, TypeError, InvalidSignature):
+        found = x509.load_pem_x509_certificate(place.read_bytes())
+        found.verify_directly_issued_by(_certificate(folder / AUTHORITY))
+        if (found.public_key(), found.subject) == (party.node(), _name(party.name)):
+            return found
+    authority, signer = _authority(folder)
+    days = days_left(folder / AUTHORITY)
+    builder = _builder(_name(party.name), authority.subject, party.node(), signer.public_key(), days)
+    made = _leaf(builder, ExtendedKeyUsageOID.CLIENT_AUTH).sign(signer, hashes.SHA384())
+    _files.write(place, made.public_bytes(forms.Encoding.PEM))
+    return made
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    authority = x509.load_pem_x509_certificate(read_ours(folder / AUTHORITY))
+    signer = _load(folder / AUTHORITY_KEY)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
+        raise DataError(f"{folder / AUTHORITY_KEY} is not the key of {folder / AUTHORITY}")
+    return authority, signer
 
 
 def days_left(certificate: Path) -> int:
@@ -254,13 +260,6 @@ def _server_key(folder: Path, *, renew: bool) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP256R1())  # P-256: its handshakes cost a server a third of those of P-384
     _files.write(folder / SERVER_KEY, _private(key, forms.PrivateFormat.PKCS8))
     return key
-
-
-def _party_certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """A certificate that a party's key signs itself, without a name: a server shows its subject to strangers."""
-    name = _name(_PARTY_SUBJECT)
-    builder = _builder(name, name, key.public_key(), key.public_key(), _PARTY_DAYS)
-    return _leaf(builder, ExtendedKeyUsageOID.CLIENT_AUTH).sign(key, hashes.SHA384())
 
 
 def _leaf(builder: x509.CertificateBuilder, purpose: x509.ObjectIdentifier) -> x509.CertificateBuilder:

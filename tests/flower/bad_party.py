@@ -12,7 +12,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd.errors import DataError
-from incrowd.flower.node import Connection, attend
+from incrowd.flower.fleet import PartyLine
+from incrowd.flower.node import attend
 from incrowd.flower.superlink import end_with
 from incrowd.parties.folder import PartyFolder
 from incrowd.parties.frames import PartyAnswer, Place, Request, sealed
@@ -64,10 +65,10 @@ class BadParty:
 
 def main(folder: Path) -> None:
     member = PartyFolder.read(folder)
-    connection = Connection(member.invitation.address, member.invitation.authority, folder)
+    line = PartyLine(member.invitation.address, member.invitation.authority, folder)
     party = member.open()
     assert isinstance(party, Participant)
-    attend(connection, BadParty(party, member.identity.key), threading.Event())
+    attend(line, BadParty(party, member.identity.key), threading.Event())
 
 
 if __name__ == "__main__":

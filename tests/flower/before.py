@@ -28,6 +28,20 @@ class Before:
     nginx: Nginx
     upstream: Upstream
     parties: dict[str, Enrolment]
+    listen: str = "127.0.0.1"
+
+    def enrol(self, *names: str) -> None:
+        """Let these parties pass, and give them their certificates."""
+        enrolled = self.folder / "enrolled"
+        enrolled.mkdir(exist_ok=True)
+        for path in enrolled.glob("*.pub"):
+            path.unlink()
+        for name in names:
+            (enrolled / f"{name}.pub").write_text(self.parties[name].text())
+        where = [f"{self.listen}:{self.port}"]
+        write_proxy(self.folder / "proxy", self.folder / "keys", enrolled, listen=where, port=self.upstream.port)
+        for name in names:
+            (self.folder / name / "node.crt").write_bytes((enrolled / f"{name}.crt").read_bytes())
 
     def trust(self, party: str | None, key: str | None = None) -> ssl.SSLContext:
         """A client that trusts the server, and shows a party's certificate, or none."""
@@ -77,16 +91,15 @@ def before(change: Callable[[str], str] = str, *, listen: str = "127.0.0.1") -> 
         new_authority(folder / "keys")
         new_server_certificate(folder / "keys", ["fl.example.org"])
         parties = {name: new_party(folder / name, name) for name in ("amber", "birch", "cedar")}
-        upstream, port = Upstream(folder / "keys"), free_port()
-        enrolled = [parties["amber"], parties["birch"]]
-        written = write_proxy(
-            folder / "proxy", folder / "keys", enrolled, listen=[f"{listen}:{port}"], port=upstream.port
-        )
+        upstream, nginx = Upstream(folder / "keys"), Nginx(folder / "proxy")
+        made = Before(folder=folder, port=free_port(), nginx=nginx, upstream=upstream, parties=parties, listen=listen)
+        made.enrol("amber", "birch", "cedar")  # which has a certificate, and is gone when nginx begins
+        made.enrol("amber", "birch")
+        written = folder / "proxy" / "nginx.conf"
         written.write_text(change(written.read_text()))
-        nginx = Nginx(folder / "proxy")
         try:
-            nginx.start(port)
-            yield Before(folder=folder, port=port, nginx=nginx, upstream=upstream, parties=parties)
+            nginx.start(made.port)
+            yield made
         finally:
             nginx.stop()
     finally:

@@ -38,7 +38,7 @@ class Deployment:
         self._nginx: Nginx | None = None
         if proxied:
             proxy = Path(tempfile.mkdtemp(prefix="fleet-"))  # a socket's path is to be short
-            write_proxy(proxy, self.keys, self.enrolments, listen=[self.address], port=self.port)
+            hand_out(folder, proxy, self.keys, listen=self.address, port=self.port)
             self._nginx = Nginx(proxy)
         self.link = SuperLink(folder / "serving", self.enrolments, keys=self.keys, port=self.port)
         self.parties: dict[str, subprocess.Popen[bytes]] = {}
@@ -98,6 +98,17 @@ class Deployment:
         """How often a party's handler was asked."""
         file = self.folder / name / "asked"
         return len(file.read_bytes().splitlines()) if file.exists() else 0
+
+
+def hand_out(folder: Path, proxy: Path, keys: Path, *, listen: str, port: int) -> None:
+    """Enrol all parties with folders in a folder at a proxy, and give them their certificates."""
+    enrolled = folder / "enrolled"
+    enrolled.mkdir(exist_ok=True)
+    for path in folder.glob("*/*.pub"):
+        (enrolled / path.name).write_bytes(path.read_bytes())
+    write_proxy(proxy, keys, enrolled, listen=[listen], port=port)
+    for path in enrolled.glob("*.crt"):
+        (folder / path.stem / "node.crt").write_bytes(path.read_bytes())
 
 
 def expected(question: bytes) -> dict[str, bytes]:

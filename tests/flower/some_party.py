@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 
 from incrowd._log import log_to_stderr
-from incrowd.flower.node import Connection, attend
+from incrowd.flower.fleet import PartyLine
+from incrowd.flower.node import attend
 from incrowd.flower.superlink import end_with
 
 
@@ -36,7 +37,7 @@ def main(folder: Path, address: str, authority: Path) -> None:
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    attend(Connection(address, authority.read_text(), folder), handle, stop)
+    attend(PartyLine(address, authority.read_text(), folder), handle, stop)
 
 
 if __name__ == "__main__":

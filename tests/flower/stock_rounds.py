@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness
 from incrowd.flower import PrivateStrategy, private
-from incrowd.flower.strategy import StockEvaluation
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import Clip, FixedClip
@@ -48,9 +47,9 @@ def averaging(*, fraction_train: float = 1.0) -> FedAvg:
     return FedAvg(fraction_train=fraction_train, min_available_nodes=CLIENTS)
 
 
-def made(plan: Plan, strategy: Strategy | None = None, *, evaluation: StockEvaluation = "none") -> PrivateStrategy:
+def made(plan: Plan, strategy: Strategy | None = None) -> PrivateStrategy:
     wrapped = strategy or averaging()
-    return private(wrapped, plan, ledger_for(plan), evaluation=evaluation, randomness=SEED)
+    return private(wrapped, plan, ledger_for(plan), randomness=SEED)
 
 
 def on_disk(path: Path, plan: Plan) -> Ledger:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.flower.proxy import enrolled_in, write_proxy
+from incrowd.flower.proxy import write_proxy
 from incrowd.parties.keys import new_authority, new_party, new_server_certificate
 from tests import nginx
 from tests.command import command
@@ -44,7 +44,7 @@ def test_an_enrolled_party_reaches_the_fleet_interface_and_no_other(place: Befor
 def test_of_a_party_both_certificate_and_key_are_wanted(place: Before) -> None:
     before_it = len(place.upstream.came)
     assert place.ask(None) == 400, "no certificate"
-    assert place.ask("cedar") == 400, "a certificate that is not enrolled"
+    assert place.ask("cedar") == 401, "a certificate of one that was removed"
     assert place.ask("amber", headers=place.header("birch")) == 401, "another's key"
     assert place.ask("amber", headers={}) == 401
     assert len(place.upstream.came) == before_it
@@ -86,12 +86,10 @@ def test_the_log_has_a_line_of_a_party_and_none_of_strangers(place: Before) -> N
 
 def test_a_party_that_is_enrolled_no_longer_is_let_through_no_longer() -> None:
     with before() as made:
-        assert [made.ask(name) for name in ("amber", "birch", "cedar")] == [200, 200, 400]
-        enrolled = [made.parties["amber"], made.parties["cedar"]]
-        listen, port = [f"127.0.0.1:{made.port}"], made.upstream.port
-        write_proxy(made.folder / "proxy", made.folder / "keys", enrolled, listen=listen, port=port)
+        assert [made.ask(name) for name in ("amber", "birch", "cedar")] == [200, 200, 401]
+        made.enrol("amber", "cedar")
         made.nginx.reload()
-        assert [made.ask(name) for name in ("amber", "birch", "cedar")] == [200, 400, 200]
+        assert [made.ask(name) for name in ("amber", "birch", "cedar")] == [200, 401, 200]
 
 
 def test_addresses_of_ipv6_are_counted_by_64_bits() -> None:
@@ -151,15 +149,13 @@ def test_the_command_says_how_nginx_is_started(
 @pytest.mark.parametrize("listen", ["9092", "fl.example.org:9092", "127.0.0.1:0", "127.0.0.1:9092; user root"])
 def test_what_is_no_address_is_refused(listen: str, keys: Path) -> None:
     with pytest.raises(ConfigError, match="listen"):
-        write_proxy(keys.parent / "proxy", keys, enrolled_in(keys.parent / "enrolled"), listen=[listen])
+        write_proxy(keys.parent / "proxy", keys, keys.parent / "enrolled", listen=[listen])
 
 
 def test_without_keys_or_parties_nothing_is_written(keys: Path, tmp_path: Path) -> None:
     (tmp_path / "nobody").mkdir()
-    with pytest.raises(ConfigError, match="enrolled"):
-        enrolled_in(tmp_path / "nobody")
-    parties = enrolled_in(tmp_path / "enrolled")
-    for folder, kept in ((tmp_path / "proxy", tmp_path / "nobody"), (tmp_path / "a b", keys)):
-        with pytest.raises(ConfigError):
+    enrolled, nobody, proxy = tmp_path / "enrolled", tmp_path / "nobody", tmp_path / "proxy"
+    for folder, kept, parties in ((proxy, nobody, enrolled), (tmp_path / "a b", keys, enrolled), (proxy, keys, nobody)):
+        with pytest.raises(ConfigError, match=r"keys|folder|enrolled"):
             write_proxy(folder, kept, parties, listen=["127.0.0.1:9092"])
         assert not folder.exists()

@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 
 from incrowd.errors import DataError
 from incrowd.federation import Federation
-from incrowd.flower.proxy import enrolled_in, write_proxy
 from incrowd.parties.frames import unsealed
 from incrowd.parties.guard import given
 from incrowd.parties.keys import new_invitation, read_roster
@@ -26,7 +25,7 @@ from incrowd.privacy.ledger.ledger import verify
 from incrowd.runs.folder import DATABASE, database_in, payer_in
 from tests import nginx
 from tests.flower import bad_party, recorded
-from tests.flower.deployment import ROOT, free_port, wait_for
+from tests.flower.deployment import ROOT, free_port, hand_out, wait_for
 from tests.flower.recorded import REPLIES, replies_in
 from tests.nginx import Nginx
 from tests.parties.members import NAMES, Hospitals, MemberLine, settings_text
@@ -50,7 +49,7 @@ class Storm:
         address, self.nginx = f"127.0.0.1:{free_port() if proxied else self.port}", None
         if proxied:
             proxy = Path(tempfile.mkdtemp(prefix="storm-"))  # a socket's path is to be short
-            write_proxy(proxy, folder / "server", enrolled_in(folder / "enrolled"), listen=[address], port=self.port)
+            hand_out(folder, proxy, folder / "server", listen=address, port=self.port)
             self.nginx = Nginx(proxy)
         invitation = new_invitation(folder / "server", address).to_text()
         for name in self.hospitals.names:

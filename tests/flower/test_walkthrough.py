@@ -23,25 +23,28 @@ pytestmark = [nginx.missing, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs" / "deploy.md"
 HOSPITALS = ("amber", "birch", "cedar", "dogwood", "elm")
-_BLOCK = re.compile(r"```(sh|toml)\n# (.*?)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```(sh|toml|python)\n# (.*?)\n(.*?)```", re.DOTALL)
 
 
 @dataclass
 class World:
-    """Six machines, as directories; what travels between them are files."""
+    """Machines, as directories; what travels between them are files."""
 
     folder: Path
     proxy: Path
     port: int = field(default_factory=free_port)
     inside: int = field(default_factory=free_port)
     stay: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    hospitals: tuple[str, ...] = HOSPITALS
+    there: dict[str, str] = field(default_factory=dict)
+    """More words of the page, and what stands here instead."""
 
     def __post_init__(self) -> None:
         self.nginx = Nginx(self.proxy)
         generator = np.random.default_rng(0)
-        for name in ("server", *HOSPITALS):
+        for name in ("server", *self.hospitals):
             (self.folder / name).mkdir()
-        for name in HOSPITALS:
+        for name in self.hospitals:
             rows = ["age,dose,sex,readmitted"]
             for _ in range(50):
                 age, dose, sex = generator.integers(20, 90), generator.uniform(0, 10), generator.choice(["f", "m"])
@@ -51,10 +54,14 @@ class World:
     def go(self, kind: str, where: str, text: str) -> str:
         """One block of the page, wherever it belongs; what it printed."""
         printed = ""
-        for name in ("server",) if where.startswith("server") else HOSPITALS:
+        if "for each hospital" in where:
+            text = "".join(text.replace("amber", name) for name in self.hospitals)
+        for name in ("server",) if where.startswith(("server", "operator")) else self.hospitals:
             own = self._own(text, name)
-            if kind == "toml":
-                (self.folder / name / self._own(where.partition(": ")[2], name)).write_text(own)
+            if kind != "sh":
+                path = self.folder / name / self._own(where.partition(": ")[2], name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(own)
                 continue
             for line in own.strip().splitlines():
                 printed += self._run(name, line, stays="stays" in where)
@@ -71,6 +78,7 @@ class World:
             "$PWD/proxy": str(self.proxy),
             " proxy proxy": f" proxy {self.proxy}",
         }
+        here |= self.there
         for there, instead in here.items():
             text = text.replace(there, instead)
         return text
@@ -97,14 +105,16 @@ class World:
         return printed
 
     def _send(self) -> None:
-        """The two kinds of file that travel."""
+        """The three kinds of file that travel."""
         invitation, enrolled = self.folder / "server" / "keys" / "invitation.json", self.folder / "server" / "enrolled"
-        for name in HOSPITALS:
+        for name in self.hospitals:
             if invitation.exists():
                 (self.folder / name / "invitation.json").write_bytes(invitation.read_bytes())
             for public in (self.folder / name).glob("*/*.pub"):
                 enrolled.mkdir(exist_ok=True)
                 (enrolled / public.name).write_bytes(public.read_bytes())
+            if (signed := enrolled / f"{name}.crt").exists():
+                (self.folder / name / name / "node.crt").write_bytes(signed.read_bytes())
 
     def end(self) -> None:
         for each in self.stay:
@@ -123,7 +133,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_five_hospitals_come_from_nothing_to_a_model(world: World) -> None:
-    steps = _BLOCK.findall(PAGE.read_text())
+    steps = BLOCK.findall(PAGE.read_text())
     assert len(steps) >= 9
     printed = [world.go(*step) for step in steps]
     together = "\n".join(printed)

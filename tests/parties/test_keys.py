@@ -112,7 +112,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused(tmp_path: Path, begin: i
 
 @pytest.fixture(scope="module")
 def enrolment(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One enrolment for all examples: certificates differ in length."""
+    """One enrolment for all examples."""
     return keys.new_party(tmp_path_factory.mktemp("own"), "amber").text()
 
 
@@ -150,25 +150,31 @@ def test_keys_of_another_kind_are_refused(tmp_path: Path) -> None:
     made = keys.new_party(tmp_path, "amber")
     small = ec.generate_private_key(ec.SECP256R1()).public_key()
     line = small.public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
-    other = keys.new_party(tmp_path / "other", "amber").certificate
-    for node, answers, shown, field in (
-        (made.answer_key, made.answer_key, made.certificate, "node_key"),
-        (line, made.answer_key, made.certificate, "node_key"),
-        (b"ssh-rsa x", made.answer_key, made.certificate, "node_key"),
-        (made.node_key, made.node_key, made.certificate, "answer_key"),
-        (made.node_key, made.answer_key, other, "certificate"),
-        (made.node_key, made.answer_key, b"x509 ", "certificate"),
-        (made.node_key, made.answer_key, made.certificate[:-20], "certificate"),
+    for node, answers, field in (
+        (made.answer_key, made.answer_key, "node_key"),
+        (line, made.answer_key, "node_key"),
+        (b"ssh-rsa x", made.answer_key, "node_key"),
+        (made.node_key, made.node_key, "answer_key"),
     ):
         with pytest.raises(ConfigError, match=field):
-            keys.Enrolment("amber", node, answers, shown)
+            keys.Enrolment("amber", node, answers)
 
 
-def test_a_party_that_is_shown_to_strangers_is_not_named_to_them(tmp_path: Path) -> None:
-    shown = keys.new_party(tmp_path, "amber").shown()
-    assert "amber" not in shown.subject.rfc4514_string()
-    usage = shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+def test_the_authority_signs_a_party_s_connection_once_and_makes_no_server_of_it(tmp_path: Path, server: Path) -> None:
+    made, place = keys.new_party(tmp_path / "amber", "amber"), tmp_path / "amber.crt"
+    first = keys.certified(server, made, place)
+    assert first.public_key() == made.node()
+    usage = first.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+    (server / "ca.key").rename(server / "away")
+    assert keys.certified(server, made, place) == first  # the authority's key is needed once
+    (server / "away").rename(server / "ca.key")
+    other = keys.new_party(tmp_path / "other", "amber")
+    assert keys.certified(server, other, place).public_key() == other.node()
+    keys.new_authority(tmp_path / "another")
+    place.write_bytes(first.public_bytes(forms.Encoding.PEM))
+    anew = keys.certified(tmp_path / "another", made, place)
+    assert (anew.public_key(), anew.serial_number == first.serial_number) == (made.node(), False)
 
 
 def test_private_keys_that_were_swapped_or_damaged_say_so(tmp_path: Path) -> None:
