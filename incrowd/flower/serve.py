@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from incrowd.federation import Federation
+from incrowd.flower.grid import GridLink
 from incrowd.flower.superlink import PORT, SuperLink
 from incrowd.parties import server
 from incrowd.parties.evaluation import check_trained, evaluate_over
@@ -14,6 +16,9 @@ from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 from incrowd.types import Tracker
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,11 @@ class PartyServer(server.PartyServer):
         self.check_run(run)
         with self.link(of_parties(run.config)) as link:
             return self.train_over(link, run, watchers)
+
+    def train_on(self, grid: "Grid", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+        """Train a run to its end in a server app, with the parties of a SuperLink that somebody else runs."""
+        self.check_run(run)
+        return self.train_over(GridLink(grid, enrolments(of_parties(run.config))), run, watchers)
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """See `try_over`."""

@@ -56,11 +56,11 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
 class Machine:
     """Flower's own programs on loopback, with a home of their own; all of them end with the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trust: str = "insecure = true") -> None:
         self.folder, self.port = folder, free_port()
         self.home = folder / "home"
         self.home.mkdir()
-        where = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        where = f'address = "127.0.0.1:{self.port}"\n{trust}\n'
         (self.home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{where}')
         self.environment = {
             **os.environ,
@@ -80,19 +80,22 @@ class Machine:
                     stdout=log,
                     stderr=log,
                     env=self.environment,
+                    cwd=self.folder,
                     start_new_session=True,
                 )
             )
 
     def flwr(self, *words: str) -> str:
         command = [str(BIN / "flwr"), *words]
-        return subprocess.run(
-            command, env=self.environment, check=True, capture_output=True, text=True, timeout=60
-        ).stdout
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.folder, check=False, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
-    def run(self, app: Path, config: str, *more: str) -> str:
+    def run(self, app: Path, *more: str) -> str:
         """Run an app to its end; how it ended."""
-        told = self.flwr("run", str(app), "here", "--format", "json", "--run-config", config, *more)
+        told = self.flwr("run", str(app), "here", "--format", "json", *more)
         number = json.loads(told[told.index("{") :])["run-id"]
         wait_for(lambda: self.status(number).startswith("finished"), 110)
         return self.status(number)
@@ -104,6 +107,11 @@ class Machine:
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in self.folder.glob("*.log"))
 
+    def end(self) -> None:
+        for process in self.processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
 
 @contextmanager
 def machine(folder: Path, *words: str) -> Iterator[Machine]:
@@ -113,9 +121,7 @@ def machine(folder: Path, *words: str) -> Iterator[Machine]:
         wait_for(lambda: answers(made.port), 60)
         yield made
     finally:
-        for process in made.processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        made.end()
 
 
 def answers(port: int) -> bool:
@@ -141,10 +147,13 @@ def test_flwr_run_trains_a_written_app_on_stock_simulated_nodes_until_its_plan_i
     new_app(tmp_path / "heart")
     with machine(tmp_path, "--simulation") as flower:
         nodes = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=1"
-        status = flower.run(tmp_path / "heart", f"rounds={ROUNDS}", "--federation-config", nodes)
+        status = flower.run(tmp_path / "heart", "--run-config", f"rounds={ROUNDS}", "--federation-config", nodes)
         assert status == "finished:completed", flower.logs()
         check_trained(tmp_path / "heart")
-        assert flower.run(tmp_path / "heart", f"rounds={ROUNDS}", "--federation-config", nodes) == "finished:failed"
+        assert (
+            flower.run(tmp_path / "heart", "--run-config", f"rounds={ROUNDS}", "--federation-config", nodes)
+            == "finished:failed"
+        )
         check_trained(tmp_path / "heart")  # nothing more was asked or spent
 
 
@@ -158,7 +167,7 @@ def test_stock_supernodes_train_a_written_app(tmp_path: Path) -> None:
             flower.start(
                 f"node{number}", "flower-supernode", "--insecure", *where, "--node-config", f"partition-id={number}"
             )
-        status = flower.run(tmp_path / "heart", f"rounds={ROUNDS} clients=2")
+        status = flower.run(tmp_path / "heart", "--run-config", f"rounds={ROUNDS} clients=2")
         assert status == "finished:completed", flower.logs()
     check_trained(tmp_path / "heart")
 
