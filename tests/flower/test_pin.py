@@ -1,11 +1,11 @@
 """What is used of Flower's inside is there, and is as it is used. Each test names what broke when the pin moves."""
 
-import importlib
 import inspect
 import re
 from base64 import b64decode
 from importlib.metadata import entry_points, requires, version
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,70 +22,9 @@ from packaging.requirements import Requirement
 
 from incrowd.flower import fleet
 from incrowd.parties.keys import new_party, node_key
+from scripts import flwr_moved
 
 CONFIGURATION = (Path(fleet.__file__).parent / "nginx.conf").read_text()
-SAYS = {
-    "flwr.supernode.fleet_http_client.FleetHttpClient": (
-        "ActivateNode",
-        "DeactivateNode",
-        "SendNodeHeartbeat",
-        "PullMessages",
-        "PullObject",
-        "ConfirmMessageReceived",
-        "PushMessages",
-        "PushObject",
-    ),
-    "flwr.supercore.control.ControlHttpClient": ("ListRuns", "ListNodes", "RegisterNode", "UnregisterNode", "StartRun"),
-    "flwr.supercore.runtime.RuntimeHttpClient": (
-        "AcquireTask",
-        "PullTaskInput",
-        "SendTaskHeartbeat",
-        "GetNodes",
-        "PushMessages",
-        "PushObject",
-        "PullMessages",
-        "PullObject",
-        "ConfirmMessageReceived",
-    ),
-}
-FIELDS = {
-    "fleet_pb2.ActivateNodeRequest": {"public_key", "heartbeat_interval"},
-    "fleet_pb2.DeactivateNodeRequest": {"node_id"},
-    "fleet_pb2.PullMessagesRequest": {"node"},
-    "fleet_pb2.PullMessagesResponse": {"messages_list", "message_object_trees"},
-    "fleet_pb2.PushMessagesRequest": {"node", "messages_list", "message_object_trees", "clientapp_runtime_list"},
-    "fleet_pb2.PushMessagesResponse": {"objects_to_push", "session_id"},
-    "heartbeat_pb2.SendNodeHeartbeatRequest": {"node", "heartbeat_interval"},
-    "message_pb2.PullObjectRequest": {"node", "run_id", "object_id"},
-    "message_pb2.PullObjectResponse": {"object_found", "object_available", "object_content"},
-    "message_pb2.PushObjectRequest": {"node", "run_id", "object_id", "object_content", "session_id"},
-    "message_pb2.PushObjectResponse": {"stored"},
-    "message_pb2.ConfirmMessageReceivedRequest": {"node", "run_id", "message_object_id"},
-    "control_pb2.StartRunRequest": {"fab"},
-    "control_pb2.StartRunResponse": {"run_id"},
-    "control_pb2.RegisterNodeRequest": {"public_key", "name"},
-    "control_pb2.ListNodesResponse": {"nodes_info"},
-    "runtime_pb2.AcquireTaskRequest": {"supported_task_types"},
-    "runtime_pb2.AcquireTaskResponse": {"task", "token"},
-    "runtime_pb2.GetNodesResponse": {"nodes"},
-    "runtime_pb2.PushAppMessagesRequest": {"messages_list", "message_object_trees"},
-    "runtime_pb2.PushAppMessagesResponse": {"message_ids", "objects_to_push", "session_id"},
-    "runtime_pb2.PullAppMessagesRequest": {"message_ids"},
-    "runtime_pb2.PullAppMessagesResponse": {"messages_list", "message_object_trees"},
-    "node_pb2.NodeInfo": {"node_id", "public_key", "last_activated_at"},
-    "task_pb2.Task": {"run_id"},
-}
-OPTIONS = (
-    "--host",
-    "--port",
-    "--isolation",
-    "--superexec-auth-secret-file",
-    "--ssl-certfile",
-    "--ssl-keyfile",
-    "--ssl-ca-certfile",
-    "--enable-supernode-auth",
-    "--disable-runtime-dependency-installation",
-)
 
 
 def test_the_version_is_one_that_the_pin_allows() -> None:
@@ -93,27 +32,27 @@ def test_the_version_is_one_that_the_pin_allows() -> None:
     assert pin.specifier.contains(version("flwr")), f"flwr {version('flwr')} is not {pin.specifier}: read on"
 
 
-@pytest.mark.parametrize(("client", "call"), [(client, call) for client, calls in SAYS.items() for call in calls])
-def test_a_client_of_flowers_says_what_is_used(client: str, call: str) -> None:
-    module, name = client.rsplit(".", 1)
-    found = getattr(getattr(importlib.import_module(module), name), call, None)
-    assert found is not None, f"{client} has no {call} any more: incrowd.flower.fleet uses it"
-    assert list(inspect.signature(found).parameters) == ["self", "request"], f"{client}.{call} takes something else now"
+def test_nothing_that_is_used_of_flwr_is_gone() -> None:
+    for path in flwr_moved.ROOM.glob("*.py"):
+        assert list(flwr_moved.moved(path.read_text())) == [], path.name
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_messages_of_flowers_have_the_fields_that_are_used(name: str) -> None:
-    module, kind = name.split(".")
-    fields = set(getattr(importlib.import_module(f"flwr.proto.{module}"), kind).DESCRIPTOR.fields_by_name)
-    assert fields >= FIELDS[name], f"flwr.proto.{name} has lost {sorted(FIELDS[name] - fields)}"
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_the_superlink_knows_the_options_that_it_is_started_with(option: str) -> None:
-    from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
-
-    options = {word for action in _parse_args_run_superlink()._actions for word in action.option_strings}
-    assert option in options, f"flower-superlink has no {option} any more: incrowd.flower.superlink uses it"
+def test_what_is_gone_is_named() -> None:
+    source = """
+from flwr.app import Message, Letter
+from flwr.proto import fleet_pb2
+request = fleet_pb2.ActivateNodeRequest(public_key=b"", colour="red")
+fleet_pb2.Greeting()
+self._client.ActivateNode(request)
+self._client.Greet("--host", "--colour")
+"""
+    assert sorted(flwr_moved.moved(source)) == [
+        "ActivateNodeRequest.colour: the field is gone",
+        "Greet: the call is gone",
+        "flower-superlink --colour: the option is gone",
+        "flwr.app.Letter: gone",
+        "flwr.proto.fleet_pb2.Greeting: gone",
+    ]
 
 
 def test_the_superlink_is_a_command() -> None:
@@ -178,9 +117,14 @@ def test_the_app_that_starts_a_run_is_one_to_flower() -> None:
 def test_an_actor_runs_what_the_simulation_gives_it() -> None:
     from flwr.simulation.ray_transport import ray_actor
 
-    found = inspect.signature(ray_actor.VirtualClientEngineActor.run)
-    assert list(found.parameters)[:5] == ["self", "client_app_fn", "message", "cid", "context"], (
-        "Flower's actors take something else now: see incrowd.flower.simulation"
-    )
+    class Actor(ray_actor.VirtualClientEngineActor):
+        """Flower's, in this process."""
+
+    run: Any = Actor().run
+    assert run(lambda: lambda message, context: (message, context), b"frame", "1", None) == (
+        "1",
+        (b"frame", None),
+        None,
+    ), "Flower's actors take something else now: see incrowd.flower.simulation"
     assert list(inspect.signature(ray_actor.pool_size_from_resources).parameters) == ["client_resources"]
     assert hasattr(ray_actor.ClientAppActor, "options"), "ClientAppActor is no actor of Ray's any more"
