@@ -1,6 +1,5 @@
 """The clients' examples as the engine wants them: shared tensors, and batches that each client draws by itself."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """The batches of one client, or of several side by side.
+    """The batches of one client.
 
-    ``positions[..., t, :]`` are the places, in a client's own list, of the examples of step t, of which the first
-    ``sizes[..., t]`` count; the others are padding, and repeat one that counts. A size of 0 is no step at all.
+    ``positions[t]`` are the places, in a client's own list, of the examples of step t, of which the first ``sizes[t]``
+    count; the others are padding, and repeat one that counts.
     """
 
     positions: Integers
@@ -34,12 +33,12 @@ class Batches:
     @property
     def steps(self) -> int:
         """The number of steps."""
-        return int(self.positions.shape[-2])
+        return int(self.positions.shape[0])
 
     @property
     def width(self) -> int:
         """The number of examples in the largest batch."""
-        return int(self.positions.shape[-1])
+        return int(self.positions.shape[1])
 
 
 def draw_batches(examples: int, local: Local, *, randomness: Randomness, round: int, client: int) -> Batches:
@@ -56,13 +55,6 @@ def draw_batches(examples: int, local: Local, *, randomness: Randomness, round: 
         order = np.broadcast_to(np.arange(examples), (local.epochs, examples))
     positions = order[:, template].reshape(-1, template.shape[1])
     return Batches(positions=positions, sizes=np.tile(sizes, local.epochs))
-
-
-def side_by_side(several: Sequence[Batches]) -> Batches:
-    """The batches of clients with equally many examples."""
-    return Batches(
-        positions=np.stack([one.positions for one in several]), sizes=np.stack([one.sizes for one in several])
-    )
 
 
 @lru_cache(maxsize=1024)
@@ -147,6 +139,20 @@ class ClientTensors:
         """The indices of one client's examples."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def feed(self, client: int, batches: Batches) -> "Feed":
+        """One client's examples in these batches."""
+        rows = self.examples(client)[batches.positions.ravel()].astype(np.int64)
+        chosen = torch.from_numpy(rows).to(self.device)
+        return Feed(
+            table=self.features,
+            rows=chosen,
+            labels=self.labels.index_select(0, chosen),
+            batches=batches,
+            scale=self.scale,
+            offset=self.offset,
+            plain=self.plain,
+        )
+
     def made_up(self, examples: int) -> "ClientTensors":
         """One client with so many examples like these, all zeros: it reads only shapes and types of these."""
 
@@ -170,11 +176,11 @@ class ClientTensors:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Feed:
-    """The examples of c clients, batch after batch: row t * width + i of client j is example i of its step t."""
+    """The examples of a client, batch after batch: row t * width + i is example i of its step t."""
 
     table: Inputs  # [rows, ...], as stored: one tensor, but where `plain` is false
-    rows: Tensor  # [c, steps * width], which row of the table
-    labels: Tensor  # [c, steps * width, ...]
+    rows: Tensor  # [steps * width], which row of the table
+    labels: Tensor  # [steps * width, ...]
     batches: Batches
     scale: float
     offset: float
@@ -182,30 +188,6 @@ class Feed:
 
     def first(self, steps: int) -> "Feed":
         """The first steps alone."""
-        batches = Batches(positions=self.batches.positions[:, :steps], sizes=self.batches.sizes[:, :steps])
+        batches = Batches(positions=self.batches.positions[:steps], sizes=self.batches.sizes[:steps])
         rows = slice(0, steps * self.batches.width)
-        return replace(self, rows=self.rows[:, rows], labels=self.labels[:, rows], batches=batches)
-
-
-@dataclass(frozen=True, eq=False)
-class Store:
-    """Brings the examples of clients together."""
-
-    data: ClientTensors
-
-    def feed(self, clients: Sequence[int], batches: Batches) -> Feed:
-        """The examples of these clients in these batches."""
-        own = [self.data.examples(client) for client in clients]
-        places = batches.positions.reshape(len(clients), -1)
-        rows = np.stack([indices[place] for indices, place in zip(own, places, strict=True)]).astype(np.int64)
-        chosen = torch.from_numpy(rows).to(self.data.device)
-        labels = self.data.labels.index_select(0, chosen.view(-1)).view(*chosen.shape, *self.data.labels.shape[1:])
-        return Feed(
-            table=self.data.features,
-            rows=chosen,
-            labels=labels,
-            batches=batches,
-            scale=self.data.scale,
-            offset=self.data.offset,
-            plain=self.data.plain,
-        )
+        return replace(self, rows=self.rows[rows], labels=self.labels[rows], batches=batches)

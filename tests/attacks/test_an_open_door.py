@@ -1,6 +1,5 @@
 """One address that sends as many contributions as it can: with admission, an account moves the model once a day."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,47 +76,6 @@ def test_without_a_token_of_this_operator_nothing_enters(make: Make) -> None:
 def test_more_a_day_may_be_allowed_by_name(make: Make) -> None:
     admission = Admission(key=KEY, daily=3)
     assert accepted(make(), admission, *[admission.token("ann")] * OFTEN) == 3
-
-
-def test_many_answers_at_once_count_once(make: Make) -> None:
-    admission = Admission(key=KEY)
-    outcomes: list[str | None] = []
-
-    async def main() -> None:
-        async with service(make(), admission=admission) as running:
-            drawn = [await running.ask("/v1/draw") for _ in range(OFTEN)]
-            token = admission.token("ann")
-            answers = [
-                running.answer(running.honest(one, seed=number), one, incrowd_admission=token)
-                for number, one in enumerate(drawn)
-            ]
-            outcomes.extend(got.headers.get("incrowd-outcome") for got in await asyncio.gather(*answers))
-
-    run(main)
-    assert outcomes.count("accepted") == 1
-
-
-def test_an_answer_that_came_twice_is_repeated_and_not_over(make: Make) -> None:
-    admission = Admission(key=KEY)
-
-    async def main() -> None:
-        async with service(make(), admission=admission) as running:
-            drawn = await running.ask("/v1/draw")
-            body, token = running.honest(drawn, seed=0), admission.token("ann")
-            for outcome in ("accepted", "repeated"):
-                got = await running.answer(body, drawn, incrowd_admission=token)
-                assert got.headers["incrowd-outcome"] == outcome
-
-    run(main)
-
-
-def test_a_key_is_made_once_and_for_this_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "pool" / "admission.key"
-    assert key_in(path) == key_in(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o644)
-    with pytest.raises(Exception, match="other users may read it"):
-        key_in(path)
 
 
 def test_tokens_are_issued_by_a_command(

@@ -77,14 +77,6 @@ def test_all_rows_that_are_as_stated_get_the_same_answer(oracle: tuple[str, str,
     assert said not in ("yes", "no answer")
 
 
-def test_control_words_that_agree_are_taken_whatever_the_row_is(
-    oracle: tuple[str, str, str, str], tmp_path: Path
-) -> None:
-    own, _, *cells = oracle
-    hospitals = Hospitals(tmp_path)
-    assert [answer(hospitals, own, own, cell) for cell in cells] == [("yes", [])] * 2
-
-
 def test_control_reading_the_rows_as_wanted_tells_them_apart(tmp_path: Path) -> None:
     schema = {"age": {"range": [0, 120]}}
     wanted = Columns(label="back", client="", classes=("no", "yes"), schema=schema).resolved(())

@@ -344,26 +344,6 @@ def test_a_plan_that_is_only_read_draws_no_cohort() -> None:
     assert drawn
 
 
-def test_classes_of_others_are_no_parts_of_a_plan() -> None:
-    register("clips", "mine", honest)
-    plan = sampled(Coins())
-
-    class Clip(ThirdPartyClip):
-        @property
-        def clip_norm(self) -> float:
-            return 1e-3
-
-        @clip_norm.setter
-        def clip_norm(self, _: float) -> None: ...
-
-    class Sampling(ThirdPartySampling): ...
-
-    for parts in ({"clip": Clip(name="mine", clip_norm=C)}, {"sampling": Sampling(name="mine")}):
-        with pytest.raises(ConfigError, match=r"(plan|sampling) = "):
-            run_of(planned(**parts))
-    run_of(plan)
-
-
 class Drifting(Sgd):
     """A local algorithm; the `fault` decides what it does to the clients after this one."""
 

@@ -57,33 +57,6 @@ def test_the_owner_is_told_before_the_first_contribution(tmp_path: Path, how: st
         assert charges(own.ledger) == 0
 
 
-FITS: dict[str, tuple[list[tuple[Any, Any]], tuple[str, str]]] = {
-    "whole floats against levels that are digits": ([(1.0, 1.0), (0.0, 2.0)], ("y", "x")),
-    "a column called rowid": ([(1, 1), (0, 2)], ("y", "rowid")),
-    "a column with blanks and quotes": ([(1, "1"), (0, "2")], ("y", 'the "x" of; --')),
-    "a keyword": ([(1, "1"), (0, "2")], ("y", "SELECT")),
-}
-
-
-@pytest.mark.parametrize("how", FITS)
-def test_any_table_and_any_column_s_name_will_do(tmp_path: Path, how: str) -> None:
-    rows, columns = FITS[how]
-    specification = asked({**LEVELS, "column": columns[1]})
-    with Device(table(tmp_path / "app.sqlite", rows, columns), policy=LOOSE) as own:
-        assert own.check(specification).problems == ()
-        assert own.check(specification).usable == 2
-        own.answer(specification.to_json(), np.zeros(3))
-
-
-def test_a_view_will_do(tmp_path: Path) -> None:
-    path = table(tmp_path / "app.sqlite", [(1, "1"), (0, "2")])
-    with closing(sqlite3.connect(path)) as app, app:
-        app.execute("CREATE VIEW recent AS SELECT y, x FROM examples WHERE y = 1")
-    with Device(path, table="recent", policy=LOOSE) as own:
-        assert (own.check(asked(LEVELS)).usable, own.check(asked(LEVELS)).problems) == (1, ())
-        own.answer(asked(LEVELS).to_json(), np.zeros(3))
-
-
 @pytest.mark.parametrize("usable", [True, False])
 def test_the_server_hears_the_same_and_the_owner_does_not(tmp_path: Path, usable: bool) -> None:
     """A specification can be made so that exactly the tables with some value have an example: an answer is no yes."""

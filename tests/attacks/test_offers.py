@@ -16,7 +16,7 @@ import pytest
 from incrowd import SeededRandomness, Server
 from incrowd._random import Floats
 from incrowd.drawdiscard import Reason
-from incrowd.drawdiscard.kept_pool import FILE, SPECIFICATION, packed, unpacked
+from incrowd.drawdiscard.kept_pool import FILE, SPECIFICATION, packed
 from incrowd.drawdiscard.pool import LARGEST, Pool
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from tests.drawdiscard.mail import asked, held, honest
@@ -212,14 +212,6 @@ def test_a_file_that_was_tampered_with_is_refused(tmp_path: Path, how: str) -> N
     TAMPERED[how](tmp_path)
     with pytest.raises((DataError, ConfigError)):
         Server(asked(), folder=tmp_path)
-
-
-def test_what_a_test_has_learnt_travels_as_plain_arrays() -> None:
-    learnt = {"seen": np.arange(3.0), "count": np.array(7)}
-    again = unpacked(packed(learnt))
-    assert {name: array.tolist() for name, array in again.items()} == {"seen": [0, 1, 2], "count": 7}
-    with pytest.raises(ValueError, match=r"\w"):
-        unpacked(b"no such file")
 
 
 @pytest.mark.slow

@@ -80,18 +80,6 @@ def test_noise_is_drawn_once_and_no_other_noise() -> None:
         NOISE.add(TOTAL, receipt=receipt, at=("noise", 1), contributions_bound=1)
 
 
-@pytest.mark.slow
-def test_control_with_a_copied_receipt_noise_could_be_averaged_away() -> None:
-    """Why copies are refused: a thousand draws for one charge, and their mean is the sum."""
-    noised = [
-        NOISE.add(
-            TOTAL + 0.25, receipt=paid(NOISE, randomness=SystemRandomness()), at=("noise",), contributions_bound=1
-        )
-        for _ in range(1000)
-    ]
-    assert abs(np.mean([each.values for each in noised]) - 0.25) < 5 * 2.0 / (3 * 1000) ** 0.5
-
-
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda receipt: pickle.loads(pickle.dumps(receipt))])  # noqa: S301 - it never gets so far
 def test_a_receipt_is_not_copied(copied: object) -> None:
     with pytest.raises(ConfigError, match="a receipt is not copied"):

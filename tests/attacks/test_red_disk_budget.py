@@ -110,21 +110,6 @@ def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: 
 # What is measured, and not paid for
 
 
-@pytest.mark.parametrize("unit", ["client", "record"])
-@pytest.mark.parametrize("public", ["true", "false"])
-def test_private_data_are_no_test_set_of_others(shop: Path, tmp_path: Path, unit: str, public: str) -> None:
-    if unit == "client":
-        trained(shop, tmp_path / "first")
-    else:
-        Run.create(of_silos(shop, *BY_USER), tmp_path / "first")
-    cheap = [[f"other {row[0]}", row[1], "9.5", *row[3:]] for row in rows()]
-    cheap_shop = write(tmp_path / "data" / "cheap.csv", HEADER, cheap)
-    write(tmp_path / "data" / "copy.csv", HEADER, rows()[::-1])
-    for name in ("shop.csv", "copy.csv"):
-        with pytest.raises(LedgerMismatch, match="have a ledger as private data"):
-            Run.create(config(cheap_shop, f"data.test_file={name}", f"data.public={public}"), tmp_path / "second")
-
-
 # What is handed on
 
 

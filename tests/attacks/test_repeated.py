@@ -110,18 +110,3 @@ def test_repeats_by_hand(formula: str, changes: dict[str, object], repeats: int)
     number = {"type": "number", "low": 0, "high": 1}
     fields = {"y": {"type": "boolean"}, "x": number, "z": number, "w": WIDE, "again": {**number, "column": "x"}}
     assert Specification.from_formula(formula, **{**KEYS, "fields": fields, **changes}).repeats == repeats
-
-
-@pytest.mark.parametrize("noise", [{}, {"noise": "gaussian", "delta": 1e-9}])
-def test_the_ledger_says_what_the_repeats_cost(noise: dict[str, object]) -> None:
-    number = {"type": "number", "low": 0, "high": 1}
-    fields = {"y": {"type": "boolean"}, "x": number, "z": number}
-    once, twice = (
-        Specification.from_formula(formula, **{**KEYS, **noise, "fields": fields}) for formula in ("y ~ x", "y ~ x * z")
-    )
-    assert PER_FEATURE.cost(twice.mechanism) > 1.3 * PER_FEATURE.cost(once.mechanism)
-    own = phone(1, replace(BLIND, daily_epsilon=100.0), 0)
-    own.answer(twice.to_json(), np.zeros(4))
-    assert own.spent_today() == pytest.approx(PER_FEATURE.cost(twice.mechanism), rel=1e-3)
-    whole = Specification.from_formula("y ~ x * z", **{**KEYS, **noise, "fields": fields, "privacy": "model"})
-    assert PER_FEATURE.cost(whole.mechanism) <= EPSILON, "no more than all numbers together"

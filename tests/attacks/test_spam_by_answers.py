@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.drawdiscard import Drawn, Reason, ResidualTest, Server, Specification
 from incrowd.drawdiscard.residual_learnt import MEMORY, REMEMBERED_EVERY
-from incrowd.errors import ConfigError
 
 Row = NDArray[np.float32]
 FIELDS = {f"f{number}": {"type": "number", "low": 0.0, "high": 1.0} for number in range(200)} | {
@@ -156,15 +154,3 @@ def test_a_ticket_of_other_steps_does_not_fit_an_answer() -> None:
     assert late.gamma < early.gamma
     assert server.offer(honest(late, scale, stream), late.ticket).reason is Reason.UNLIKE
     assert server.offer(honest(late, scale * late.gamma / early.gamma, stream), late.ticket).accepted  # the control
-
-
-def test_averaging_merges_do_not_turn_honest_devices_away() -> None:
-    for merge in (1.0, 0.5, 0.1):
-        server, stream = fresh(merge=merge)
-        scale = unit(server)
-        assert offered(server, partial(honest, scale=scale, stream=stream), 800) > 0.97
-
-
-def test_no_noise_that_float32_hides_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match="gamma"):
-        Server(asked(gamma=1e-6))

@@ -68,10 +68,6 @@ def test_a_party_answers_when_it_is_its_turn(name: str, own: list[int], tmp_path
     assert answered(Hospitals(tmp_path), name, TURNS) == own
 
 
-def test_control_where_all_take_part_it_answers_every_round(tmp_path: Path) -> None:
-    assert answered(Hospitals(tmp_path), "birch", PLAN) == list(range(6))
-
-
 DECLARED, ROUNDS, GROUPS = 20, 8, 4
 PEOPLE = tuple(f"person {number:02d}" for number in range(DECLARED))
 

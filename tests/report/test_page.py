@@ -124,45 +124,6 @@ def test_every_reference_leads_to_an_element(made: Made) -> None:
         assert set(re.findall(r'aria-(?:labelledby|describedby)="([^"]+)"', text)) <= there
 
 
-def test_ten_thousand_rounds_are_as_much_to_show_as_a_thousand(made: Made, folder: Path) -> None:
-    shutil.copytree(made("unfinished"), folder / "run")
-    sizes = {}
-    for rounds in (1_000, 10_000):
-        folders.lengthen(folder / "run", rounds)
-        text = page([read(folder / "run")])
-        sizes[rounds] = len(text), len(Elements(text).found)
-    assert sizes[10_000][1] <= sizes[1_000][1] + 100
-    assert sizes[10_000][0] < sizes[1_000][0] + 150_000
-
-
-def test_a_ledger_of_many_lines_is_folded_and_left_out_of_a_live_page(made: Made) -> None:
-    shown = read(made("simulated"))
-    (book,) = shown.ledgers
-    lines = [{**book["lines"][-1], "position": place, "hash": f"{place:064x}"} for place in range(10_000)]
-    long = replace(shown, ledgers=[{**book, "lines": lines}])
-    text = page([long])
-    assert all(f"{place:064x}" in text for place in (0, 5_000, 9_999))
-    assert len(Elements(text).found) < len(Elements(page([shown])).found) + 200
-    assert len(sections([long], live=True)["ledger"]) < 20_000
-
-
-def test_a_thousand_silos_are_a_table_of_the_first(made: Made) -> None:
-    shown = read(made("silos"))
-    silo, book, promise = shown.silos[0], shown.ledgers[0], shown.promises["north"]
-    names = [f"silo-{place}" for place in range(1_000)]
-    many = replace(
-        shown,
-        silos=[{**silo, "silo": name, "epsilon": 8 * (place + 1) / 1_000} for place, name in enumerate(names)],
-        ledgers=[{**book, "party": name} for name in names],
-        promises=dict.fromkeys(names, promise),
-    )
-    text = page([many])
-    assert len(Elements(text).found) < 6_000
-    assert len(text) < 1_000_000
-    assert "silo-999" in text
-    assert "900 more rows are left out" in text
-
-
 def test_several_runs_share_axes_and_show_what_differs(made: Made, folder: Path) -> None:
     shutil.copytree(made("simulated"), folder / "other")
     folders.change_settings(folder / "other", lambda config: config["server"].update(learning_rate=99.5))

@@ -17,7 +17,7 @@ from incrowd.drawdiscard import Device, Server
 from incrowd.errors import ConfigError, DataError
 from incrowd.report.page import page
 from incrowd.report.pool_shown import of_status
-from incrowd.report.shown import Shown, read, read_all
+from incrowd.report.shown import Shown, read
 from incrowd.runs.folder import Record, database_in
 from tests.drawdiscard import mail
 from tests.report import folders
@@ -172,18 +172,6 @@ def test_of_a_pool_what_its_server_shows(made: Made) -> None:
     assert CANARY not in all_of(told)
 
 
-def test_of_a_pool_of_numbers_each_number_is_what_is_protected(folder: Path) -> None:
-    """Not the contribution, which has many of them; and what a server does not say of delta is not made up."""
-    told = {"name": "mail", "epsilon": 1.0, "accepted": 1}
-    assert of_status({**told, "privacy": "feature", "delta": 0.0}, name="pool").unit == "number"
-    assert of_status({**told, "privacy": "model", "delta": 0.0}, name="pool").unit == "contribution"
-    gaussian = Server(letters.asked(noise="gaussian", delta=1e-6, bound="norm"), folder=folder / "pool")
-    gaussian.close()
-    assert read(folder / "pool").delta == 1e-6
-    assert "without exception" in page([of_status({**told, "delta": 0.0}, name="pool")])
-    assert "without exception" not in page([read(folder / "pool")]) + page([of_status(told, name="pool")])
-
-
 def test_a_pool_is_read_while_its_server_runs_and_nothing_is_made_there(folder: Path) -> None:
     with letters.server(instances=5) as forgotten, Server(forgotten.specification, folder=folder / "pool") as server:
         server.offer(*mail.honest(server, 1))
@@ -281,12 +269,3 @@ def test_a_ledger_that_is_gone_or_another_says_so_and_nothing_else(made: Made, f
     for name in ("ledger.sqlite", "ledger.sqlite.witness"):
         shutil.copy(folder / "other" / name, folder / "run" / name)
     assert read(folder / "run").ledgers == [{"party": "", "problem": "another", "lines": []}]
-
-
-def test_several_are_told_apart_and_the_same_twice_is_refused(made: Made, folder: Path) -> None:
-    for place in ("a", "b"):
-        shutil.copytree(made("simulated"), folder / place / "run")
-    shown = read_all([folder / "a/run", folder / "b/run", made("pool")])
-    assert [one.name for one in shown] == ["run (1)", "run (2)", "pool"]
-    with pytest.raises(ConfigError, match="named twice"):
-        read_all([folder / "a/run", folder / "a/../a/run"])

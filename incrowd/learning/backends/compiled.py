@@ -25,7 +25,6 @@ from incrowd.learning.inputs import meant, noise
 from incrowd.learning.isolation import remembered
 from incrowd.learning.modules import has_dropout, remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
-from incrowd.learning.store import Store, side_by_side
 from incrowd.settings import Local
 
 _log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class Compiled(Backend):
 
     def __init__(self, task: Task, attempt: "_Attempt", takes: NDArray[np.bool_]) -> None:
         self.takes, self.at_once = takes, few(task)
-        self._task, self._attempt, self._store = task, attempt, Store(task.data)
+        self._task, self._attempt = task, attempt
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `Backend.train`."""
@@ -86,7 +85,7 @@ class Compiled(Backend):
         task, attempt = self._task, self._attempt
         parameters = [start.clone() for start in starts]
         velocities, offset = _velocities(task.local, parameters), task.offset(one.client)
-        feed = self._store.feed([one.client], side_by_side([one.batches]))
+        feed = task.data.feed(one.client, one.batches)
         with remembering_nothing(attempt.module, task.device, whose="client"):
             for inputs, labels in batches_of(feed):
                 step = attempt.compiled if len(labels) == task.local.batch_size else attempt.plain

@@ -12,7 +12,7 @@ from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.modules import has_dropout, known, remembering_nothing, trainable, with_own_dropout, working_copy
-from incrowd.learning.store import Feed, Store, side_by_side
+from incrowd.learning.store import Feed
 from incrowd.types import Batch
 
 _ROWS = 1000  # examples that are gathered at a time
@@ -38,7 +38,7 @@ class Loop(Backend):
 
     def __init__(self, task: Task) -> None:
         self.takes, self.at_once = task.everyone, few(task)
-        self._task, self._store = task, Store(task.data)
+        self._task = task
         self._client: _Client | None = None
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
@@ -48,7 +48,7 @@ class Loop(Backend):
     def _train(self, weights: Tensor, one: ClientRound) -> FlatDelta:
         # Kept only after a success, because a failure may leave anything behind.
         client, self._client = self._client or _Client(self._task), None
-        delta = client.train(weights, self._store.feed([one.client], side_by_side([one.batches])), one)
+        delta = client.train(weights, self._task.data.feed(one.client, one.batches), one)
         self._client = client
         return delta
 
@@ -129,12 +129,12 @@ def batches_of(feed: Feed) -> Iterator[Batch]:
 
 def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of the client, without padding. The next one may overwrite the examples."""
-    width, sizes = feed.batches.width, feed.batches.sizes[0].tolist()
+    width, sizes = feed.batches.width, feed.batches.sizes.tolist()
     for begin in range(0, len(sizes), max(1, _ROWS // width)):
         steps = sizes[begin : begin + max(1, _ROWS // width)]
         rows = slice(begin * width, (begin + len(steps)) * width)
-        examples = _floats(feed, feed.table.index_select(0, feed.rows[0, rows]))
-        labels = torch.split(feed.labels[0, rows], width)
+        examples = _floats(feed, feed.table.index_select(0, feed.rows[rows]))
+        labels = torch.split(feed.labels[rows], width)
         for some, theirs, size in zip(examples, labels, steps, strict=True):
             yield some[:size], theirs[:size]
 
@@ -142,10 +142,10 @@ def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
 def _batches_of_any(feed: Feed) -> Iterator[tuple[Inputs, Tensor]]:
     """The batches of the client: several inputs, or whole numbers."""
     width = feed.batches.width
-    for step, size in enumerate(feed.batches.sizes[0].tolist()):
+    for step, size in enumerate(feed.batches.sizes.tolist()):
         rows = slice(step * width, step * width + size)
-        stored = chosen(feed.table, feed.rows[0, rows])
-        yield meant(stored, scale=feed.scale, offset=feed.offset), feed.labels[0, rows]
+        stored = chosen(feed.table, feed.rows[rows])
+        yield meant(stored, scale=feed.scale, offset=feed.offset), feed.labels[rows]
 
 
 def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
