@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Integers
 from incrowd.errors import DataError, RoundUnanswered
+from incrowd.learning import CohortEngine
 from incrowd.parties.asking import Patience
-from incrowd.parties.contribution import RoundTask
-from incrowd.parties.frames import PartyAnswer, Place, Request, longest_answer, sealed
+from incrowd.parties.contribution import RoundTask, alone
+from incrowd.parties.frames import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, sealed
 from incrowd.parties.network import Network, Node, by_party
+from incrowd.parties.offer import Offer
+from incrowd.settings import Local
 from tests.parties.nodes import PlainLine, VirtualClock
-from tests.parties.parties import CLIP, KEYS, MODEL, NAMES, SERVER, network_of, offer_for, plan_of, zeros
+from tests.parties.parties import (
+    CLIP,
+    KEYS,
+    MODEL,
+    NAMES,
+    SERVER,
+    Made,
+    asked,
+    network_of,
+    offer_for,
+    own,
+    plan_of,
+    zeros,
+)
 
 pytestmark = pytest.mark.watched
 
@@ -132,3 +149,27 @@ def test_a_node_of_another_key_is_not_the_party() -> None:
     assert network.part(zeros(), range(3), round=2, clip=CLIP).total.steps.tolist() == [1] * SIZE
     with pytest.raises(DataError):
         network.part(np.ones(SIZE), range(3), round=2, clip=CLIP)  # and no question is put twice in other words
+
+
+class Faint(Made):
+    """A party whose examples move no model: it contributes next to nothing."""
+
+    def engine(self, offer: Offer) -> CohortEngine:
+        local = Local(learning_rate=1e-9, batch_size=4)
+        return CohortEngine(MODEL, alone(own(0), number=0, clients=len(NAMES)), local)
+
+
+def test_a_listener_learns_nothing_from_the_length_of_an_answer(tmp_path: Path) -> None:
+    """A contribution near zero, whose numbers would fit two bytes, is as long as any other."""
+    lengths, largest = [], []
+    for kind in (Made, Faint):
+        party = kind(tmp_path / kind.__name__).start()
+        party.answer(OFFER.to_bytes(SERVER))
+        answer = party.answer(asked(OFFER, 0, weights=1.0))
+        party.close()
+        lengths.append(len(answer))
+        expected = RoundTask.stated(OFFER, 0, CLIP).expected(replace(HERE, round=0), contributions=1)
+        signed = read_answer(answer, expected=expected, key=KEYS["north"].public_key())
+        largest.append(int(np.abs(decoded(signed, expected=expected).steps).max()))
+    assert lengths[0] == lengths[1]
+    assert largest[0] > 2**15 > largest[1]  # the control: they are not alike
