@@ -14,7 +14,6 @@ from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, p
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
 from incrowd.audit.finding import Audited, Check, Finding, scored
-from incrowd.audit.membership import FEW_MODELS, MODELS, ClientPopulation, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
 from incrowd.audit.shares import share_checks
@@ -33,15 +32,13 @@ _NOISE = 4_000_000
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     """How much an audit computes: so many canaries in all, or so many `repeats` of the federation; about 20,000
-    canaries unless one of them is given, and a fifth of that where it is to be `quick`. `membership` adds attacks by
-    shadow models (`incrowd.audit.membership`).
+    canaries unless one of them is given, and a fifth of that where it is to be `quick`.
     """
 
     canaries: int | None = None
     repeats: int | None = None
     seed: int = 0
     quick: bool = False
-    membership: bool = False
 
     def __post_init__(self) -> None:
         _validate.natural(seed=self.seed)
@@ -125,10 +122,6 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     found = audit_plan(work.plan, budget, effort=effort)
     notes = list(found.notes)
     checks = list(found.checks)
-    tried: list[Finding] = []
-    if effort.membership:
-        models, control = FEW_MODELS if effort.quick else MODELS, isinstance(work.plan, Plan)
-        tried += membership(ClientPopulation(work=work), models=models, seed=effort.seed, control=control)
     if work.data.public:
         try:
             checks += pipeline_checks(work, seed=effort.seed)
@@ -139,7 +132,7 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     return Audited(
         claimed=found.claimed,
         delta=found.delta,
-        findings=(*found.findings, *tried),
+        findings=found.findings,
         checks=tuple(checks),
         settings={**found.settings, "model_size": work.model.size},
         notes=tuple(notes),

@@ -8,8 +8,6 @@ from pathlib import Path
 from incrowd.audit.audit import Effort, audit_work
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Audited
-from incrowd.audit.membership import FEW_MODELS, MODELS, membership
-from incrowd.audit.record_membership import RecordTargets
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification, read_specification
 from incrowd.errors import ConfigError
@@ -18,7 +16,6 @@ from incrowd.runs.folder import settings_in
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import reopened
 from incrowd.runs.settings import read_back, tables
-from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.work import ClientWork, assemble
 
 _RECORDS, _FEW_RECORDS = 5_000, 1_000
@@ -46,9 +43,6 @@ def audit(
         if overrides or data is not None:
             remedy = "a specification is audited as it is: these are for settings of runs"
             raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
-        if effort.membership:
-            remedy = "devices are told apart by what they send, not by what a model says of them: leave it out"
-            raise ConfigError(field="membership", value="contribution", remedy=remedy)
         return _devices(read_specification(source), effort=effort)
     config = config_of(tables(source, overrides=overrides, data=data))
     return _of_config(config, effort)
@@ -83,22 +77,14 @@ def _of_run(folder: Path, effort: Effort) -> Audited:
 
 
 def _records(config: Config, *, effort: Effort) -> Audited:
-    """Attack each silo of some settings on canary records; with `membership` also their released model.
-
-    Guarantee: records are trained on only if they are public and `membership` is set; no ledger is opened.
-    """
+    """Attack each silo of some settings on canary records; no record is read, and no ledger opened."""
     trials = effort.canaries or (_FEW_RECORDS if effort.quick else _RECORDS)
-    tried = []
-    if effort.membership:
-        models = FEW_MODELS if effort.quick else MODELS
-        targets = RecordTargets(federation=assemble_silos(config))
-        tried = membership(targets, models=models, seed=effort.seed)
     findings, checks, games = audit_silos(config, trials=trials, seed=effort.seed)
     names = ", ".join(game.name for game in games)
     return Audited(
         claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
         delta=config.privacy.delta,
-        findings=(*findings, *tried),
+        findings=tuple(findings),
         checks=tuple(checks),
         settings={
             "unit": "record",

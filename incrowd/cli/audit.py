@@ -29,9 +29,6 @@ def audit(
     repeats: Annotated[int | None, typer.Option(help="How often the federation is played instead.")] = None,
     seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the canaries: weaker, and sooner done.")] = False,
-    membership: Annotated[
-        bool, typer.Option("--membership", help="Also attack membership by shadow models (LiRA).")
-    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,7 +48,7 @@ def audit(
 
     if out is not None and (out / RESULT).exists():
         raise ConfigError(field="out", value=str(out), remedy=f"it holds {RESULT}: name another folder")
-    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, membership=membership)
+    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick)
     found = run(source, overrides=override or [], data=data, effort=effort)
     content = found.to_json()
     if out is not None:

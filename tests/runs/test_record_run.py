@@ -163,9 +163,7 @@ def test_a_dry_run_and_advice_speak_of_all_records() -> None:
         include_data(tables(overrides=SMALL))
 
 
-def test_networks_attacks_on_models_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
-        audit(None, overrides=SMALL, effort=Effort(membership=True))
+def test_simulated_networks_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
         Simulation(workers=1).train(Run.create(small(), tmp_path / "run"))
     with pytest.raises(ConfigError, match="recipe = 'general'"):
