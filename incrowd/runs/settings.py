@@ -75,7 +75,7 @@ def read_back(dump: Mapping[str, Any]) -> Config:
     """The settings that `model_dump(mode="json")` gave, in this or an earlier version."""
     kept = {name: dict(section) for name, section in dump.items() if name != "stop"}
     for (name, key), usual in _GONE.items():
-        if kept.get(name, {}).get(key) in usual:
+        if key in kept.get(name, {}) and kept[name][key] in usual:
             del kept[name][key]
     privacy = kept["privacy"]
     if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
@@ -95,7 +95,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(field="config", value=str(path), remedy=f"it is not TOML: {error}") from error
 
 
-_GONE = {("run", "plot"): (True, False), ("privacy", "hardlimit"): (True,), ("privacy", "weigh"): ("equally",)}
+_GONE: dict[tuple[str, str], tuple[object, ...]] = {
+    ("data", "sigma"): (None,),
+    ("run", "plot"): (True, False),
+    ("privacy", "hardlimit"): (True,),
+    ("privacy", "weigh"): ("equally",),
+}
 """Keys of earlier versions, and the values that go without them."""
 
 _PATHS = (
