@@ -9,7 +9,6 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Device, Drawn, Outcome, Policy, Reason, Server
-from incrowd.drawdiscard.device import ATTEMPTS
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
@@ -125,27 +124,6 @@ def test_what_comes_too_late_goes_out_on_a_newer_instance_with_the_same_noise(tm
     assert np.abs(steps[0]).max() > 1e-3
     for step in steps[1:]:
         np.testing.assert_allclose(step, steps[0], atol=1e-6)
-
-
-def test_what_is_always_too_late_waits_for_another_time(tmp_path: Path) -> None:
-    server = Server(mail.asked(), turned_away=1e-6)
-    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
-        fussy = Fussy(server, *[Reason.LATE] * ATTEMPTS)
-        assert own.contribute(fussy).reason is Reason.LATE
-        assert fussy.draws == ATTEMPTS
-    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as again:
-        assert len(again._outbox) == 1
-        assert again.contribute(Fussy(server, Reason.LATE)).reason is Reason.ACCEPTED
-        assert (mail.charges(again.ledger), server.accepted) == (1, 1)
-
-
-def test_a_server_that_lost_its_pool_costs_a_device_nothing_more(tmp_path: Path) -> None:
-    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
-        with pytest.raises(ConnectionError):
-            own.contribute(Unsteady(Server(mail.asked(), turned_away=1e-6), arrives=False))
-        anew = Server(mail.asked(), turned_away=1e-6)
-        assert own.contribute(anew).reason is Reason.ACCEPTED
-        assert (mail.charges(own.ledger), anew.accepted) == (1, 1)
 
 
 def test_a_lost_reply_brings_the_same_bytes_again(tmp_path: Path) -> None:

@@ -108,19 +108,6 @@ def test_a_full_disk_is_made_good_by_the_next_attempt(tmp_path: Path) -> None:
     own.close()
 
 
-def test_a_server_that_cannot_keep_its_pool_lets_go_of_the_folder_all_the_same(tmp_path: Path) -> None:
-    own = Server(asked(), turned_away=1e-6, folder=tmp_path, keep_every=10**6)
-    for number in range(200):
-        own.offer(*honest(own, seed=number))
-    assert own._held._kept is not None
-    database = own._held._kept._database
-    (pages,) = database.execute("PRAGMA page_count").fetchone()
-    database.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(OSError, match="full"):
-        own.close()
-    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
-
-
 def test_one_folder_has_one_server(tmp_path: Path) -> None:
     with Server(asked(), turned_away=1e-6, folder=tmp_path) as own:
         with pytest.raises(ConfigError, match="another server has it open"):
@@ -131,17 +118,6 @@ def test_one_folder_has_one_server(tmp_path: Path) -> None:
     closing.start()
     closing.join()
     Server(asked(), turned_away=1e-6, folder=tmp_path).close()
-
-
-def test_a_closed_server_writes_nothing_over_its_successor_s_pool(tmp_path: Path) -> None:
-    own = Server(asked(), turned_away=1e-6, folder=tmp_path)
-    own.close()
-    update = honest(own)
-    with Server.open(tmp_path) as successor:
-        with pytest.raises(ConfigError, match="open it again"):
-            own.offer(*update)
-        assert successor.offer(*honest(successor)).accepted
-    assert on_disk(tmp_path) == 1
 
 
 def test_only_the_user_may_read_the_folder(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates, bounding, gammas, simulate
+from incrowd.drawdiscard.simulation import Updates, gammas, simulate
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
 
@@ -99,25 +99,6 @@ def test_it_is_a_server_s_pool_with_any_share_falling_steps_and_a_tail(
     np.testing.assert_allclose(found, plain, atol=2e-5)
     other = simulate(updates(rates), coins, start=start, moments=MOMENTS, tail=None if tail is not None else 1.0)
     assert np.abs(other - plain).max() > 0.01
-
-
-@pytest.mark.parametrize(
-    ("given", "noise"),
-    [
-        ({}, "laplace"),
-        ({"bound": "norm", "privacy": "model"}, "laplace"),
-        ({"bound": "norm", "privacy": "model"}, "gaussian"),
-    ],
-)
-@pytest.mark.parametrize("clip", [0.1, 100.0])
-def test_gradients_are_bounded_as_the_mechanism_says(given: dict[str, str], noise: str, clip: float) -> None:
-    delta = 1e-5 if noise == "gaussian" else None
-    bounds = mechanism(clip, noise=noise, delta=delta, **given)
-    gradient = GENERATOR.standard_normal(MODEL.size)
-    expected = bounds.clipped(gradient)
-    found = gradient.astype(np.float32)
-    bounding(bounds)(found)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 # Noise

@@ -103,28 +103,6 @@ def test_an_answer_counts_once(make: Make) -> None:
     during(make(asked(merge=0.5)), work)
 
 
-def test_counts_and_pauses_survive(make: Make) -> None:
-    async def first(store: PoolStore) -> None:
-        assert not store.paused
-        store.count("unlike")
-        store.count("unlike")
-        store.count("late")
-        await store.pause(paused=True)
-        await store.enter(answered(store, await store.draw(), seed=1))
-        assert store.paused
-
-    async def then(store: PoolStore) -> None:
-        assert store.paused
-        figures = await store.figures()
-        assert figures.turned == {"unlike": 2, "late": 1}
-        assert figures.accepted == 1
-        await store.pause(paused=False)
-        assert not store.paused
-
-    during(make(asked()), first)
-    during(make(asked()), then)
-
-
 def test_a_store_that_is_opened_again_goes_on(make: Make) -> None:
     """Tickets of before are good, answers of before are known, and rows are the same."""
     kept = []

@@ -1,8 +1,5 @@
 """The compiled backend: what it takes is learnt as a plain loop learns it; what it cannot do is left to others."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -260,29 +257,3 @@ def test_powers_of_e_are_close_and_what_is_no_number_stays_none() -> None:
     found = np.array([rows.exp.py_func(one) for one in x], np.float32)  # type: ignore[attr-defined]  # numba keeps it there
     assert np.allclose(found[:10_001], np.exp(x[:10_001].astype(np.float64)), rtol=2.0**-20, atol=0)
     assert np.array_equal(found[10_001:], np.array([0, 0, np.inf, np.inf, np.nan], np.float32), equal_nan=True)
-
-
-def traced(folder: Path, before: str = "pass") -> list[str]:
-    """How often a fresh process, with its compiled code in a folder, finds there what `before` leaves of it."""
-    code = (
-        f"{before}; import numpy as np; from incrowd.learning.backends.fast.rows import compiled; "
-        "from incrowd.learning.dpsgd import loops; squares = np.ones(1); "
-        "loops.add_squares(np.full((1, 1), 2, np.float32), squares); "
-        "print(squares[0], sum(loops.add_squares.stats.cache_hits.values()))"
-    )
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
-    return done.stdout.split()
-
-
-@pytest.mark.slow
-def test_what_another_release_left_on_disk_is_no_error_and_no_folder_neither(tmp_path: Path) -> None:
-    assert traced(tmp_path, "import numba.core.caching as c; c.CacheImpl._locator_classes = []") == ["5.0", "0"]
-    assert not list(tmp_path.rglob("*.nbi"))
-    assert traced(tmp_path) == ["5.0", "0"]
-    assert traced(tmp_path) == ["5.0", "1"]
-    found = list(tmp_path.rglob("*.nbi"))
-    assert found
-    for index in found:
-        index.write_bytes(index.read_bytes().replace(b"numba", b"nambu"))
-    assert traced(tmp_path) == ["5.0", "0"]

@@ -238,16 +238,6 @@ def test_what_was_released_without_privacy_is_private_later_only_if_that_is_said
         assert ledger.data_identity.released
 
 
-def test_the_same_people_with_other_labels_have_the_ledger_that_they_had(home: Home) -> None:
-    first = found(home, known())
-    assert found(home, known(people(label=1), name="others")).id == first.id
-    for content in (people(count=15), people(owners=2)):
-        with pytest.raises(LedgerMismatch, match="are those of 'shop', 'others'"):
-            found(home, known(content, name="more"))
-    assert found(home, known(people(count=15), name="records", unit="record")).id != first.id
-    assert found(home, known(people(start=100), name="new")).id != first.id
-
-
 def test_silos_of_the_same_data_may_have_some_rows_in_common(home: Home) -> None:
     first = found(home, known(unit="record", whole="1:ff"))
     assert found(home, known(people(count=15), name="silo-2", unit="record", whole="1:ff")).id != first.id
@@ -366,18 +356,6 @@ def test_a_place_through_links_that_lead_nowhere_is_free(folder: Path) -> None:
     (folder / "link").symlink_to(folder / "other")
     Ledger.open(folder / "link", budget=BUDGET, relation=RELATION, data_identity="x").close()
     assert (folder / "other").is_file()
-
-
-def test_a_ledger_that_is_gone_is_missed_by_readers_too(home: Home, folder: Path) -> None:
-    known = found(home, data())
-    for path in (known.path, known.witness):
-        path.unlink()
-    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 1"):
-        Ledger.read(known.path)
-    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 1"):
-        Ledger.open(known.path, budget=BUDGET, relation=RELATION, data_identity="x")
-    with pytest.raises(ConfigError, match="give the path of an existing ledger"):
-        Ledger.read(folder / "none")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -422,26 +421,6 @@ def test_what_is_promised_while_a_price_is_computed_counts(
                 one.charge(EVENT) if action == "charge" else one.reserve([(EVENT, 1)], label="run")
         assert not waiting
         assert [entry.kind for entry in one.entries()] == ["terms", "reserve"]
-
-
-def test_threads_share_a_ledger(ledger: Ledger) -> None:
-    won: list[int] = []
-
-    def spend(thread: int) -> None:
-        while True:
-            try:
-                ledger.charge(EVENT)
-            except BudgetExceeded:
-                return
-            won.append(thread)
-
-    threads = [threading.Thread(target=spend, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == FITS
-    assert ledger.spent().epsilon <= 1
 
 
 def test_a_writer_that_is_kept_waiting_too_long_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,16 +287,6 @@ def test_a_damaged_witness_is_refused(path: Path, content: str) -> None:
     refused(path, LedgerDamaged, "witness .* is damaged: put an intact copy back")
 
 
-def test_a_witness_can_be_kept_on_another_disk(folder: Path) -> None:
-    disk = folder / "disk"
-    disk.mkdir()
-    path, witness = folder / "run.ledger", disk / "witness"
-    charge(path, witness=witness)
-    assert not witness_of(path).exists()
-    assert verify(path, witness=witness)["intact"]
-    refused(path, LedgerRolledBack, "lost its witness")  # a caller that forgets to name it is not let through
-
-
 def test_a_witness_that_lags_behind_is_brought_up_to_date(path: Path) -> None:
     mark = witness_of(path).read_bytes()
     charge(path)

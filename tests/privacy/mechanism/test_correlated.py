@@ -136,22 +136,6 @@ def test_the_price_of_floating_point_is_paid_and_small(strategy: Banded, size: i
     assert noise.sensitivity == sensitivity(strategy.column(ROUNDS), noise.participation)
 
 
-@STRATEGIES
-@pytest.mark.parametrize("stop", [0, 1, ROUNDS - 1])
-def test_a_resumed_run_equals_the_uninterrupted_one(strategy: Banded, stop: int) -> None:
-    noise, source = correlated(strategy), SeededRandomness(9)
-    totals = np.random.Generator(np.random.PCG64(4)).uniform(-0.1, 0.1, size=(ROUNDS, 20))
-    whole = run(noise, totals, source)
-    state = noise.init(20)
-    for round in range(ROUNDS):
-        if round == stop:
-            state = replace(state, memory=tuple(row.copy() for row in state.memory))
-        noised, state = noise.add(
-            totals[round], state=state, receipt=paid(noise, randomness=source), at=("noise", round)
-        )
-        assert np.array_equal(noised.values, whole[round])
-
-
 def test_a_state_does_not_show_its_memory() -> None:
     noise = correlated(Banded(coefficients=(1.0, 0.5)))
     _, state = noise.add(np.zeros(5), state=noise.init(5), receipt=paid(noise), at=("noise", 0))

@@ -9,18 +9,8 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.paid import RoundNoise
-from incrowd.privacy.plan.sampling import check_declared, check_planned, fewest
+from incrowd.privacy.plan.sampling import check_planned
 from tests.algorithms.silos import plan
-
-
-@pytest.mark.parametrize(("declared", "least"), [(1, 1), (9, 9), (10, 9), (11, 10), (20, 18), (1000, 900)])
-def test_nine_tenths_have_to_be_there(declared: int, least: int) -> None:
-    assert fewest(declared) == least
-    for held in range(least, declared + 1):
-        check_declared(declared, held=held, field="records", what="the records")
-    for held in (least - 1, declared + 1):
-        with pytest.raises(ConfigError, match=f"records = {declared}: the records are fewer or more"):
-            check_declared(declared, held=held, field="records", what="the records")
 
 
 def test_a_plan_is_for_those_who_follow_it() -> None:
@@ -48,9 +38,3 @@ def test_noise_of_a_silo_that_fits_no_grid_is_seen_before_it_is_paid_for() -> No
         plan(noise=1e12).training(1000)
     with pytest.raises(ConfigError, match="noise scale"):
         plan(report_std=1e13).check_report(12)
-
-
-def test_a_silo_holds_what_it_declares() -> None:
-    plan(records=40).check_held(38, silo="north")
-    with pytest.raises(ConfigError, match="records = 40: the records of north are fewer or more"):
-        plan(records=40).check_held(41, silo="north")
