@@ -1,6 +1,6 @@
 """Files that are there in full, or not at all, and that only this user may read.
 
-Whatever the umask is, folders made here are 0700 and files 0600: what is private must never lie where others can look.
+Folders made here are 0700 and files 0600, under any umask, so that other users cannot read private data.
 """
 
 import os
@@ -15,10 +15,10 @@ from threading import RLock
 from incrowd.errors import ConfigError, DataError
 
 PART = ".part"
-"""What the name of a file ends in that was not finished."""
+"""The ending of a file that was not finished."""
 
 PUBLIC_TIME = 315_532_800
-"""The first second of 1980: the date of files whose true one would tell how long something took."""
+"""The first second of 1980: the date of files whose true date would reveal a duration."""
 
 _FOLDER, _FILE = 0o700, 0o600
 
@@ -45,7 +45,7 @@ def write(path: Path, content: bytes | str, *, dated: bool = True) -> None:
     """Write a file in one step; one that is not `dated` bears `PUBLIC_TIME`.
 
     Guarantee: whenever this is cut off, `path` holds either what it held before or all of the new content; when it
-    returns, that is on disk. Nobody but the user could ever read it.
+    returns, that is on disk. No other user could ever read it.
     """
     part = path.with_name(path.name + PART)
     with open(_open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -59,7 +59,7 @@ def write(path: Path, content: bytes | str, *, dated: bool = True) -> None:
 
 
 def closed_with(owner: object, connection: sqlite3.Connection) -> None:
-    """Close a connection when its owner is gone, if nobody did before. At the process's end nothing is left to do."""
+    """Close an open connection when its owner is gone. At the process's end nothing is left to do."""
     weakref.finalize(owner, connection.close).atexit = False
 
 
@@ -83,10 +83,9 @@ def close_to_others(folder_of_others: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it; nothing there is fine.
 
-    What was on the disk is no longer reachable by any name. The blocks may hold it until they are used again: that is
-    the disk's business, and encrypting it is the remedy.
+    The content has no name any more. The disk's blocks may hold it until they are used again: encrypt the disk.
 
-    Edge cases: what cannot be removed is a `DataError`, never passed over.
+    Edge cases: a file that cannot be removed is a `DataError`.
     """
     try:
         if path.is_dir() and not path.is_symlink():
@@ -140,9 +139,9 @@ def alone(lock: Path, *, what: str) -> Iterator[None]:
 
 
 def take(lock: Path, *, wait: bool = True) -> int | None:
-    """A descriptor that holds this lock until it is closed; without waiting, None where somebody else has it.
+    """A descriptor that holds this lock until it is closed; without waiting, None if another holder has it.
 
-    The operating system closes it when the process ends. The file is never removed, for somebody may be waiting for it.
+    The operating system closes it when the process ends. The file stays, because another process may wait for it.
     """
     import fcntl
 
@@ -158,9 +157,9 @@ def take(lock: Path, *, wait: bool = True) -> int | None:
 
 
 class Turn:
-    """One at a time: among threads and, where it has a lock file, among processes. Who holds it may take it again.
+    """One at a time: among threads and, where it has a lock file, among processes. The holder may take it again.
 
-    Guarantee: whoever enters waits until all others have left, or ended.
+    Guarantee: a thread or process that enters waits until all others have left, or ended.
     """
 
     def __init__(self, lock: Path | None) -> None:
@@ -189,5 +188,5 @@ class Turn:
 
 def _open(path: Path, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
-    os.fchmod(descriptor, _FILE)  # whatever the umask was, and whoever made it
+    os.fchmod(descriptor, _FILE)  # under any umask, also of an older file
     return descriptor

@@ -13,7 +13,7 @@ LANES = 256
 """Blocks that are made side by side: their words stay in the cache, and a processor's lanes are full."""
 
 WORDS = 16
-"""Of 32 bits, in a block."""
+"""The number of words of 32 bits in a block."""
 
 _ROUNDS = 20
 _COUNTER = 12  # the word of a block that has its number
@@ -30,7 +30,7 @@ def bits(size: int) -> NDArray[np.uint64]:
 
 
 def first_blocks(key: bytes, *, number: int = 0, nonce: bytes = bytes(12)) -> BlockWords:
-    """What the first blocks are made of, [word, block]."""
+    """The words from which the first blocks are made, [word, block]."""
     words = np.frombuffer(b"expand 32-byte k" + key + number.to_bytes(4, "little") + nonce, "<u4")
     blocks: BlockWords = np.repeat(words.astype(np.uint32)[:, None], LANES, axis=1)
     blocks[_COUNTER] += np.arange(LANES, dtype=np.uint32)

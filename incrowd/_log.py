@@ -1,4 +1,4 @@
-"""What a process that stays says while it runs: words on standard error, or one JSON object a line.
+"""The log of a long-running process: words on standard error, or one JSON object a line.
 
 An event has a name, which stays the same from version to version, and fields.
 """

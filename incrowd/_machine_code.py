@@ -17,7 +17,7 @@ WORTH = 2**22
 """Loading numba takes as long as plain code takes for about so many values."""
 
 _BROKEN = (ImportError, AttributeError, OSError, RuntimeError, SystemError)
-"""What numba has been seen to raise where it does not fit other packages, or its files are damaged."""
+"""The errors of a numba that does not fit other packages, or whose files are damaged."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -37,7 +37,7 @@ def compiled(function: _Function) -> _Function:
 
 
 def kept_privately(make: Callable[[], Any]) -> Any:
-    """A loop as `make` makes it, whose machine code is loaded only from where nobody else can put any: if need be, from
+    """A loop as `make` makes it. Its machine code is loaded only from a folder of this user: if need be, from
     `incrowd._private.compiled_code`.
     """
     import numba
@@ -54,7 +54,7 @@ def kept_privately(make: Callable[[], Any]) -> Any:
 
 
 def _is_private(loop: Any) -> bool:
-    """Whether only this user decides what a loop is loaded from: beside its source, whoever decides about that."""
+    """Whether only this user can write the loop's cache; a cache beside the source has the source's owner."""
     folder = getattr(getattr(loop, "_cache", None), "cache_path", None)
     if folder is None or not hasattr(os, "geteuid"):
         return True
@@ -71,8 +71,7 @@ def _is_private(loop: Any) -> bool:
 
 
 def whatever_the_disk_says(loop: Any) -> None:
-    """Where what is kept of a loop cannot be read or written, make it anew and keep nothing: loops draw noise that is
-    paid for already.
+    """Make a loop anew, and keep nothing, if its cache cannot be read or written: its noise is paid for already.
 
     A file that a crash cut short, and a disk that is full, would otherwise end a run in the middle of a release.
     """

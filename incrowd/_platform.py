@@ -1,4 +1,4 @@
-"""Where incrowd runs: where files can be locked, so that no two processes spend the same budget."""
+"""The platforms of incrowd: files can be locked there, so that no two processes spend the same budget."""
 
 from importlib.util import find_spec
 from sys import platform

@@ -1,7 +1,6 @@
 """Files and folders that only this user can change.
 
-What decides over privacy (a ledger, a key, a stored number) is worth nothing where another user of the machine can
-write it, rename it, or put something else in its place.
+A ledger, a key or a stored number protects nothing if another user of the machine can write, rename or replace it.
 """
 
 import atexit
@@ -21,13 +20,12 @@ _MOST_LINKS = 40
 def check_ours(path: str | os.PathLike[str], *, secret: bool = False) -> None:
     """Refuse a path where anyone but this user and root decides what is found there (`ConfigError`).
 
-    Guarantee: from the root to the path, through every symbolic link on the way, each folder, link and file belongs to
-    this user or to root, and nobody else may write it. A folder that all may write (such as /tmp) is passed only if
-    it is sticky, which keeps others from replacing what is not theirs. With `secret`, what is at the path cannot even
-    be read by others.
+    Guarantee: each folder, link and file from the root to the path belongs to this user or to root. No other user may
+    write it. A folder that all may write (such as /tmp) has to be sticky, so that others cannot replace its files. With
+    `secret`, others cannot read the file at the path.
 
-    Edge cases: what does not exist yet is not checked: make it (`make_ours`), then check again. Access that the modes
-    do not show (root, whoever holds the device) is beyond this check; access control lists show as the group's.
+    Edge cases: a path that does not exist yet is not checked: make it (`make_ours`), then check again. The modes do not
+    show access by root or through the device; access control lists show as the group's.
     """
     remaining = _parts(Path(path).absolute())  # with its `..`, which after a link do not mean what they seem to
     at, links = Path("/"), 0
@@ -67,9 +65,9 @@ def compiled_code(of: str) -> Path:
     """The folder for code that a compiler makes, which is loaded and run: in $XDG_CACHE_HOME/incrowd or
     ~/.cache/incrowd.
 
-    Guarantee: only this user can read or write it, and nobody else the folders on the way to it.
+    Guarantee: only this user can read or write it, and no other user can write the folders on the way to it.
 
-    Edge cases: where that cannot be had, it is a new folder, which is removed when the process ends.
+    Edge cases: if the path is not safe, it is a new folder, which is removed when the process ends.
     """
     home = os.environ.get("XDG_CACHE_HOME")
     try:

@@ -42,7 +42,7 @@ class Stream(Protocol):
 
 
 class Randomness(Protocol):
-    """Where the random bits of a run come from."""
+    """The source of a run's random bits."""
 
     @property
     def simulated(self) -> bool:
@@ -51,7 +51,7 @@ class Randomness(Protocol):
 
     @property
     def source(self) -> str:
-        """What a ledger notes of it: "system", or a name that a seed has for itself."""
+        """Its name in a ledger: "system", or a name that follows from the seed."""
         ...
 
     def stream(self, purpose: str, *indices: int) -> Stream:
@@ -63,9 +63,8 @@ class Randomness(Protocol):
 class SystemRandomness:
     """The operating system's generator.
 
-    Where thousands of bits are asked for at once, again and again, the system gives 256 of them, for this call alone,
-    and ChaCha20 makes the others of those (`incrowd._keystream`), as Linux does inside its own generator, in a seventh
-    of the time.
+    For a large draw the system gives a key of 256 bits, for this call alone, and ChaCha20 stretches it
+    (`incrowd._keystream`). Linux does the same inside its generator, at seven times the cost.
 
     Guarantee: nothing that a program or user sets (a seed of any library) changes what is drawn; every value uses 64
     fresh bits of its own.
@@ -95,7 +94,7 @@ class SeededRandomness:
 
     @property
     def source(self) -> str:
-        """See `Randomness.source`: equal for equal seeds, and nobody reads a long seed out of it."""
+        """See `Randomness.source`: equal for equal seeds, and a long seed cannot be read from it."""
         return f"seeded {hashlib.sha256(json.dumps([int(self.seed)]).encode()).hexdigest()[:16]}"
 
     def stream(self, purpose: str, *indices: int) -> Stream:

@@ -1,26 +1,4 @@
-"""Everything that incrowd raises on purpose.
-
-The tree::
-
-    IncrowdError
-    ├── ConfigError            an unusable value: names the field, the value and the remedy (also a ValueError)
-    ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
-    │   └── RoundLost          a listed party did not send its part of a masked sum; the round is paid for
-    ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
-    ├── ServiceFailed          a service cannot be reached, or does not answer as one; what was paid for waits
-    ├── RoundUnanswered        nobody answers a server's round, so its noise alone is not released
-    ├── RehearsalFailed        made-up records do not go the whole way, so nothing was charged for real ones
-    ├── BudgetExceeded         the budget does not allow the next release; nothing was released
-    │   └── NotToday           a day's limit does not allow it; the next day may
-    ├── AccountingError        a cost cannot be stated, so nothing may be released
-    │   └── UnpricedEvent      no accountant here knows this kind of event
-    └── LedgerError            the ledger cannot be trusted or written, so nothing may be released
-        ├── LedgerDamaged      truncated, edited, or not a ledger
-        ├── LedgerRolledBack   older than its witness says: events are missing from the end
-        ├── LedgerMismatch     a ledger of other data, another budget or another relation
-        ├── LedgerMisplaced    a copy, a second name, a backup, or what others may write: not the ledger itself
-        └── LedgerUnwritable   disk full, no permission, or another process holds it too long
-"""
+"""Everything that incrowd raises on purpose: `IncrowdError` is the root."""
 
 
 class IncrowdError(Exception):
@@ -49,7 +27,7 @@ class SpecificationRefused(IncrowdError):
 
 
 class ServiceFailed(IncrowdError):
-    """A service could not be reached, or did not answer as one. What was paid for and has not arrived waits.
+    """A service could not be reached, or did not answer as one. An answer that is paid for waits until it is fetched.
 
     `retry_after` are the seconds that it asked to wait, if it did.
     """
@@ -60,7 +38,7 @@ class ServiceFailed(IncrowdError):
 
 
 class RoundUnanswered(IncrowdError):
-    """Nobody answered a server's round. Noise alone is not released; no further round is charged."""
+    """No party answered a server's round. The server releases no noise alone, and charges no further round."""
 
 
 class RoundLost(DataError):
@@ -68,7 +46,7 @@ class RoundLost(DataError):
 
 
 class RehearsalFailed(IncrowdError):
-    """Something fails on records that are made up, and would on real ones. Nothing was spent and nothing released."""
+    """A step fails on synthetic records, and would on real ones. Nothing was spent and nothing released."""
 
 
 class BudgetExceeded(IncrowdError):

@@ -1,7 +1,7 @@
 """Private federations as scikit-learn estimators: each row, or each group of rows, is a client.
 
 You state the public facts about private data: `name`, `clients`, `ranges`, and `classes` or `target_range`. incrowd
-reads them from `public` rows, which protect nobody.
+reads them from `public` rows, which are not protected.
 """
 
 from abc import abstractmethod

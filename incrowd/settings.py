@@ -101,26 +101,26 @@ LossName = Annotated[str, AfterValidator(_known_loss)]
 
 class Local(Descent):
     """Training of a client in a round: gradient descent over its own examples, as torch.optim.SGD does it, from the
-    weights of the server. Where `privacy.unit` is "record" it is DP-SGD, see below.
+    weights of the server. With `privacy.unit` "record" it is DP-SGD, see below.
 
-    It makes `epochs` passes over its examples, in batches of `batch_size`, or in `batches` batches of sizes as equal as
-    can be, or, when neither is given, all at once. Every batch is one step: with the gradient of its mean loss,
-    g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
-    w = w - learning_rate * velocity; `proximal` is FedProx. With `optimizer` "adam" a step is that of torch.optim.Adam
+    It makes `epochs` passes over its examples: in batches of `batch_size`, in `batches` batches of equal sizes, or by
+    default all at once. Every batch is one step along the gradient of its mean loss:
+    g = gradient + weight_decay * w + proximal * (w - w_server). Then velocity = momentum * velocity + g, and
+    w = w - learning_rate * velocity. `proximal` is FedProx. With `optimizer` "adam" a step is that of torch.optim.Adam
     along g, whose moments begin anew in each round. With `algorithm` "scaffold" each step of SGD adds all clients' mean
     gradient and subtracts the client's own (see `incrowd.learning.local_algorithms.Scaffold`). Any other `algorithm` is
     the name under which an installed package has one (entry points `incrowd.local_algorithms`). `loss` is a name
     (`incrowd.learning.LOSSES`); it follows from the labels unless it is given. With `label_shares` a client adds
-    log(share of the class among its own labels + label_shares) to its logits, which is the right likelihood where
-    clients' labels differ; the published model goes without.
+    log(share of the class among its labels + label_shares) to its logits: the right likelihood if clients' labels
+    differ. The published model goes without.
 
     With `label_distribution` the first round trains no client: it asks each for its label distribution, and gets this
     share of the sum of 1 / noise^2 over all rounds. The published model adds the logarithm of the mean to its logits,
     so that it knows which classes are frequent (`incrowd.learning.label_shares`).
 
     DP-SGD over the records of a silo takes `learning_rate`, `momentum`, `weight_decay` and `loss` alone, and `epochs`
-    and `batch_size` may be fractions: that is the expected batch, by default all declared records. `physical_batch` is
-    the number of records in memory at once, and changes nothing else.
+    and `batch_size` may be fractions. `batch_size` is the expected batch, by default all declared records.
+    `physical_batch` is the number of records in memory at once, and changes nothing else.
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused, and
