@@ -7,6 +7,7 @@ changes the global generators of NumPy or torch.
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,15 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from incrowd import _operating_system, _validate
+from incrowd import _validate
 from incrowd._machine_code import LoopsOrPlain
 
 _MANY = 2**11  # with fewer a key of their own does not pay
-_STRETCHED = LoopsOrPlain("incrowd._keystream", plain=_operating_system)
 
 Floats = NDArray[np.float64]
 Bits = NDArray[np.uint64]
 Integers = NDArray[np.int64]
+
+
+class SystemWords:
+    """Words of 64 bits from the operating system's generator, which `_keystream` gives less to do."""
+
+    @staticmethod
+    def bits(size: int) -> Bits:
+        """Whole numbers of 64 bits."""
+        return np.frombuffer(os.urandom(8 * size), np.uint64)
+
+
+_STRETCHED = LoopsOrPlain("incrowd._keystream", plain=SystemWords)
 
 
 class Stream(Protocol):
@@ -109,7 +121,7 @@ class SystemStream:
 
     def bits(self, size: int) -> Bits:
         """See `Stream.bits`."""
-        bits: Bits = _STRETCHED.best(size).bits(size) if size >= _MANY else _operating_system.bits(size)
+        bits: Bits = _STRETCHED.best(size).bits(size) if size >= _MANY else SystemWords.bits(size)
         return bits
 
     def normals(self, size: int) -> Floats:

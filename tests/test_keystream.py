@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from incrowd import _keystream, _machine_code, _operating_system, _random
+from incrowd import _keystream, _machine_code, _random
 from incrowd._machine_code import LoopsOrPlain
 from incrowd._random import SystemRandomness
 from tests.reference import chacha
@@ -75,7 +75,7 @@ def test_a_call_s_words_are_made_of_a_key_that_the_system_gives_for_it(
 @pytest.mark.slow
 def test_a_process_that_draws_much_stretches_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_machine_code, "WORTH", 2**13)
-    monkeypatch.setattr(_random, "_STRETCHED", LoopsOrPlain("incrowd._keystream", plain=_operating_system))
+    monkeypatch.setattr(_random, "_STRETCHED", LoopsOrPlain("incrowd._keystream", plain=_random.SystemWords))
     made(COUNTING, 1)
     asked = []
     urandom = os.urandom

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd import _keystream, _operating_system, _random
+from incrowd import _keystream, _random
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream, SystemRandomness
 from incrowd.errors import ConfigError
 from tests.statistics import (
@@ -29,7 +29,7 @@ KINDS = pytest.mark.parametrize(
 Draw = Callable[[Stream, int], Floats]
 
 
-@pytest.fixture(autouse=True, params=[_operating_system, _keystream], ids=["given", "stretched"])
+@pytest.fixture(autouse=True, params=[_random.SystemWords, _keystream], ids=["given", "stretched"])
 def work(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many bits at once are as good as few."""
     monkeypatch.setattr(_random._STRETCHED, "_left", 0)
