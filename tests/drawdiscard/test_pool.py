@@ -1,12 +1,9 @@
-import threading
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd._random import Floats, SeededRandomness
 from incrowd.drawdiscard.pool import Instance, Picks, Pool, stable_variance
 from tests.statistics import ODD, chi_square
 
@@ -95,40 +92,3 @@ def test_nobody_can_write_to_an_instance() -> None:
     sent = np.frombuffer(np.ones(4, np.float32).tobytes(), np.float32)
     single.discard(sent)
     assert single.draw() is sent, "bytes never change, so they are not copied"
-
-
-@pytest.mark.parametrize("keys", [{}, {"merge": 0.5, "tail": 1.0, "history": 3}])
-def test_a_restored_pool_goes_on_like_the_one_that_was_saved(keys: dict[str, Any]) -> None:
-    start = updates(4, 3, seed=8)
-    whole, update = Pool(start, randomness=SEEDED, **keys), updates(300, 3)
-    for number in range(100):
-        whole.discard(whole.draw() + update[number])
-    resumed = Pool.restore(whole.state(), randomness=SEEDED, **keys)
-    for number in range(100, 300):
-        for pool in (whole, resumed):
-            pool.discard(pool.draw() + update[number])
-    kept, again = vars(whole.state()), vars(resumed.state())
-    replaced = kept.pop("replaced"), again.pop("replaced")
-    assert list(replaced[0]) == list(replaced[1])
-    np.testing.assert_array_equal(list(replaced[0].values()), list(replaced[1].values()))
-    for name, value in kept.items():
-        np.testing.assert_array_equal(np.asarray(value), np.asarray(again[name]))
-
-
-def test_threads_may_share_a_pool() -> None:
-    pool = Pool(np.zeros((6, 40)), randomness=SystemRandomness())
-
-    def work(mark: float) -> None:
-        for _ in range(400):
-            drawn = pool.draw()
-            assert len(set(drawn)) == 1, "half of one instance and half of another"
-            pool.discard(np.full(40, mark))
-
-    threads = [threading.Thread(target=work, args=(float(mark),)) for mark in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    state = pool.state()
-    assert (state.draws, state.discards) == (1600, 1600)
-    np.testing.assert_allclose(pool.weights(), pool.instances.mean(axis=0), atol=1e-9)

@@ -1,6 +1,5 @@
 """Accuracy where clients are not shards of pictures: speakers of plays, and users as pfl-research has them."""
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from incrowd.data import Examples, Split
 from papers.accuracy.pfl_setup import honest_epsilon, scaled_noise
 from papers.accuracy.plays import PLACES, SYMBOLS, as_ones, speakers_of
 from papers.accuracy.table import Table
-from tests.command import command
 
 LINES = {
     "Anna": "who is there? it is dark.",
@@ -50,22 +48,6 @@ def test_what_pfl_states_is_not_what_its_users_are_promised() -> None:
     honest = honest_epsilon(30, noise)
     assert honest > 20 * 2
     assert honest_epsilon(30, 20 * noise) < honest / 20
-
-
-@pytest.mark.slow
-def test_speakers_stand_in_the_table_and_images_is_not_for_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "shakespeare").mkdir()
-    (tmp_path / "shakespeare" / "plays.txt.gz").write_bytes(gzip.compress(PLAY.encode()))
-    monkeypatch.chdir(tmp_path)
-    run = command(monkeypatch, capsys, "bench-accuracy")
-    found = run("--data", str(tmp_path), "--sets", "", "--plays", "--quick", "--no-ceiling", "--json").object()
-    assert [row["recipe"] for row in found["rows"]] == ["text", "text, a GRU", "general"]
-    for row in found["rows"]:
-        assert (row["data_set"], row["clients"], row["seeds"]) == ("plays", 4, 2)
-        assert (row["unit"], row["epsilon"], row["delta"]) == ("client", 8.0, 1 / 40)
-        assert row["without_noise"] is None
 
 
 def test_settings_are_not_chosen_on_the_test_speakers(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from incrowd.data import Split
 from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
 from papers.fedn.schedule import ROUNDS, Published
-from papers.fedn.silos import NETWORKS, Silos, shown, shown_published
+from papers.fedn.silos import NETWORKS, Silos, shown_published
 from tests.command import Command, command
 
 
@@ -37,20 +37,6 @@ def test_every_silo_spends_its_budget_by_the_last_round_and_never_more(silos: Si
     assert run["stopped"] == []
     assert "add or remove one record" in " ".join(run["statement"]["text"].split())
     assert "SIMULATION" in run["statement"]["text"]
-
-
-@pytest.mark.slow
-def test_runs_are_made_for_every_network_number_of_silos_and_epsilon(silos: Silos) -> None:
-    lines: list[str] = []
-    found = replace(
-        silos, silos=(2, 3), epsilons=(8.0, 2.0), networks=("article", "best"), seeds=2, rounds=2, say=lines.append
-    ).runs()
-    assert len({(run["network"], run["silos"], run["epsilon"]) for run in found}) == 8
-    assert {run["weights"] for run in found} == {784 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10, 7840}
-    assert all(len(run["accuracies"]) == 2 and 0 <= run["accuracy"] <= 1 for run in found)
-    assert found[0]["accuracies"][0] != found[0]["accuracies"][1]
-    assert "best, 3 silos, epsilon 2" in lines
-    assert shown(found)[0]["spent"] == found[0]["epsilon_by_round"][-1]
 
 
 def test_the_published_schedule_is_calibrated_as_if_nothing_had_been_spent_and_breaks_its_budget() -> None:

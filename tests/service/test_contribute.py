@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard import Device, Policy, Reason, Server
+from incrowd.drawdiscard import Device, Policy, Server
 from incrowd.errors import BudgetExceeded, ServiceFailed
 from incrowd.privacy.account.accounting import Budget
 from incrowd.service.contribute import contribute
@@ -53,21 +53,6 @@ def test_the_budget_stops_the_turns(server: Server, listener: Listener, tmp_path
         assert isinstance(turns.stopped, BudgetExceeded)
         assert turns.sent == server.accepted == mail.charges(own.ledger) == 2
     assert sum(request.path == "/v1/answer" for request in listener.heard) == 2
-
-
-def test_offline_for_weeks_costs_nothing_more(server: Server, tmp_path: Path) -> None:
-    with Listener(honest(server), cut={"/v1/answer": 0}).listening() as deaf, owned(tmp_path) as own:
-        assert isinstance(contribute(own, RemoteServer(deaf.url)).stopped, ServiceFailed)
-    gone = RemoteServer(deaf.url)
-    for _ in range(3):
-        with owned(tmp_path) as own:
-            turns = contribute(own, gone, times=2)
-            assert (turns.sent, mail.charges(own.ledger)) == (0, 1)
-            assert isinstance(turns.stopped, ServiceFailed)
-    with Listener(honest(server)).listening() as listener, owned(tmp_path) as own:
-        turns = contribute(own, RemoteServer(listener.url))
-        assert turns.reasons == {Reason.REPEATED: 1}
-        assert (mail.charges(own.ledger), server.accepted) == (1, 1)
 
 
 @pytest.mark.parametrize(("wait", "requests"), [("7", 3), ("61", 1), ("", 1)])
