@@ -1,8 +1,9 @@
 """Prices that the processes of one test session have computed, for each other.
 
-The package itself never reads a price that another process left (`tests/attacks/test_stored_numbers.py` says why). The
-processes of a test session trust each other: each would otherwise compute the same plans anew. The folder is empty
-when a session begins, so that no price outlives the code that computed it. The tests of the accountants do without.
+The package itself never reads a price that another process left: whoever can write a folder of prices would decide
+what a ledger allows. The processes of a test session trust each other and would compute the same plans anew. The
+folder is empty when a session begins, so that no price outlives the code that computed it. The tests of the
+accountants do without.
 """
 
 import contextlib
