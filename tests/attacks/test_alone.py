@@ -17,7 +17,6 @@ from incrowd.learning import (
     ClientTensors,
     CohortEngine,
     Contributions,
-    EngineCohort,
     Execution,
     MeanQuery,
     Model,
@@ -214,30 +213,6 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str
         own = summed(engine, [ONE]).total
         assert np.array_equal(everyone - others, own)
         assert np.array_equal(own, np.round(own / STEP * 2) * STEP / 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("zeros", [0.0, 0.8])
-@pytest.mark.parametrize("name", ["linear", "wide", "narrow", "large", "any", "wide layer norm", "remembering"])
-def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) -> None:
-    model, local = MODELS[name](), Local(learning_rate=0.3, batch_size=7)
-    data = company("all sizes", zeros=zeros)
-    cohort = range(MANY)
-    expected = summed(CohortEngine(model, data, local), cohort).total
-    for threads_ in (1, 2, 3):
-        for chunk in (None, 2):
-            engine = CohortEngine(model, data, local, Execution(threads=threads_, chunk=chunk))
-            assert np.array_equal(summed(engine, cohort).total, expected)
-            watched = EngineCohort(
-                engine=engine,
-                weights=model.initial(RANDOMNESS),
-                clients=cohort,
-                randomness=RANDOMNESS,
-                round=0,
-                see=lambda chunk: chunk.norms(),
-            )
-            total = watched.summed(bound=CLIP, parts=None, factors=FixedClip(clip_norm=CLIP).factors).total
-            assert np.array_equal(total, expected)
 
 
 class FewExamples(Loop):
