@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,15 @@ class Nginx:
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         return [int(each) for each in children.read_text().split()]
+
+    def crash(self, port: int) -> None:
+        """Kill it with all its processes, and start another one as the service manager does: without its socket."""
+        assert self._process is not None
+        for process in (self._process.pid, *self.workers()):
+            os.kill(process, signal.SIGKILL)
+        self.stop()
+        (self.folder / "tls.sock").unlink()
+        self.start(port)
 
     def stop(self) -> None:
         """End it."""
