@@ -93,10 +93,13 @@ class Colluders:
         return replace(release, total=Whole(steps=steps, step=shared.step), noise_std=std)
 
 
-def shares_std(plan: Plan, number: int, parties: int) -> float:
-    """The noise that a plan states for the shares of so many parties with their rounding, where all are listed."""
-    shared, (listed, colluders) = shared_in(plan, number), plan.config.sharing
-    share = plan.round(number).noise_multiplier * shared.noise.clip_norm / math.sqrt(listed - colluders)
+def shares_std(plan: Plan, number: int, parties: int, *, listed: int | None = None) -> float:
+    """The noise that a plan states for the shares of so many parties with their rounding, of so many that are listed;
+    of all, unless it is said.
+    """
+    shared, (everyone, colluders) = shared_in(plan, number), plan.config.sharing
+    honest = (everyone if listed is None else listed) - colluders
+    share = plan.round(number).noise_multiplier * shared.noise.clip_norm / math.sqrt(honest)
     return math.sqrt(parties) * math.hypot(share, shared.step / math.sqrt(12))
 
 

@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from scipy.stats import norm
+from scipy.stats import binom, chi2, norm
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
-from incrowd.audit.checks import ALARM, size_of_noise
+from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.finding import Check
 from incrowd.audit.plays import send, shared_in, shares_std
-from incrowd.errors import DataError, IncrowdError
+from incrowd.errors import DataError, IncrowdError, SpecificationRefused
 from incrowd.parties.frames import unsealed
 from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import KEYS, Listed, Member, SumPlan, SumServer
@@ -32,10 +32,10 @@ from incrowd.privacy.records import ShareRun
 from incrowd.privacy.release import PrivateRun
 
 _NAMES = ("amber", "birch", "cedar", "dogwood")
-_SIZE = 256
+_SIZE = 2048
 """So many numbers have the parts of these parties."""
 
-_NUMBERS, _SHARES = 2**14, 400_000
+_NUMBERS, _SHARES, _LIKE = 2**14, 200_000, 10_000
 
 
 def share_checks(plan: Plan, *, seed: int) -> list[Check]:
@@ -44,18 +44,31 @@ def share_checks(plan: Plan, *, seed: int) -> list[Check]:
     Edge cases: a plan whose noise is not shared has no checks. Four made-up parties with a plan of their own play the
     protocol of masks, whatever the settings are.
     """
-    return [_size(plan), _dithered(plan, seed=seed), *mask_checks()] if plan.noise_by == "parties" else []
+    return [*_sizes(plan), _dithered(plan, seed=seed), *mask_checks()] if plan.noise_by == "parties" else []
 
 
-def _size(plan: Plan) -> Check:
-    """The shares of all parties but colluders come to the planned noise, in the operating system's randomness."""
-    shared = shared_in(plan)
-    share = shared.share(shared.parties)
-    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    run = ShareRun(plan, ledger=ledger, randomness=SystemRandomness())
-    zeros = Whole(steps=np.zeros(_SHARES, np.int64), step=shared.step)
-    noise = share.add(zeros, receipt=run.share(0, share), at=("noise", 0, 0), contributions_bound=1).values
-    return size_of_noise("noise of a share", noise / shares_std(plan, 0, 1))
+def _sizes(plan: Plan) -> list[Check]:
+    """Shares as parties draw them for short lists and long ones, in the first round and the last: their size, and that
+    no draw comes again.
+    """
+    parties, colluders = plan.config.sharing
+    lengths = {min(parties, length) for length in (colluders + 1, colluders + 2, (colluders + parties) // 2 + 1)}
+    scaled, draws = list[Floats](), list[Floats]()
+    for number in {0, plan.rounds - 1}:
+        for listed in sorted(lengths | {max(colluders + 1, parties - 1), parties}):
+            share = shared_in(plan, number).share(listed)
+            for size in (_SHARES, _LIKE):
+                ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+                run = ShareRun(plan, ledger=ledger, randomness=SystemRandomness())
+                zeros = Whole(steps=np.zeros(size, np.int64), step=share.shared.step)
+                receipt = run.share(number, share)
+                noise = share.add(zeros, receipt=receipt, at=("noise", number, 0), contributions_bound=1).values
+                scaled.append(noise / shares_std(plan, number, 1, listed=listed))
+                draws.append(scaled[-1][:_LIKE])
+    sizes = [size_of_noise("noise of a share", each, looks=len(scaled)) for each in scaled[::2]]
+    pairs = [(one, other) for place, one in enumerate(draws) for other in draws[:place]]
+    worst = next((each for each in sizes if not each.holds), sizes[0])
+    return [worst, likeness(pairs, name="shares of two draws, alike by")]
 
 
 def _dithered(plan: Plan, *, seed: int) -> Check:
@@ -88,7 +101,7 @@ def _dithered(plan: Plan, *, seed: int) -> Check:
 def mask_checks() -> list[Check]:
     """What a malicious server sees of masked parts, beside the parts; four parties on disk play the protocol."""
     found = []
-    for look in (_rounds_apart, _lists_apart, _rosters_apart, _keys_left, _sum_as_simulated):
+    for look in (_fair, _secret, _rounds_apart, _lists_apart, _replayed, _rosters_apart, _keys_left, _sum_as_simulated):
         with TemporaryDirectory() as folder:
             try:
                 found.append(look(Path(folder)))
@@ -130,9 +143,11 @@ class _Parties:
         for member in self.members.values():
             member.agree(self.hellos, sealed)
 
-    def listed(self, number: int, *, members: Mapping[str, Member] | None = None) -> tuple[SumServer, bytes]:
-        """A server's list of all parties, each of which has a question of its own in every call."""
-        server, question = SumServer(self.plan, key=self.server), secrets.token_hex(32)
+    def listed(
+        self, number: int, *, members: Mapping[str, Member] | None = None, question: str | None = None
+    ) -> tuple[SumServer, bytes]:
+        """A server's list of all parties, for a new question unless one is given."""
+        server, question = SumServer(self.plan, key=self.server), question or secrets.token_hex(32)
         ready = {name: member.ready(number, question) for name, member in (members or self.members).items()}
         return server, server.listed(number, ready, question=question)
 
@@ -149,17 +164,26 @@ class _Parties:
     def _step(self) -> float:
         return contribution_step(1.0, contributions_bound=len(_NAMES))
 
+    def words(self, name: str, frame: bytes) -> Floats:
+        """The masked numbers of a party's answer, as floats."""
+        word, key = self.plan.noise(0).word, self.secrets[name].public_key()
+        _, _, body = unsealed(frame, kind="masked", key=key, most=_SIZE * np.dtype(word).itemsize)
+        return np.frombuffer(body, word).astype(np.float64)
+
     def apart(self, name: str, one: bytes, other: bytes) -> Check:
         """Whether two answers of a party differ by more than noise: where they do not, one mask hid both."""
-        shared, key = self.plan.noise(0), self.secrets[_NAMES[0]].public_key()
-        most = _SIZE * np.dtype(shared.word).itemsize
-        bodies = [unsealed(frame, kind="masked", key=key, most=most)[2] for frame in (one, other)]
-        first, second = (np.frombuffer(body, shared.word).astype(np.int64) for body in bodies)
-        apart = np.abs(first - second)
-        apart = np.minimum(apart, np.iinfo(shared.word).max + 1 - apart)
-        near = float((apart <= 12 * shared.deviation(len(_NAMES)) / shared.step).mean())
+        shared = self.plan.noise(0)
+        most = np.iinfo(shared.word).max + 1
+        apart = np.abs(self.words(_NAMES[0], one) - self.words(_NAMES[0], other))
+        reach = 12 * shared.deviation(len(_NAMES)) / shared.step
+        near = int((np.minimum(apart, most - apart) <= reach).sum())
+        chance = min(1.0, (2 * reach + 1) / most)
+        limit = binom.isf(ALARM, _SIZE, chance)
         return Check(
-            name=name, measured=f"{near:.1%} of the numbers are near", stated="by chance alone", holds=near < 0.5
+            name=name,
+            measured=f"{near} of {_SIZE} numbers are near",
+            stated=f"at most {limit:.0f}, by chance",
+            holds=near <= limit,
         )
 
 
@@ -171,6 +195,63 @@ def _row(name: str) -> Floats:
     """The contribution of a party: half of the bound, in a place of its own."""
     row: Floats = 0.5 * np.eye(1, _SIZE, _NAMES.index(name))[0]
     return row
+
+
+def _fair(folder: Path) -> Check:
+    """The words of each party, and of each set of parties but all, are fair in every part, byte and distance."""
+    parties = _Parties(folder=folder)
+    parties.agree()
+    _, listed = parties.listed(0)
+    answers = [
+        parties.words(name, parties.answer(member, listed, SystemRandomness()))
+        for name, member in parties.members.items()
+    ]
+    word = parties.plan.noise(0).word
+    least, tests = 1.0, 0
+    for chosen in range(1, 2 ** len(_NAMES) - 1):
+        total = np.sum([each for place, each in enumerate(answers) if chosen >> place & 1], axis=0)
+        whole = (total % (np.iinfo(word).max + 1)).astype(word)
+        looks = [*np.split(whole, _SIZE // 256), *(whole - np.roll(whole, 2**n) for n in range(_SIZE.bit_length() - 1))]
+        for look in looks:
+            octets = np.ascontiguousarray(look).view(np.uint8).reshape(len(look), -1)
+            for nibbles in (*(octets >> 4).T, *(octets & 15).T):
+                expected = len(nibbles) / 16
+                counts = np.bincount(nibbles, minlength=16)
+                least = min(least, float(chi2.sf(((counts - expected) ** 2 / expected).sum(), 15)))
+                tests += 1
+    return Check(
+        name="words of parties, and of all sets of them but all",
+        measured=f"a chance of {least:.1g} in {tests} looks",
+        stated="fair",
+        holds=least > ALARM / tests,
+    )
+
+
+def _secret(folder: Path) -> Check:
+    """A party with other secrets than it has told has other masks: who knows no secret knows no mask."""
+    summed = []
+    for column in ("agree", "secrets"):
+        parties = _Parties(folder=folder / column)
+        sealed = {name: member.seal(parties.hellos) for name, member in parties.members.items()}
+        with closing(sqlite3.connect(folder / column / _NAMES[0] / KEYS)) as connection, connection:
+            size = len(connection.execute(f"SELECT {column} FROM plans").fetchone()[0])  # noqa: S608 - a name of ours
+            connection.execute(f"UPDATE plans SET {column} = ?", (secrets.token_bytes(size),))  # noqa: S608 - as above
+        for member in parties.members.values():
+            member.agree(parties.hellos, sealed)
+        server, listed = parties.listed(0)
+        try:
+            members = parties.members.items()
+            server.total(0, {name: parties.answer(each, listed, SystemRandomness()) for name, each in members})
+            summed.append(column)
+        except DataError:
+            continue
+    return Check(
+        name="masks without the secrets of a party",
+        measured="add up" if summed else "garbage",
+        stated="garbage",
+        holds=not summed,
+        note="of both key agreements",
+    )
 
 
 def _rounds_apart(folder: Path) -> Check:
@@ -195,6 +276,23 @@ def _lists_apart(folder: Path) -> Check:
     return parties.apart("masks of two lists in a round", one, other)
 
 
+def _replayed(folder: Path) -> Check:
+    """A copy of a party's folder answers no list that was made for the party, although it is ready for the question."""
+    parties = _Parties(folder=folder)
+    parties.agree()
+    first = _NAMES[0]
+    shutil.copytree(folder / first, folder / "copy")
+    copied = parties.member(first, folder / "copy")
+    question = secrets.token_hex(32)
+    _, listed = parties.listed(0, question=question)
+    copied.ready(0, question)
+    try:
+        parties.answer(copied, listed, SystemRandomness())
+    except SpecificationRefused:
+        return Check(name="a list that comes to a copy", measured="refused", stated="refused", holds=True)
+    return Check(name="a list that comes to a copy", measured="answered", stated="refused", holds=False)
+
+
 def _rosters_apart(folder: Path) -> Check:
     """A party that was told a roster in which the server plays another party agrees on keys with nobody."""
     honest = _Parties(folder=folder / "honest")
@@ -211,19 +309,26 @@ def _rosters_apart(folder: Path) -> Check:
 
 
 def _keys_left(folder: Path) -> Check:
-    """After its answer a party has no key of the round any more."""
+    """After its answer a party has no key of the round any more, nor one of those that led to it."""
     parties = _Parties(folder=folder)
-    parties.agree()
     first = _NAMES[0]
     path = folder / first / KEYS
-    with closing(sqlite3.connect(path)) as connection:
-        keys = [bytes(key) for (key,) in connection.execute("SELECT key FROM pairs")]
+    sealed = {name: member.seal(parties.hellos) for name, member in parties.members.items()}
+    keys = _blobs(path, "SELECT agree, kem, secrets FROM plans")
+    for member in parties.members.values():
+        member.agree(parties.hellos, sealed)
+    keys += _blobs(path, "SELECT key FROM pairs")
     parties.answer(parties.members[first], parties.listed(0)[1], SystemRandomness())
-    kept = path.read_bytes()
+    kept = b"".join(each.read_bytes() for each in sorted(path.parent.glob(f"{path.name}*")))
     left = sum(key in kept for key in keys)
     return Check(
         name="keys of a round that are left after it", measured=f"{left} of {len(keys)}", stated="0", holds=left == 0
     )
+
+
+def _blobs(path: Path, query: str) -> list[bytes]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [bytes(each) for row in connection.execute(query) for each in row]
 
 
 def _sum_as_simulated(folder: Path) -> Check:

@@ -209,6 +209,11 @@ class Contributor:
         self.check_own()
 
     @property
+    def ready(self) -> bool:
+        """Whether it has a part that waits for a list, and would be lost with it."""
+        return False
+
+    @property
     def third_party(self) -> str:
         """The code of other packages that trains here, in words."""
         return self.own.third_party if isinstance(self.own, CohortEngine) else self.own.engine.third_party

@@ -23,7 +23,7 @@ from incrowd.parties.frames import MOST_BESIDE, Place, Request, read_refusal, se
 from incrowd.parties.network import Network, Node
 from incrowd.parties.offer import Offer
 from incrowd.parties.roster import Roster
-from incrowd.parties.secure_sum import Member, SumPlan, SumServer
+from incrowd.parties.secure_sum import Member, SumPlan, SumServer, is_random
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
@@ -53,6 +53,11 @@ class Masked(Contributor):
     keeps = False
     _member: Member | None = None
     _ready: tuple[int, str, Whole, bytes] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """See `Contributor.ready`."""
+        return self._ready is not None
 
     @property
     def run(self) -> ShareRun:
@@ -177,13 +182,15 @@ class SumNetwork:
 
     Edge cases: all parties of the roster agree on keys before the first round. Too few ready parties for a list end the
     run (`RoundUnanswered`), unpaid. A listed party that stays silent loses the round (`RoundLost`); after two such
-    rounds it is listed no more.
+    rounds it is listed no more. After two rounds that are lost although all answered, the run ends: a party lies, and
+    masks hide which.
     """
 
     network: Network
     plan: SumPlan = field(init=False)
     server: SumServer = field(init=False)
     _lost: Counter[str] = field(default_factory=Counter, init=False)
+    _garbled: int = field(default=0, init=False)
     _agreed: bool = field(default=False, init=False)
     _there: dict[str, Node] = field(default_factory=dict, init=False)
     _list: bytes = field(default=b"", init=False, repr=False)
@@ -221,6 +228,11 @@ class SumNetwork:
         if not self._agreed and not any(self.network.history.before(number)):
             self.agree()
         self._agreed = True
+        if self._garbled >= _MOST_LOST:
+            raise RoundUnanswered(
+                f"round {number + 1}: {self._garbled} rounds were lost although all listed parties answered, so one of "
+                "them sends wrong numbers, and masks hide which: find it, and begin a new run without it"
+            )
         network, longest = self.network, 2**13
         told = forms.RoundForm(plan=network.offer.fingerprint, round=number, clip=clip)
         form = forms.to_json(told)["clip"]
@@ -229,8 +241,7 @@ class SumNetwork:
 
         def read(node: Node, _: tuple[int, ...], frame: bytes) -> bytes:
             head = self._own(node, frame, "ready", number)
-            random = str(head.get("random"))
-            if head.get("question") != digest or len(random) != 64 or not random.isascii():
+            if head.get("question") != digest or not is_random(head.get("random")):
                 raise DataError("a party that is ready for another question, or has no random number")
             return frame
 
@@ -253,7 +264,9 @@ class SumNetwork:
         try:
             return self.server.total(number, answers)
         except DataError as error:
-            self._lost.update(set(names) - set(answers))
+            silent = set(names) - set(answers)
+            self._lost.update(silent)
+            self._garbled += not silent
             raise RoundLost(str(error)) from error
 
     def records(self, number: int, weights: Floats) -> tuple[int, Callable[[], Whole]]:
@@ -288,6 +301,8 @@ class SumNetwork:
                 self.network.told(why)
                 return b""
             head = self._own(node, reply, kind, number)
+            if kind == "hello":
+                self.server.check_hello(node.party, reply)
             if kind == "masked" and head.get("list") != self.server.asked(number):
                 raise DataError("an answer to another list")
             return reply

@@ -177,7 +177,8 @@ class Participant:
         self.policy.check(offer, plan)
         if offer.fingerprint not in self._parts:
             while len(self._parts) >= _OPEN:
-                del self._parts[next(iter(self._parts))]
+                idle = [name for name, part in self._parts.items() if not part.ready]
+                del self._parts[next(iter(idle or self._parts))]
             own = self._learner(offer)
             kind = CONTRIBUTORS[plan.unit, plan.noise_by]
             self._parts[offer.fingerprint] = kind(self, offer, plan, own)

@@ -12,6 +12,7 @@ docs/secure-sum.md for the attacks of a malicious server.
 """
 
 import os
+import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -131,7 +132,7 @@ class Listed:
         """A list that the server signed. Edge cases: anything else is a `DataError`."""
         place, head, _ = unsealed(frame, kind="list", key=server, most=0)
         parties, question, label = (head.get(name) for name in ("parties", "question", "label"))
-        whole = isinstance(parties, dict) and all(isinstance(each, str) for each in parties.values())
+        whole = isinstance(parties, dict) and all(map(is_random, parties.values()))
         whole = whole and isinstance(question, str) and isinstance(label, str) and len(head) == _LIST_KEYS
         if not whole or place.party:
             raise DataError("a list that is not whole")
@@ -198,11 +199,13 @@ class Member:
         Edge cases: a missing hello of the roster, or a wrong signature, is a `DataError`.
         """
         bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
-        with self._turn, self._state() as state, _whole_keys():
+        with self._turn, self._state() as state:
             if (known := self._row(state, "sealed")) is not None:
                 return bytes(known)
-            later = [name for name in self.plan.roster.names if name > self.name]
-            made = [MLKEM768PublicKey.from_public_bytes(bodies[name][_AGREE:]).encapsulate() for name in later]
+            made = list[tuple[bytes, bytes]]()
+            for name in [each for each in self.plan.roster.names if each > self.name]:
+                with _whole_keys(name):
+                    made.append(MLKEM768PublicKey.from_public_bytes(bodies[name][_AGREE:]).encapsulate())
             frame = sealed("sealed", self._place(), {}, b"".join(hidden for _, hidden in made), key=self._key)
             row = frame, b"".join(secret for secret, _ in made), self.plan.name
             state.execute("UPDATE plans SET sealed = ?, secrets = ? WHERE name = ?", row)
@@ -216,7 +219,7 @@ class Member:
         bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
         hidden = self._bodies("sealed", sealed, most=_SEALED * len(self.plan.roster.cards))
         names = self.plan.roster.names
-        with self._turn, self._state() as state, _whole_keys():
+        with self._turn, self._state() as state:
             private = self._row(state, "agree")
             if private is None:
                 return
@@ -231,8 +234,9 @@ class Member:
                 first, second = sorted((self.name, peer))
                 place = names[names.index(first) + 1 :].index(second)
                 its = hidden[first][_SEALED * place :][:_SEALED]
-                shared = agree.exchange(X25519PublicKey.from_public_bytes(bodies[peer][:_AGREE]))
-                shared += made[32 * place :][:32] if first == self.name else kem.decapsulate(its)
+                with _whole_keys(peer):
+                    shared = agree.exchange(X25519PublicKey.from_public_bytes(bodies[peer][:_AGREE]))
+                    shared += made[32 * place :][:32] if first == self.name else kem.decapsulate(its)
                 transcript = [bodies[first].hex(), bodies[second].hex(), its.hex()]
                 salt = bytes.fromhex(digest("pair", self.plan.name, [first, second], transcript))
                 key = HKDF(hashes.SHA256(), 32, salt, b"incrowd secure sum pair").derive(shared)
@@ -366,6 +370,16 @@ class SumServer:
         self.plan, self._key = plan, key
         self._listed: dict[int, Listed] = {}
 
+    def check_hello(self, name: str, frame: bytes) -> None:
+        """Refuse (`DataError`) a party's public keys of which nobody can make a secret: others would look guilty."""
+        key, most = self.plan.roster.card(name).public, self.plan.length("hello", name)
+        _, _, body = unsealed(frame, kind="hello", key=key, most=most)
+        try:
+            X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(bytes(body[:_AGREE])))
+            MLKEM768PublicKey.from_public_bytes(bytes(body[_AGREE:])).encapsulate()
+        except ValueError as error:
+            raise DataError(f"keys of {name} of which no secret can be made: {error}") from error
+
     def check_zeros(self, frames: Mapping[str, bytes]) -> None:
         """Refuse (`DataError`) parties whose keys do not agree, before a round is paid."""
         words = self._added("zeros", frames, {}, number=0)
@@ -383,7 +397,7 @@ class SumServer:
             if (place, head.get("question")) != (Place(plan=self.plan.name, round=number, party=name), question):
                 raise DataError(f"{name} is ready for another question")
             parties[name] = str(head.get("random"))
-            if len(parties[name]) != 64:
+            if not is_random(parties[name]):
                 raise DataError(f"{name} sent no random number of 64 digits")
         self.plan.noise(number).share(len(parties))
         new = Listed(plan=self.plan.name, label=self.plan.label, round=number, question=question, parties=parties)
@@ -428,14 +442,17 @@ class SumServer:
 
 
 @contextmanager
-def _whole_keys() -> Iterator[None]:
-    """Turn the errors of invalid public keys into our own."""
+def _whole_keys(name: str) -> Iterator[None]:
+    """Refuse, by name, a party whose public keys are none."""
     try:
         yield
-    except DataError:
-        raise
     except ValueError as error:
-        raise DataError(f"keys of which no secret can be made: {error}") from error
+        raise SpecificationRefused(f"keys of {name} of which no secret can be made: {error}") from error
+
+
+def is_random(number: object) -> bool:
+    """Whether a party's random number is 64 hexadecimal digits."""
+    return isinstance(number, str) and re.fullmatch("[0-9a-f]{64}", number) is not None
 
 
 def _key(key: bytes, *about: object) -> bytes:

@@ -1,5 +1,7 @@
 """A server against a party, and a party against all others: what each may take, and what it may cost."""
 
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
 from incrowd import _extensions
-from incrowd.errors import DataError, IncrowdError, SpecificationRefused
+from incrowd.errors import DataError, IncrowdError, RoundUnanswered, SpecificationRefused
+from incrowd.parties.contribution import ClientPart
 from incrowd.parties.frames import Place, Request, sealed, unsealed
 from incrowd.parties.guard import MEMORY, given
 from incrowd.parties.keys import answer_key, question_key
@@ -52,9 +55,11 @@ def made(tmp_path: Path) -> Made:
 class Lying(MemberLine):
     """A line on which cedar's answers of one kind are others, which it signs as it signs its own."""
 
-    def __init__(self, hospitals: Hospitals, kind: str, head: dict[str, Any]) -> None:
+    def __init__(
+        self, hospitals: Hospitals, kind: str, head: dict[str, Any], body: Callable[[bytes], bytes] = bytes
+    ) -> None:
         super().__init__(hospitals)
-        self.kind, self.head = kind, head
+        self.kind, self.head, self.body = kind, head, body
 
     def _answer(self, name: str, content: bytes) -> bytes | None:
         answer = super()._answer(name, content)
@@ -66,7 +71,7 @@ class Lying(MemberLine):
         except DataError:
             return answer
         rest = {each: value for each, value in head.items() if each not in ("kind", "plan", "round", "party")}
-        return sealed(self.kind, place, rest | self.head, bytes(body), key=key)
+        return sealed(self.kind, place, rest | self.head, self.body(bytes(body)), key=key)
 
 
 @pytest.mark.parametrize("head", [{"list": "another"}, {}], ids=["lies", "control"])
@@ -255,3 +260,64 @@ def test_a_plan_beyond_all_that_the_owner_allows_is_refused_before_it_is_priced(
         party.answer(_offered(form | {"rounds": 8 * 312}))
     party.close()
     assert len(priced) == (epsilon == 3.0)
+
+
+@pytest.mark.parametrize("lies", [True, False], ids=["lies", "control"])
+def test_a_party_that_sends_wrong_numbers_costs_the_others_two_rounds(lies: bool, hospitals: Hospitals) -> None:
+    """Masks hide which party lies, so the run ends before all budgets are spent on nothing."""
+    line = Lying(hospitals, "masked", {}, (lambda body: os.urandom(len(body))) if lies else bytes)
+    if lies:
+        with pytest.raises(RoundUnanswered, match="one of them sends wrong numbers"):
+            served(hospitals, line)
+    else:
+        served(hospitals, line)
+    line.close()
+    assert len(given(hospitals.folder / "amber")["events"]) == (2 if lies else 6)
+    assert lost(hospitals) == [lies] * (2 if lies else 6)
+
+
+NONE: dict[str, Callable[[bytes], bytes]] = {
+    "X25519": lambda body: bytes(32) + body[32:],
+    "ML-KEM": lambda body: body[:32] + b"\xff" * len(body[32:]),
+}
+
+
+@pytest.mark.parametrize("kind", NONE)
+def test_a_party_whose_keys_are_none_is_the_one_that_is_named(kind: str, hospitals: Hospitals) -> None:
+    """Others could make no secret of them, and would be silent in its place."""
+    line = Lying(hospitals, "hello", {}, NONE[kind])
+    with pytest.raises(DataError, match=r"and these did not: cedar$"):
+        served(hospitals, line)
+    line.close()
+    assert not given(hospitals.folder / "amber")["events"]
+    honest = MemberLine(hospitals)  # the control: nothing was paid, and it has its own keys
+    served(hospitals, honest)
+    honest.close()
+    assert len(given(hospitals.folder / "amber")["events"]) == 6
+
+
+def test_a_list_with_random_numbers_that_are_none_is_refused_unpaid(hospitals: Hospitals) -> None:
+    server = Server(hospitals).accepted()
+    server.ready()
+    listed = server.sums.server._listed[0]
+    for number in ("\ud800", "0" * 63, "G" * 64, "0" * 65):
+        odd = replace(listed, parties={**listed.parties, "birch": number})
+        with pytest.raises((DataError, UnicodeError)):
+            server.said("amber", odd.to_bytes(server.key))
+    assert server.charged("amber") == 0
+    server.said("amber", listed.to_bytes(server.key))  # the control
+    assert server.charged("amber") == 1
+
+
+def test_a_part_that_waits_for_its_list_stays_while_other_offers_come(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = (offer_for(plan_of(), settings={"model": {"kind": "linear"}, "again": n}) for n in range(4))
+    party = made.start()
+    for waits in (False, True):
+        waiting = [first] if waits else []
+        monkeypatch.setattr(ClientPart, "ready", property(lambda self: self.offer in waiting))  # noqa: B023 - used at once
+        for offer in (first, *others):
+            party.answer(offer.to_bytes(SERVER))
+        assert (first.fingerprint in party._parts) == waits
+    party.close()

@@ -110,7 +110,7 @@ def forged(crew: Crew, *, by: str = "the server", **changes: object) -> bytes:
     form["parties"] = {head["party"]: head["random"] for head in heads}
     names = changes.pop("names", None)
     if isinstance(names, list):
-        form["parties"] = {name: form["parties"].get(name, "0") for name in names}
+        form["parties"] = {name: form["parties"].get(name, "0" * 64) for name in names}
     return signed("list", {**form, **changes}, key=key_of(by))
 
 
@@ -215,7 +215,7 @@ class TestRosters:
         head = {"plan": crew.plan.name, "party": "party 0"}
         hellos = {**crew.hellos, "party 0": signed("hello", head, bytes(32) + body[32:], key=key_of("party 0"))}
         sealed = {name: member.seal(hellos) for name, member in crew.members.items()}
-        with pytest.raises(DataError, match="no secret can be made"):
+        with pytest.raises(SpecificationRefused, match="keys of party 0 of which no secret"):
             crew.members["party 1"].agree(hellos, sealed)
         crew.members["party 1"].agree(crew.hellos, sealed)  # the control, after which there are keys
 

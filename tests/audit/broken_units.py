@@ -1,5 +1,6 @@
 """Silos and devices that are broken on purpose, for as long as a `with` block lasts."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.mechanism.shared import NoiseShare, SharedNoise
 from incrowd.privacy.mechanism.whole_noise import WholeLaplace
 from incrowd.privacy.plan import forms
-from incrowd.privacy.records import RecordRun
+from incrowd.privacy.records import RecordRun, ShareRun
 from tests.audit.broken import changed, clip_twice, noise_is
 
 Breakage = Callable[[], AbstractContextManager[None]]
@@ -268,6 +269,22 @@ def mask_without(*names: str) -> Breakage:
     return lambda: changed(secure_sum, "_key", make)
 
 
+LAST = "dogwood"
+
+
+def _even(name: str) -> bool:
+    return ord(name[0]) % 2 == 0
+
+
+def key_from_nothing(name: str) -> Breakage:
+    """Masks follow from public words alone."""
+
+    def make(real: Callable[..., bytes]) -> Callable[..., bytes]:
+        return lambda secret, *about: real(bytes(32) if about[0] == name else secret, *about)
+
+    return lambda: changed(secure_sum, "_key", make)
+
+
 def roster_unbound() -> AbstractContextManager[None]:
     """Parties with other rosters have the same plan."""
 
@@ -282,6 +299,100 @@ def keys_that_stay() -> AbstractContextManager[None]:
     return changed(secure_sum, "_moved", lambda real: lambda key, since, number: key)
 
 
+def masks_of(change: Callable[[Member, str], bool]) -> Breakage:
+    """Masks between some pairs of parties are left out."""
+
+    def make(real: Callable[..., None]) -> Callable[..., None]:
+        def mask(self: Member, words: Any, peer: str, key: bytes) -> None:
+            if change(self, peer):
+                real(self, words, peer, key)
+
+        return mask
+
+    return lambda: changed(Member, "_mask", make)
+
+
+def stream_of(change: Callable[[Any], None]) -> Breakage:
+    """A mask whose numbers are not all fresh."""
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        def stream(key: bytes, words: Any) -> Any:
+            drawn = real(key, words).copy()
+            change(drawn)
+            return drawn
+
+        return stream
+
+    return lambda: changed(secure_sum, "_stream", make)
+
+
+def _tail_of_zeros(mask: Any) -> None:
+    mask[-len(mask) // 5 :] = 0
+
+
+def _two_halves(mask: Any) -> None:
+    mask[len(mask) // 2 :] = mask[: len(mask) // 2]
+
+
+def _low_bytes_of_zeros(mask: Any) -> None:
+    mask &= 0xFF00
+
+
+def noise_of_the_number() -> AbstractContextManager[None]:
+    """In earnest a share's noise follows from the number of its round."""
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        def share(self: ShareRun, number: int, asked: NoiseShare) -> Any:
+            kept = self.randomness
+            self.randomness = kept if kept.simulated else SeededRandomness(seed=number)
+            try:
+                return real(self, number, asked)
+            finally:
+                self.randomness = kept
+
+        return share
+
+    return changed(ShareRun, "share", make)
+
+
+def short_for_some_lists() -> AbstractContextManager[None]:
+    """A share is too small unless the list is the shortest or the longest."""
+
+    def make(real: Callable[..., float]) -> Callable[..., float]:
+        def deviation(self: SharedNoise, listed: int) -> float:
+            short = self.colluders + 1 < listed < self.parties
+            return (0.01 if short else 1.0) * real(self, listed)
+
+        return deviation
+
+    return changed(SharedNoise, "deviation", make)
+
+
+def secrets_that_stay() -> AbstractContextManager[None]:
+    """What a party overwrites stays in the free pages of its file."""
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        def state(self: Member) -> Any:
+            kept = real(self)
+
+            @contextmanager
+            def opened() -> Iterator[Any]:
+                with kept as connection:
+                    connection.execute("PRAGMA secure_delete = OFF")
+                    yield connection
+
+            return opened()
+
+        return state
+
+    return changed(Member, "_state", make)
+
+
+def one_random_number() -> AbstractContextManager[None]:
+    """A party announces the same random number in every life."""
+    return changed(secrets, "token_hex", lambda real: lambda size: "0" * 2 * size)
+
+
 SHARES: dict[str, tuple[Breakage, str]] = {
     "noise after rounding": (noise_after_rounding, "what rounding makes"),
     "share too small by 2 %": (share_is(0.98), "noise of a share"),
@@ -289,5 +400,15 @@ SHARES: dict[str, tuple[Breakage, str]] = {
     "list not bound": (mask_without("mask"), "masks of two lists"),
     "roster not bound": (roster_unbound, "parties with two rosters"),
     "ratchet not advanced": (keys_that_stay, "keys of a round"),
+    "masks without a secret": (key_from_nothing("mask"), "masks without the secrets"),
+    "the last party unmasked": (masks_of(lambda me, peer: LAST not in (me.name, peer)), "words of parties"),
+    "masks that cancel in pairs": (masks_of(lambda me, peer: _even(me.name) == _even(peer)), "words of parties"),
+    "a mask that ends early": (stream_of(_tail_of_zeros), "words of parties"),
+    "a mask twice in an answer": (stream_of(_two_halves), "words of parties"),
+    "a mask for high bytes alone": (stream_of(_low_bytes_of_zeros), "words of parties"),
+    "noise of the round's number": (noise_of_the_number, "shares of two draws"),
+    "too little noise for some lists": (short_for_some_lists, "noise of a share"),
+    "secrets that stay on disk": (secrets_that_stay, "keys of a round"),
+    "one random number for ever": (one_random_number, "a list that comes to a copy"),
 }
 """What is broken about noise in shares and masked sums, and what sees it."""

@@ -121,7 +121,7 @@ def test_right_shares_of_noise_pass(parties: int) -> None:
     assert len(found.findings) == 2  # a server's view, and that with colluders
 
 
-@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("name", [*SHARES][:6] + [pytest.param(name, marks=pytest.mark.slow) for name in [*SHARES][6:]])
 def test_broken_shares_and_masks_are_caught_by_name(name: str) -> None:
     breakage, witness = SHARES[name]
     with breakage():
