@@ -39,18 +39,16 @@ _NUMBERS, _SHARES, _LIKE = 2**14, 200_000, 10_000
 
 
 def share_checks(plan: Plan, *, seed: int) -> list[Check]:
-    """What rounding makes of a contribution under noise in shares, and what masks show of a part.
+    """Checks of the noise in shares, its rounding, and the masks.
 
-    Edge cases: a plan whose noise is not shared has no checks. Four made-up parties with a plan of their own play the
-    protocol of masks, whatever the settings are.
+    Edge cases: a plan without shared noise has no checks. Four made-up parties play the protocol of masks under a plan of
+    their own.
     """
     return [*_sizes(plan), _dithered(plan, seed=seed), *mask_checks()] if plan.noise_by == "parties" else []
 
 
 def _sizes(plan: Plan) -> list[Check]:
-    """Shares as parties draw them for short lists and long ones, in the first round and the last: their size, and that
-    no draw comes again.
-    """
+    """Shares for short and long lists, in the first round and the last, have the planned size, and no draw comes again."""
     parties, colluders = plan.config.sharing
     lengths = {min(parties, length) for length in (colluders + 1, colluders + 2, (colluders + parties) // 2 + 1)}
     scaled, draws = list[Floats](), list[Floats]()
@@ -99,7 +97,7 @@ def _dithered(plan: Plan, *, seed: int) -> Check:
 
 
 def mask_checks() -> list[Check]:
-    """What a malicious server sees of masked parts, beside the parts; four parties on disk play the protocol."""
+    """Four parties with keys on disk play the protocol of masks against a malicious server."""
     found = []
     for look in (_fair, _secret, _rounds_apart, _lists_apart, _replayed, _rosters_apart, _keys_left, _sum_as_simulated):
         with TemporaryDirectory() as folder:
@@ -171,7 +169,7 @@ class _Parties:
         return np.frombuffer(body, word).astype(np.float64)
 
     def apart(self, name: str, one: bytes, other: bytes) -> Check:
-        """Whether two answers of a party differ by more than noise: where they do not, one mask hid both."""
+        """Whether two answers of a party differ by more than noise. Otherwise one mask hid both."""
         shared = self.plan.noise(0)
         most = np.iinfo(shared.word).max + 1
         apart = np.abs(self.words(_NAMES[0], one) - self.words(_NAMES[0], other))
@@ -198,7 +196,7 @@ def _row(name: str) -> Floats:
 
 
 def _fair(folder: Path) -> Check:
-    """The words of each party, and of each set of parties but all, are fair in every part, byte and distance."""
+    """The sum of any parties but all looks uniform in each of its parts and bytes, and has no period."""
     parties = _Parties(folder=folder)
     parties.agree()
     _, listed = parties.listed(0)
@@ -228,7 +226,7 @@ def _fair(folder: Path) -> Check:
 
 
 def _secret(folder: Path) -> Check:
-    """A party with other secrets than it has told has other masks: who knows no secret knows no mask."""
+    """A party with wrong secrets has wrong masks, so masks depend on the secrets."""
     summed = []
     for column in ("agree", "secrets"):
         parties = _Parties(folder=folder / column)
@@ -264,7 +262,7 @@ def _rounds_apart(folder: Path) -> Check:
 
 
 def _lists_apart(folder: Path) -> Check:
-    """A copy of a party's folder, which is told of another list and question in the same round, has other masks."""
+    """A copy of a party has other masks for another list and question in the same round."""
     parties = _Parties(folder=folder)
     parties.agree()
     first = _NAMES[0]
@@ -277,7 +275,7 @@ def _lists_apart(folder: Path) -> Check:
 
 
 def _replayed(folder: Path) -> Check:
-    """A copy of a party's folder answers no list that was made for the party, although it is ready for the question."""
+    """A copy of a party refuses the list of the original, although it is ready for the same question."""
     parties = _Parties(folder=folder)
     parties.agree()
     first = _NAMES[0]
@@ -294,7 +292,7 @@ def _replayed(folder: Path) -> Check:
 
 
 def _rosters_apart(folder: Path) -> Check:
-    """A party that was told a roster in which the server plays another party agrees on keys with nobody."""
+    """A party with a false roster, in which the server plays a party, agrees on keys with nobody."""
     honest = _Parties(folder=folder / "honest")
     false = {**honest.secrets, **_secrets(_NAMES[-1])}
     fooled = _Parties(folder=folder / "fooled", secrets=false, server=honest.server)
@@ -309,7 +307,7 @@ def _rosters_apart(folder: Path) -> Check:
 
 
 def _keys_left(folder: Path) -> Check:
-    """After its answer a party has no key of the round any more, nor one of those that led to it."""
+    """After its answer a party has no key of the round on disk, and no secret behind it."""
     parties = _Parties(folder=folder)
     first = _NAMES[0]
     path = folder / first / KEYS
