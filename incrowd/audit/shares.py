@@ -41,14 +41,13 @@ _NUMBERS, _SHARES, _LIKE = 2**14, 200_000, 10_000
 def share_checks(plan: Plan, *, seed: int) -> list[Check]:
     """Checks of the noise in shares, its rounding, and the masks.
 
-    Edge cases: a plan without shared noise has no checks. Four made-up parties play the protocol of masks under a plan of
-    their own.
+    Edge cases: a plan without shared noise has no checks. Four made-up parties play the protocol of masks.
     """
     return [*_sizes(plan), _dithered(plan, seed=seed), *mask_checks()] if plan.noise_by == "parties" else []
 
 
 def _sizes(plan: Plan) -> list[Check]:
-    """Shares for short and long lists, in the first round and the last, have the planned size, and no draw comes again."""
+    """Shares have the planned size, for short lists and long ones. No draw comes again."""
     parties, colluders = plan.config.sharing
     lengths = {min(parties, length) for length in (colluders + 1, colluders + 2, (colluders + parties) // 2 + 1)}
     scaled, draws = list[Floats](), list[Floats]()
