@@ -2,17 +2,27 @@
 
 import os
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from incrowd import _files
 from incrowd._prometheus import metric
 from incrowd.cli._options import Json, Metrics, need_training
 from incrowd.cli._print import print_json, print_table, short
 from incrowd.errors import ConfigError, IncrowdError
 
 app = typer.Typer()
+
+EGRESS = "egress.html"
+
+
+class Purpose(StrEnum):
+    """The reason for an export."""
+
+    EGRESS = "egress"
 
 
 @app.command("list")
@@ -77,16 +87,27 @@ def _print_metrics(rows: list[dict[str, Any]]) -> None:
 def export_run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or of a search.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    purpose: Annotated[
+        Purpose | None, typer.Option("--for", help="egress: add a page to print and file before the model leaves.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Copy what may be handed on of a run that is over, and nothing else: model, statement, result, what was spent.
 
-    Example: incrowd export out/run-1 to-publish
+    Example: incrowd export out/run-1 to-publish --for egress
     """
     need_training()
     from incrowd.runs.export import export
 
     files = export(folder, out)
+    if purpose is not None:
+        from incrowd.report.page import page
+        from incrowd.report.shown import read_all
+
+        (out / EGRESS).write_text(page(read_all([folder])), encoding="utf-8")
+        _files.undate(out / EGRESS)
+        _files.undate(out)
+        files.append(EGRESS)
     if as_json:
         print_json({"files": files, "out": str(out)})
     else:

@@ -11,6 +11,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Search, Sweep, axis
+from tests.command import command
 from tests.runs.small import SEEDED, SMALL, small
 from tests.runs.test_run import stopped
 from tests.runs.test_silo_run import small as silos
@@ -67,6 +68,20 @@ def test_of_a_search_what_it_shows(folder: Path) -> None:
     assert shown["best"]["settings"] == found["best"]["settings"]
     assert f"{shown['best']['run']}/model.safetensors" in models
     assert (folder / "out/statement.txt").read_text() == found["statement"]["text"] + "\n"
+
+
+def test_for_egress_there_is_one_page_to_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Run.create(small(), folder / "run").train()
+    found = command(monkeypatch, capsys)(
+        "export", str(folder / "run"), str(folder / "out"), "--for", "egress", "--json"
+    )
+    assert {"egress.html", "model.safetensors"} < set(found.object()["files"])
+    assert {path.name for path in (folder / "out").iterdir()} == set(found.object()["files"])
+    shown = (folder / "out/egress.html").read_text()
+    assert "differentially private" in shown
+    assert str(folder) not in shown
 
 
 def test_a_run_that_is_not_over_is_refused(folder: Path) -> None:
