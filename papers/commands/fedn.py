@@ -1,5 +1,6 @@
 """`incrowd reproduce fedn-...`: the FEDn example of DP-SGD in silos, and the levels of privacy it discusses."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,6 +89,7 @@ def fedn_privacy_levels(
 @app.command("shared-silos")
 def shared_silos(
     data: Data,
+    sets: Annotated[str, typer.Option(help="Data sets in the folder: mnist, fashion.")] = "mnist",
     sizes: Annotated[str, typer.Option(help="Silos x records each, commas between.")] = "20x100,5x500",
     epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "1,0.3",
     seeds: Seeds = 3,
@@ -106,15 +108,17 @@ def shared_silos(
     pairs = [whole_numbers("sizes", each.replace("x", ",")) for each in words(sizes)]
     if any(len(pair) != 2 for pair in pairs):
         raise ConfigError(field="sizes", value=sizes, remedy="give silos x records, say 20x100")
-    wanted = SharedSilos(
-        split=load(data),
-        sizes=[(pair[0], pair[1]) for pair in pairs],
-        epsilons=numbers("epsilon", epsilon),
-        seeds=seeds,
-        cache=cache,
-        say=say,
-    )
-    rows = wanted.rows()
+    rows = []
+    for name in words(sets):
+        wanted = SharedSilos(
+            split=replace(load(data / name if (data / name).is_dir() else data), name=name),
+            sizes=[(pair[0], pair[1]) for pair in pairs],
+            epsilons=numbers("epsilon", epsilon),
+            seeds=seeds,
+            cache=cache,
+            say=say,
+        )
+        rows += wanted.rows()
     if plot is not None:
         plot_shared(plot, rows)
     show({"rows": rows, "plot": None if plot is None else str(plot)}, shown(rows), as_json=as_json)

@@ -1,9 +1,9 @@
 """Silos that share noise: what each way to protect records leaves of the accuracy, at one price for every record.
 
-| way        | who adds the noise                                     | who is trusted                 |
+| `noise_by` | who adds the noise                                     | who is trusted                 |
 | ---------- | ------------------------------------------------------ | ------------------------------ |
 | `pooled`   | one server, which has all records                      | the server                     |
-| `shared`   | all silos, a share each; 1, or a third, may collude    | all silos but the colluders    |
+| `parties`  | all silos, a share each; 1, or a third, may collude    | all silos but the colluders    |
 | `party`    | each silo, on its own steps (DP-SGD, then averaging)   | each silo, by its own records  |
 | `alone`    | one silo by itself                                     | nobody else                    |
 
@@ -81,17 +81,17 @@ class SharedSilos:
             raise DataError("accuracies are asked for: give test examples, and labels that are classes")
 
     def rows(self) -> list[Entry]:
-        """One entry for each size, epsilon and way."""
+        """One entry for each size, epsilon and way to add noise."""
         found = []
         for (silos, records), epsilon in product(self.sizes, self.epsilons):
-            for way, colluders in (
+            for noise_by, colluders in (
                 ("pooled", 0),
-                ("shared", 1),
-                ("shared", -(-silos // 3)),
+                ("parties", 1),
+                ("parties", -(-silos // 3)),
                 ("party", 0),
                 ("alone", 0),
             ):
-                case = _Case(silos=silos, records=records, epsilon=epsilon, way=way, colluders=colluders)
+                case = _Case(silos=silos, records=records, epsilon=epsilon, noise_by=noise_by, colluders=colluders)
                 found.append(self._row(case))
         return found
 
@@ -100,11 +100,12 @@ class SharedSilos:
         chosen = max(grid, key=lambda setting: self._accuracy(case, *setting, seed=CHOOSING))
         accuracies = repeated(lambda seed: self._accuracy(case, *chosen, seed=seed), seeds=self.seeds).runs
         row = {
+            "data": self.split.name,
             "silos": case.silos,
             "records": case.records,
             "epsilon": case.epsilon,
             "delta": DELTA,
-            "way": case.way,
+            "noise_by": case.noise_by,
             "colluders": case.colluders or None,
             "steps": chosen[0],
             "learning_rate": chosen[1],
@@ -118,7 +119,7 @@ class SharedSilos:
         """The accuracy on test examples, or, for the seed that chooses, on public ones."""
         train, test = self._seen
         order = np.random.default_rng([seed, case.silos, case.records]).permutation(len(train))
-        used = order[: case.records * (1 if case.way == "alone" else case.silos)]
+        used = order[: case.records * (1 if case.noise_by == "alone" else case.silos)]
         scored = train.some(order[-self._public :]) if seed == CHOOSING else test
         model, weights = case.learned(train.some(np.sort(used)), steps, rate, randomness=SeededRandomness(seed))
         return score(model, weights, scored).accuracy or 0.0
@@ -143,31 +144,31 @@ class _Case:
     silos: int
     records: int
     epsilon: float
-    way: str
+    noise_by: str
     colluders: int
 
     @property
     def name(self) -> str:
-        return f"{self.way}, {self.colluders} may collude" if self.colluders else self.way
+        return f"{self.noise_by}, {self.colluders} may collude" if self.colluders else self.noise_by
 
     def learned(self, examples: Examples, steps: int, rate: float, *, randomness: Randomness) -> tuple[Model, Numbers]:
         """The weights after so many steps in all."""
-        several = self.way in ("shared", "party")
+        several = self.noise_by in ("parties", "party")
         silos = self.silos if several else 1
         data = Clients(examples=examples, partition=iid(examples.labels, clients=silos, randomness=randomness))
         model = linear(math.prod(examples.shape), examples.classes or 1, bias=False)
         tensors = ClientTensors.of(data)
         parts = [Records.of(tensors, place) for place in range(silos)]
-        if self.way == "party":
+        if self.noise_by == "party":
             return model, self._averaged(model, parts, steps, rate, randomness)
         members = sum(map(len, parts))
         config = PlanConfig(
             members=members,
             schedule=constant(rounds=steps, cohort=float(members)),
             unit="record",
-            noise_by="parties" if self.way == "shared" else "server",
-            parties=silos if self.way == "shared" else None,
-            colluders=self.colluders if self.way == "shared" else None,
+            noise_by="parties" if self.noise_by == "parties" else "server",
+            parties=silos if self.noise_by == "parties" else None,
+            colluders=self.colluders if self.noise_by == "parties" else None,
             clip=FixedClip(clip_norm=1.0),
         )
         plan = config.calibrate(self._budget)
@@ -213,11 +214,13 @@ def _run(federation: FedAvg[RecordCohort] | FedAvg[SiloCohort], rounds: int) -> 
 
 def shown(rows: Sequence[Entry]) -> list[Entry]:
     """A line for each size and epsilon, a column for each way."""
-    lines: dict[tuple[int, int, float], Entry] = {}
+    lines: dict[tuple[str, int, int, float], Entry] = {}
     for row in rows:
-        size = row["silos"], row["records"], row["epsilon"]
-        line = lines.setdefault(size, {"silos": f"{size[0]} x {size[1]}", "epsilon": size[2]})
-        name = row["way"] if row["colluders"] is None else "shared, 1" if row["colluders"] == 1 else "shared, a third"
+        size = row["data"], row["silos"], row["records"], row["epsilon"]
+        line = lines.setdefault(size, {"data": size[0], "silos": f"{size[1]} x {size[2]}", "epsilon": size[3]})
+        name = (
+            row["noise_by"] if row["colluders"] is None else "shared, 1" if row["colluders"] == 1 else "shared, a third"
+        )
         line[name] = row["accuracy"]
     return list(lines.values())
 
@@ -225,10 +228,12 @@ def shown(rows: Sequence[Entry]) -> list[Entry]:
 def plot_shared(path: Path, rows: Sequence[Entry]) -> None:
     """A group of bars for each size and epsilon, a bar for each way."""
     lines = shown(rows)
-    names = [name for name in lines[0] if name not in ("silos", "epsilon")]
+    names = [name for name in lines[0] if name not in ("data", "silos", "epsilon")]
     with axes(path, height=4.5) as (panel,):
         for place, name in enumerate(names):
             at = [number + 0.16 * (place - 2) for number in range(len(lines))]
             panel.bar(at, [line[name] for line in lines], width=0.15, label=name)
-        panel.set_xticks(range(len(lines)), [f"{line['silos']}, epsilon {line['epsilon']:g}" for line in lines])
+        panel.set_xticks(
+            range(len(lines)), [f"{line['data']} {line['silos']}, epsilon {line['epsilon']:g}" for line in lines]
+        )
         dress(panel, "silos x records", "accuracy on the test examples", title="SIMULATION: seeded noise", loc="best")

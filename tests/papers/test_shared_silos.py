@@ -36,10 +36,11 @@ def test_the_command_has_a_row_for_each_way_and_draws_them(
     finished = silos(*quick, "--plot", "bars.png", "--json")
     assert finished.status == 0
     rows = finished.object()["rows"]
-    assert [(row["way"], row["colluders"]) for row in rows] == [
+    assert {row["data"] for row in rows} == {"mnist"}
+    assert [(row["noise_by"], row["colluders"]) for row in rows] == [
         ("pooled", None),
-        ("shared", 1),
-        ("shared", 2),
+        ("parties", 1),
+        ("parties", 2),
         ("party", None),
         ("alone", None),
     ]
