@@ -44,7 +44,7 @@ def evaluate(
     if keys is None:
         found = run.evaluate(wanted)
     else:
-        from incrowd.flower._needed import need_flower
+        from incrowd.flower import need_flower
 
         need_flower()
         from incrowd.flower.serve import PartyServer

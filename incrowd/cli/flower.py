@@ -23,7 +23,7 @@ from incrowd.cli._options import (
 from incrowd.cli._print import print_facts, print_json
 from incrowd.cli.train import finish
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.flower._needed import need_flower
+from incrowd.flower import need_flower
 
 app = typer.Typer(
     help="The same federations beyond one machine, on Flower.\n\nExample: incrowd flower new heart",

@@ -17,8 +17,10 @@
 
 import os
 import typing
+from importlib.util import find_spec
 
 from incrowd._lazy import lazily as _lazily
+from incrowd.errors import ConfigError
 
 if typing.TYPE_CHECKING:
     from incrowd.flower.serve import PartyServer
@@ -47,3 +49,10 @@ QUIET = {
 """Switches off telemetry and the look for updates; flwr and Ray read both on import."""
 
 os.environ.update(QUIET)
+
+
+def need_flower() -> None:
+    """Raise an error that names the missing package."""
+    for package in ("flwr", "ray", "cryptography"):
+        if find_spec(package) is None:
+            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[flower]' brings it")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import httpx
 from flwr.app import Error, Message, Metadata
@@ -48,14 +48,11 @@ from incrowd.errors import DataError, IncrowdError
 from incrowd.flower.grid import PIECE, TYPE, pack, unpack
 from incrowd.parties.keys import NODE, NODE_KEY, node_key
 
-BEAT = 10.0
-"""Seconds between two signs of life: a third of what Flower expects."""
+BEAT = 10.0  # seconds between two signs of life: a third of what Flower expects
 
 _SERVER = node_pb2.Node(node_id=SUPERLINK_NODE_ID)
 _HEADS = 2**16  # the names and heads of an answer's objects, beside its pieces
 _TIME_LIMIT = 30.0
-_POLL = 0.05
-_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 _APP = """\
 # Carries opaque bytes: the server's own process takes its task, and nothing in here is ever run.
 [project]
@@ -71,11 +68,10 @@ clientapp = "incrowd_run:never"
 """
 
 _NOT_OURS = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "this party answers questions of incrowd alone")
-_UNREADABLE = (
+_UNREADABLE = (  # the errors of Flower on malformed objects, which it does not check
     *(ArithmeticError, AssertionError, AttributeError, DecodeError, LookupError),
     *(MemoryError, RuntimeError, TypeError, ValueError),
 )
-"""The errors of Flower on malformed objects, which it does not check."""
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
 
@@ -83,8 +79,7 @@ class LineBroken(IncrowdError):
     """The other side cannot be reached, or refuses the message."""
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """A question to a party, and the message that carried it."""
 
     content: bytes
@@ -171,7 +166,7 @@ class PartyLine:
             arriving = _Arriving(message.metadata.run_id, message.metadata.message_id, tree)
             end = time.monotonic() + _TIME_LIMIT
             while not arriving.fetch(self._client, self._node, self._longest) and time.monotonic() < end:
-                time.sleep(_POLL)
+                time.sleep(0.05)
         if arriving.content is None:
             self._send(Message(_NOT_OURS, reply_to=message))
             return None
@@ -203,7 +198,8 @@ class ServerLine:
     def __init__(self, address: str, authority: str, secret: bytes) -> None:
         self._address, self._authority = address, authority
         self._control = _client(ControlHttpClient, address, authority, "flwr CLI")
-        tasks = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE])
+        acquiring = ["/flwr.proto.Runtime/AcquireTask"]
+        tasks = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=acquiring)
         self._tasks = _client(RuntimeHttpClient, address, authority, "SuperExec", tasks)
         self.nodes: dict[str, int] = {}
         self._run = 0
@@ -257,7 +253,8 @@ class ServerLine:
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
         """Send one question to several nodes; return the node of each message."""
         record = pack(content)
-        messages = [make_message(self._head(node, seconds), content=record) for node in nodes]
+        heads = [Metadata(self._run, "", SUPERLINK_NODE_ID, node, "", "", time.time(), seconds, TYPE) for node in nodes]
+        messages = [make_message(head, content=record) for head in heads]
         with _as_broken(), _numbered(messages):
             request = runtime_pb2.PushAppMessagesRequest(
                 messages_list=[message_to_proto(remove_content_from_message(each)) for each in messages],
@@ -301,9 +298,6 @@ class ServerLine:
         if self._runtime is None:
             raise LineBroken("no run is open")
         return self._runtime
-
-    def _head(self, node: int, seconds: float) -> Metadata:
-        return Metadata(self._run, "", SUPERLINK_NODE_ID, node, "", "", time.time(), seconds, TYPE)
 
 
 @contextmanager

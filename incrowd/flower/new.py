@@ -1,5 +1,6 @@
 """An app of Flower's that trains under a plan and a ledger, written for its user to change."""
 
+import json
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -28,12 +29,7 @@ def new_app(folder: Path) -> list[Path]:
         text = files("incrowd.flower").joinpath("app", file).read_text("utf-8")
         if file == "pyproject.toml":
             for word, value in told.items():
-                text = text.replace(f'"{word}"', _quoted(value))
+                text = text.replace(f'"{word}"', json.dumps(value, ensure_ascii=False))  # which TOML has, too
         _files.write(folder / file, text)
         written.append(folder / file)
     return written
-
-
-def _quoted(text: str) -> str:
-    """A text as TOML has it."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

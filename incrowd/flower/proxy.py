@@ -5,13 +5,11 @@ authority signed for its node key, before anything else, and passes the paths of
 """
 
 import base64
-import ipaddress
 import os
 import pwd
 import re
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,6 +24,7 @@ CONFIGURATION = "nginx.conf"
 _MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")  # Debian's module; elsewhere it is built in
 _LONGEST_SOCKET = 100
 _SAFE = re.compile(r"[\w./+-]+")
+_LISTEN = re.compile(r"(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]+\]):[1-9]\d{0,4}")
 
 
 def write_proxy(folder: Path, keys: Path, enrolled: Path, *, listen: Sequence[str], port: int = PORT) -> int:
@@ -96,11 +95,7 @@ def _line(keys: Path, path: Path) -> str:
 
 
 def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    known = None
-    with suppress(ValueError):
-        known, number = ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
-    if known is None or not 0 < number < 2**16:
+    if not _LISTEN.fullmatch(text):
         remedy = "give ADDRESS:PORT, such as 0.0.0.0:9092 or [::]:9092"
         raise ConfigError(field="listen", value=text, remedy=remedy)
-    return f"[{known}]:{number}" if known.version == 6 else f"{known}:{number}"
+    return text

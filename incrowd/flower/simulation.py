@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.data.examples import shared_tensor
 from incrowd.errors import ConfigError, DataError
-from incrowd.flower._needed import need_flower
+from incrowd.flower import need_flower
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.engine import EngineTrainer
 from incrowd.parties.asking import Patience
@@ -50,20 +49,26 @@ BLOCK = "block"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stock:
-    """A worker's training data: plain arrays, which Ray shares among the workers of a machine without a copy."""
+    """A worker's training data and settings. Ray shares the data among the workers of a machine without a copy."""
 
-    tensors: Mapping[str, Any] = field(repr=False)
+    tensors: ClientTensors = field(repr=False)
     engine: Callable[[ClientTensors], CohortEngine]
     offer: Offer
     randomness: Randomness
 
     @classmethod
     def of(cls, engine: CohortEngine, tensors: ClientTensors, offer: Offer, randomness: Randomness) -> "Stock":
-        """The arrays and settings of an engine, which has one thread in a worker."""
+        """The data and settings of an engine, which has one thread in a worker."""
         execution = replace(engine.execution, threads=1, chunk=engine.chunk)
         make = partial(_engine, model=engine.model, local=engine.local, execution=execution, loss=engine.loss)
-        found = {one.name: _shared(getattr(tensors, one.name)) for one in fields(tensors)}
-        return cls(tensors=found, engine=make, offer=offer, randomness=randomness)
+        return cls(tensors=tensors, engine=make, offer=offer, randomness=randomness)
+
+    def __getstate__(self) -> dict[str, Any]:
+        arrays = {one.name: _shared(getattr(self.tensors, one.name)) for one in fields(self.tensors)}
+        return {**vars(self), "tensors": arrays}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, tensors=ClientTensors(**state["tensors"]))
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
         """The clients that answer this server's requests, and sign with this key."""
@@ -80,7 +85,7 @@ class Block:
     def __init__(self, stock: Stock, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> None:
         torch.set_num_threads(1)
         self._stock = stock
-        self._engine = stock.engine(ClientTensors(**{name: _tensors(value) for name, value in stock.tensors.items()}))
+        self._engine = stock.engine(stock.tensors)
         self._server = server
         self._key = key
 
@@ -141,23 +146,20 @@ class SiloBlock:
 
 
 def _shared(value: Any) -> Any:
-    """Arrays in place of tensors, because Ray copies tensors from process to process."""
+    """Arrays in place of tensors, which Ray copies from process to process."""
     if isinstance(value, torch.Tensor):
-        return _Shared(value.numpy())
+        return _Shared(value)
     return {name: _shared(one) for name, one in value.items()} if isinstance(value, Mapping) else value
-
-
-def _tensors(value: Any) -> Any:
-    if isinstance(value, _Shared):
-        return shared_tensor(value.values)
-    return {name: _tensors(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """An array that was a tensor."""
+    """A tensor that becomes one over the memory of an array in another process."""
 
-    values: NDArray[Any]
+    tensor: torch.Tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shared_tensor, (self.tensor.numpy(),)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ import copy
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from logging import INFO
@@ -76,16 +76,12 @@ class NamedArrays:
         """
         if set(record) != set(self.layout.names):
             return None
-        arrays = {
-            name: values_in(record[name], shape)
-            for name, shape in zip(self.layout.names, self.layout.shapes, strict=True)
-        }
-        found = {name: array for name, array in arrays.items() if array is not None}
-        return None if len(found) < len(arrays) else self._from_here(found)
-
-    def _from_here(self, arrays: Mapping[str, NDArray[Any]]) -> Floats:
+        shapes = zip(self.layout.names, self.layout.shapes, strict=True)
+        found = {name: array for name, shape in shapes if (array := values_in(record[name], shape)) is not None}
+        if len(found) < len(self.layout.names):
+            return None
         with np.errstate(over="ignore", invalid="ignore"):  # counts as zero if not finite
-            return self.layout.flatten(arrays) - self.vector
+            return self.layout.flatten(found) - self.vector
 
 
 def values_in(array: "Array", shape: tuple[int, ...]) -> NDArray[Any] | None:
@@ -121,18 +117,10 @@ _HEADER = re.compile(
 
 
 LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
-    stock.Bulyan,
-    stock.DifferentialPrivacyClientSideAdaptiveClipping,
-    stock.DifferentialPrivacyClientSideFixedClipping,
-    stock.DifferentialPrivacyServerSideAdaptiveClipping,
-    stock.DifferentialPrivacyServerSideFixedClipping,
-    stock.FedMedian,
-    stock.FedTrimmedAvg,
-    stock.FedXgbBagging,
-    stock.FedXgbCyclic,
-    stock.Krum,
-    stock.MultiKrum,
-    stock.QFedAvg,
+    *(stock.Bulyan, stock.FedMedian, stock.FedTrimmedAvg, stock.Krum, stock.MultiKrum, stock.QFedAvg),
+    *(stock.FedXgbBagging, stock.FedXgbCyclic),
+    *(stock.DifferentialPrivacyClientSideAdaptiveClipping, stock.DifferentialPrivacyClientSideFixedClipping),
+    *(stock.DifferentialPrivacyServerSideAdaptiveClipping, stock.DifferentialPrivacyServerSideFixedClipping),
 )
 """Strategies that use the single answers of nodes, which none gets here."""
 
@@ -398,10 +386,9 @@ def _refuse_failed(_kind: object, error: BaseException | None, _trace: object) -
 def _check_averages(strategy: Strategy) -> None:
     if isinstance(strategy, (*LOOKS_AT_ONE, PrivateStrategy)):
         remedy = "give one that averages, such as FedAvg, FedAvgM, FedAdam or FedProx: it gets the private mean alone"
-        raise ConfigError(field="strategy", value=type(strategy).__name__, remedy=remedy)
+        raise _refused(strategy, remedy)
     if type(strategy).start is not Strategy.start:
-        remedy = "its own start would not be used: give one that keeps Flower's"
-        raise ConfigError(field="strategy", value=type(strategy).__name__, remedy=remedy)
+        raise _refused(strategy, "its own start would not be used: give one that keeps Flower's")
 
 
 private = PrivateStrategy

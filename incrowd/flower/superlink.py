@@ -184,11 +184,11 @@ class SuperLink:
                 self._send(line, now)
             waiting = self._questions.waiting(asked)
             for message, answer in line.pull(list(waiting), longest):
-                if answer is None:  # the question waits for another life, or for the next asking
-                    self._questions.open[waiting[message]].message = ""
-                else:
-                    del self._questions.open[waiting[message]]
+                if answer is not None:
+                    self._questions.open.pop(waiting[message], None)
                     yield waiting[message], answer
+                elif waiting[message] in self._questions.open:  # it waits for another life, or for the next asking
+                    self._questions.open[waiting[message]].message = ""
         except LineBroken as broken:
             self._give_up(line, broken)
 

@@ -94,11 +94,6 @@ class Deployment:
             time.sleep(0.1)
         return found
 
-    def asked(self, name: str) -> int:
-        """How often a party's handler was asked."""
-        file = self.folder / name / "asked"
-        return len(file.read_bytes().splitlines()) if file.exists() else 0
-
 
 def hand_out(folder: Path, proxy: Path, keys: Path, *, listen: str, port: int) -> None:
     """Enrol all parties with folders in a folder at a proxy, and give them their certificates."""

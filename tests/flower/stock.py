@@ -1,14 +1,14 @@
 """Flower's stock side without a network: a grid whose nodes answer in this process."""
 
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
-
-from tests.flower.grid import TestGrid
 
 IDENTITY = ("_task_id", "_run_id", "_node_id")
 """What Flower sets in the process of a server app, which messages are made in."""
@@ -16,16 +16,28 @@ IDENTITY = ("_task_id", "_run_id", "_node_id")
 Answer = Callable[[Message], Message]
 
 
-class StockGrid(TestGrid):
+def _unused(*_: object, **__: object) -> NoReturn:
+    raise NotImplementedError
+
+
+class StockGrid(Grid):
     """Nodes of these ids, each of which answers at once; `asked` is what they were asked, in order."""
 
+    set_run = create_message = _unused
+    run = property(_unused)
+
     def __init__(self, nodes: Iterable[int], answer: Answer) -> None:
-        super().__init__(answer, gone=set())
-        self.nodes = list(nodes)
+        self.nodes, self._answer = list(nodes), answer
         self.asked: list[Message] = []
 
     def get_node_ids(self) -> Iterable[int]:
         return self.nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         sent = list(messages)

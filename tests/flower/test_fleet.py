@@ -1,13 +1,19 @@
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Metadata, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import DataError
 from incrowd.flower import fleet
-from incrowd.flower.grid import PIECE, pack, unpack
+from incrowd.flower.grid import PIECE, GridLink, pack, unpack
+from incrowd.parties.keys import Enrolment, new_party
+from tests.flower.stock import StockGrid, identify
 
 
 @given(st.binary(max_size=1000))
@@ -97,3 +103,59 @@ def test_more_bytes_than_an_answer_can_have_are_not_kept() -> None:
     fleet._add(contents, "a", b"x" * 1000, 1000)
     with pytest.raises(DataError, match="too long"):
         fleet._add(contents, "b", b"x" * 70_000, 1000)
+
+
+class PartyGrid(StockGrid):
+    """Two parties and a stranger, of which one sends what it likes; what was pushed is answered at the next pull."""
+
+    def __init__(self, parties: list[Enrolment], odd: Callable[[Message], Message]) -> None:
+        super().__init__([7, 8, 9], lambda message: reply(message, pack(b"answer")))
+        self.keys, self.odd, self.pushed = [each.node_pem() for each in parties], odd, dict[str, Message]()
+
+    def get_nodes(self) -> list[NodeInfo]:
+        found = zip(self.nodes, [*self.keys, b"somebody else"], strict=True)
+        return [NodeInfo(node_id=node, public_key=key) for node, key in found]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        new = {str(len(self.pushed) + at): message for at, message in enumerate(messages)}
+        for number, message in new.items():
+            message.metadata.__dict__["_message_id"] = number
+        self.pushed |= new
+        return list(new)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        asked = [self.pushed[number] for number in message_ids]
+        return [(self.odd if message.metadata.dst_node_id == 8 else self._answer)(message) for message in asked]
+
+
+def reply(message: Message, content: RecordDict) -> Message:
+    return Message(content, reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("odd", "expected"),
+    [
+        (lambda message: reply(message, pack(b"honest")), b"honest"),
+        (lambda message: reply(message, pack(b"x" * 101)), b""),
+        (lambda message: reply(message, RecordDict({"0": ArrayRecord()})), b""),
+        (lambda message: Message(Error(1, "gone"), reply_to=message), None),
+    ],
+    ids=["honest", "too long", "another record", "an error"],
+)
+def test_over_a_grid_each_party_is_asked_and_an_odd_answer_keeps_no_other(
+    odd: Callable[[Message], Message], expected: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identify(monkeypatch)
+    parties = [new_party(tmp_path / name, name) for name in ("amber", "birch")]
+    grid = PartyGrid(parties, odd)
+    link = GridLink(grid, [*parties, new_party(tmp_path / "cedar", "cedar")])
+    assert link.nodes == {"amber": 1, "birch": 2, "cedar": 3}
+    assert link.present() == {"amber", "birch"}
+    pushed = link.push([1, 2, 3], b"question", 60.0)
+    assert sorted(pushed.values()) == [1, 2], "who is not connected is not asked"
+    assert {message.metadata.dst_node_id for message in grid.pushed.values()} == {7, 8}
+    found = {pushed[number]: answer for number, answer in link.pull(list(pushed), 100)}
+    assert found == {1: b"answer"} | ({} if expected is None else {2: expected})
+    link.remove("birch")
+    assert link.nodes == {"amber": 1, "cedar": 3}
+    assert link.present() == {"amber"}

@@ -157,21 +157,6 @@ def test_flwr_run_trains_a_written_app_on_stock_simulated_nodes_until_its_plan_i
         check_trained(tmp_path / "heart")  # nothing more was asked or spent
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_stock_supernodes_train_a_written_app(tmp_path: Path) -> None:
-    new_app(tmp_path / "heart")
-    with machine(tmp_path) as flower:
-        for number in range(2):
-            where = ("--superlink", f"127.0.0.1:{flower.port}", "--port", str(free_port()))
-            flower.start(
-                f"node{number}", "flower-supernode", "--insecure", *where, "--node-config", f"partition-id={number}"
-            )
-        status = flower.run(tmp_path / "heart", "--run-config", f"rounds={ROUNDS} clients=2")
-        assert status == "finished:completed", flower.logs()
-    check_trained(tmp_path / "heart")
-
-
 def nowhere(**config: int) -> Context:
     return Context(run_id=1, node_id=1, node_config=dict(config), state=RecordDict(), run_config={})
 

@@ -1,8 +1,10 @@
 """nginx as it is configured: who is let through, to what, and how much of it."""
 
+import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,22 @@ def test_a_party_that_is_enrolled_no_longer_is_let_through_no_longer() -> None:
         made.enrol("amber", "cedar")
         made.nginx.reload()
         assert [made.ask(name) for name in ("amber", "birch", "cedar")] == [200, 401, 200]
+
+
+def test_health_says_that_nginx_runs_and_ready_that_parties_are_answered() -> None:
+    with before() as made:
+
+        def asked(path: str) -> int:
+            with closing(http.client.HTTPConnection("x")) as connection:
+                connection.sock = socket.socket(socket.AF_UNIX)
+                connection.sock.connect(str(made.folder / "proxy" / "health.sock"))
+                connection.request("GET", path)
+                with connection.getresponse() as answer:
+                    return int(answer.status)
+
+        assert [asked("/health"), asked("/ready"), asked(PULL)] == [204, 200, 404]
+        made.upstream.stop()
+        assert [asked("/health"), asked("/ready")] == [204, 502]
 
 
 def test_addresses_of_ipv6_are_counted_by_64_bits() -> None:

@@ -15,42 +15,32 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train as many rounds as the plan has left, and keep the weights of each."""
+    """Train as many rounds as the plan has left, from the last weights kept; keep those of each round."""
     told = {name: str(value) for name, value in context.run_config.items()}
+    number = {name: float(told[name]) for name in ("epsilon", "delta", "clip-norm", "learning-rate", "timeout")}
     plan = Question(
         clients=int(told["clients"]),
         rounds=int(told["rounds"]),
-        epsilon=float(told["epsilon"]),
-        delta=float(told["delta"]),
+        epsilon=number["epsilon"],
+        delta=number["delta"],
         sampling=Everyone,
-        clip=FixedClip(clip_norm=float(told["clip-norm"])),
+        clip=FixedClip(clip_norm=number["clip-norm"]),
     ).answer()
     model = Path(told["model"])
-    config = ConfigRecord({"epochs": int(told["epochs"]), "learning-rate": float(told["learning-rate"])})
-    with Ledger.open(told["ledger"], budget=plan.budget, relation=plan.relation, data_identity=told["data"]) as ledger:
-        strategy = private(FedAvg(min_available_nodes=plan.config.members), plan, ledger)
-        strategy.start(
-            grid,
-            first(model, features=int(told["features"])),
-            num_rounds=plan.rounds,
-            timeout=float(told["timeout"]),
-            train_config=config,
-            evaluate_fn=lambda _, arrays: keep(model, arrays),
-        )
-        model.with_suffix(".txt").write_text(strategy.statement().text())
+    config = ConfigRecord({"epochs": int(told["epochs"]), "learning-rate": number["learning-rate"]})
 
+    def keep(_: int, arrays: ArrayRecord) -> None:
+        """Keep the weights of a round, which are public: a stopped run resumes from them."""
+        part = model.with_suffix(".part.npz")
+        np.savez(part, weights=arrays["weights"].numpy(), bias=arrays["bias"].numpy())
+        part.replace(model)
 
-def first(model: Path, *, features: int) -> ArrayRecord:
-    """The last weights kept; zeros before."""
-    arrays = {"weights": np.zeros(features, np.float32), "bias": np.zeros((), np.float32)}
+    start = {"weights": np.zeros(int(told["features"]), np.float32), "bias": np.zeros((), np.float32)}
     if model.exists():
         with np.load(model) as kept:
-            arrays = {name: kept[name] for name in arrays}
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
-
-
-def keep(model: Path, arrays: ArrayRecord) -> None:
-    """Keep the weights of a round, which are public: a stopped run resumes from them."""
-    part = model.with_suffix(".part.npz")
-    np.savez(part, weights=arrays["weights"].numpy(), bias=arrays["bias"].numpy())
-    part.replace(model)
+            start = {name: kept[name] for name in start}
+    arrays = ArrayRecord({name: Array(array) for name, array in start.items()})
+    with Ledger.open(told["ledger"], budget=plan.budget, relation=plan.relation, data_identity=told["data"]) as ledger:
+        strategy = private(FedAvg(min_available_nodes=plan.config.members), plan, ledger)
+        strategy.start(grid, arrays, plan.rounds, number["timeout"], config, evaluate_fn=keep)
+        model.with_suffix(".txt").write_text(strategy.statement().text())
