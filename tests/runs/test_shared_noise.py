@@ -12,8 +12,6 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import incrowd
-from incrowd.audit.audit import Effort
-from incrowd.audit.wanted import audit
 from incrowd.errors import ConfigError
 from incrowd.flower.simulation import Simulation
 from incrowd.privacy.statement import SHARED_TRUST
@@ -82,9 +80,7 @@ def test_settings_without_a_proof_or_a_meaning_are_refused(
 
 
 @UNITS
-def test_audits_and_networks_refuse_it_by_name(settings: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'parties'"):
-        audit(None, overrides=(*settings, SHARED), effort=Effort(quick=True))
+def test_networks_refuse_it_by_name(settings: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="noise_by = 'parties'"):
         Simulation(workers=1).train(Run.create(made(*settings, SHARED), tmp_path / "run"))
 
