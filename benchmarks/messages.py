@@ -221,7 +221,7 @@ def _answer(question: bytes, *, name: str, server: Ed25519PublicKey, key: Ed2551
     answer = PartyAnswer(
         place=_place(size, asked.place.round, name), steps=np.rint(drawn).astype(np.int64), unclipped=0, dropped=0
     )
-    return answer.to_bytes(key)
+    return answer.to_bytes(key, wide=4)
 
 
 def _place(size: int, number: int, party: str) -> Place:
