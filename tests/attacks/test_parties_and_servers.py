@@ -304,9 +304,10 @@ def test_a_list_with_random_numbers_that_are_none_is_refused_unpaid(hospitals: H
         odd = replace(listed, parties={**listed.parties, "birch": number})
         with pytest.raises((DataError, UnicodeError)):
             server.said("amber", odd.to_bytes(server.key))
-    assert server.charged("amber") == 0
+    part = server.line.parties["amber"]._parts[server.offer.fingerprint]
+    assert (part.ready, server.charged("amber")) == (True, 0)
     server.said("amber", listed.to_bytes(server.key))  # the control
-    assert server.charged("amber") == 1
+    assert (part.ready, server.charged("amber")) == (False, 1)
 
 
 def test_a_part_that_waits_for_its_list_stays_while_other_offers_come(
