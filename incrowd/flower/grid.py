@@ -33,9 +33,11 @@ def unpack(record: RecordDict, longest: int) -> bytes:
 
     Edge cases: any other record, or more than `longest` bytes, is a `DataError`, before the pieces are joined.
     """
-    pieces: list[bytes] = []
+    if len(record) > -(-longest // PIECE):
+        raise DataError("a message that is too long: it has too many pieces")
+    pieces, records = list[bytes](), record.config_records  # Flower looks through all of them at each call
     for number in range(len(record)):
-        piece = record.config_records.get(str(number))
+        piece = records.get(str(number))
         value = piece.get(_FIELD) if piece is not None and len(piece) == 1 else None
         if not isinstance(value, bytes):
             raise DataError("not the pieces of a message")
