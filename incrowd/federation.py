@@ -20,11 +20,11 @@ from incrowd.runs.config import (
     GivenModel,
     Private,
     RunOptions,
+    tables,
 )
 from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.run import Run
-from incrowd.runs.settings import tables
 from incrowd.runs.sources import NOTHING, Given
 from incrowd.runs.trackers import progress as shown
 from incrowd.runs.trackers import say

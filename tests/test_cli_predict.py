@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 from incrowd.learning import LOSSES
+from incrowd.runs.config import parse, tables
 from incrowd.runs.predict import Result, predict
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse, tables
 from tests.command import Command, command
 from tests.runs.small import small
 

@@ -62,7 +62,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(incrowd: Command, size: int
 
 def test_a_run_that_meets_a_full_disk_in_its_rounds_loses_nothing_it_paid_for(incrowd: Command, tmp_path: Path) -> None:
     """The folder is ready, so that it is the rounds that cannot be written."""
-    from incrowd.runs.settings import parse, tables
+    from incrowd.runs.config import parse, tables
 
     Run.create(parse(tables(tmp_path / "small.toml")), tmp_path / "run")
     with files_of_at_most(2_000):

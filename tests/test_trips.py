@@ -14,7 +14,7 @@ from torch import nn
 import incrowd
 from incrowd.algorithms.silos import Silo
 from incrowd.parties.participant import Participant
-from incrowd.runs import settings
+from incrowd.runs.config import load
 from incrowd.runs.run import Run
 from incrowd.runs.work import Session
 from tests.parties.members import Hospitals, MemberLine
@@ -51,7 +51,7 @@ def files_of(owner: type, name: str, run: Callable[[], object], monkeypatch: pyt
 
 
 def test_a_round_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = settings.load(None, overrides=["privacy.rounds=3", "run.threads=1"])
+    config = load(None, overrides=["privacy.rounds=3", "run.threads=1"])
     run = Run.create(config, tmp_path / "run")
     files = files_of(Session, "step", run.train, monkeypatch)
     assert {"algorithms/fedavg.py", "algorithms/clients.py", "privacy/release.py", "privacy/ledger/ledger.py"} <= files
@@ -89,7 +89,7 @@ def test_a_setting_on_its_way_to_the_engine(tmp_path: Path) -> None:
     """From the file of settings to the moment before the first round."""
 
     def begun(folder: Path) -> None:
-        run = Run.create(settings.load(None, overrides=["privacy.rounds=3", "run.threads=1"]), folder)
+        run = Run.create(load(None, overrides=["privacy.rounds=3", "run.threads=1"]), folder)
         with closing(run.rounds()) as rounds:
             next(rounds)
 
@@ -97,5 +97,5 @@ def test_a_setting_on_its_way_to_the_engine(tmp_path: Path) -> None:
     seen: set[str] = set()
     passed(begun, seen)(tmp_path / "run")
     files = {str(Path(path).relative_to(PACKAGE)) for path in seen}
-    assert {"settings.py", "runs/settings.py", "runs/build.py", "learning/engine.py"} <= files
+    assert {"settings.py", "runs/config.py", "runs/build.py", "learning/engine.py"} <= files
     assert len(files) <= SETTING, sorted(files)

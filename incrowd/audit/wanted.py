@@ -11,11 +11,10 @@ from incrowd.audit.finding import Audited
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification, read_specification
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, read_back, tables
 from incrowd.runs.folder import settings_in
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import reopened
-from incrowd.runs.settings import read_back, tables
 from incrowd.runs.work import ClientWork, assemble
 
 _RECORDS, _FEW_RECORDS = 5_000, 1_000

@@ -122,8 +122,8 @@ def new(
     budget = Budget(epsilon=epsilon, delta=delta)
     if data_of is not None:
         need_training()
+        from incrowd.runs.config import tables
         from incrowd.runs.ledgers import begin_ledgers
-        from incrowd.runs.settings import tables
 
         ledgers = begin_ledgers(
             tables(data_of, overrides=override or [], data=data), budget=budget, path=file, witness=witness
@@ -151,8 +151,8 @@ def include(
     Example: incrowd ledger include --data-of shop.toml
     """
     need_training()
+    from incrowd.runs.config import tables
     from incrowd.runs.ledgers import include_data
-    from incrowd.runs.settings import tables
 
     ledgers = include_data(tables(data_of, overrides=override or [], data=data))
     _say([_facts(each) for each in ledgers], as_json)

@@ -66,8 +66,8 @@ def train(
     """
     need_training()
     say_what_takes_long()
+    from incrowd.runs.config import tables
     from incrowd.runs.recipes import config_of
-    from incrowd.runs.settings import tables
 
     overrides = [*(override or []), *([] if device is None else [f"run.device={json.dumps(device)}"])]
     overrides += ledger_overrides(ledger, witness)

@@ -23,10 +23,9 @@ from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.ledger.tally import PUBLIC_KEY, DataIdentity, Declared, same
 from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic, Poisson
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse
 from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table
 from incrowd.runs.folder import LEDGER, SILOS
-from incrowd.runs.settings import parse
 from incrowd.runs.sources import enrolled, federated_data, mnist_folder, section, whole_split
 
 _NOT_PUBLIC = "leave data.public out"

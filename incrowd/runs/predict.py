@@ -21,12 +21,11 @@ from incrowd.data.tables import row_ids
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
-from incrowd.runs.config import CommonSections, Config, GivenModel
+from incrowd.runs.config import CommonSections, Config, GivenModel, read_back
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning, SourceData
 from incrowd.runs.folder import MODEL, SUMMARY, Record, Summary, database_in, settings_in, summary_in
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
-from incrowd.runs.settings import read_back
 from incrowd.runs.sources import section
 
 

@@ -26,8 +26,7 @@ from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
 from incrowd.runs.build import loss_of, model_of
-from incrowd.runs.config import Config, LinearSection
-from incrowd.runs.settings import parse
+from incrowd.runs.config import Config, LinearSection, parse
 from incrowd.runs.sources import NOTHING, Given, federated_data, section
 
 Tables = dict[str, dict[str, Any]]

@@ -20,7 +20,7 @@ from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, read_back
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import (
     DATABASE,
@@ -39,7 +39,6 @@ from incrowd.runs.folder import (
 )
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop
-from incrowd.runs.settings import read_back
 from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers

@@ -23,12 +23,11 @@ from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.build import featured
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, tables
 from incrowd.runs.folder import DATABASE, LEDGER, RESULT, RUNS, SEARCH, SUMMARY, Summary
 from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run
-from incrowd.runs.settings import tables
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
 

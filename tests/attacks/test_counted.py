@@ -25,10 +25,9 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, check_declared, constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse
 from incrowd.runs.data_config import DigitsData
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.work import assemble
 from tests.algorithms.conftest import CLASSES, FEATURES

@@ -11,9 +11,8 @@ from incrowd.data import Clients, load_mnist, reading
 from incrowd.data.reading import read_once, read_rows
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs import sources
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, load
 from incrowd.runs.run import Run
-from incrowd.runs.settings import load
 from tests.attacks import shop
 from tests.runs.small import write_mnist
 

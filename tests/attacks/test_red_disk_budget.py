@@ -8,9 +8,8 @@ import pytest
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.ledger.home import Home
 from incrowd.runs.build import featured
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse, tables
 from incrowd.runs.sources import federated_data
 from tests.attacks.shop import (
     BY_USER,

@@ -14,8 +14,8 @@ from incrowd.data import Clients, Columns, columns_of, read_table
 from incrowd.data.reading import Reading
 from incrowd.data.template import read_header, template
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerMismatch
+from incrowd.runs.config import parse
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

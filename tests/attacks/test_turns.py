@@ -28,8 +28,7 @@ from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, named_places
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.config import Config
-from incrowd.runs.settings import parse
+from incrowd.runs.config import Config, parse
 from incrowd.runs.work import assemble
 from incrowd.settings import Local
 from tests.parties.members import Hospitals, settings_text

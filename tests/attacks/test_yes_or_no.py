@@ -11,7 +11,7 @@ from incrowd.federation import Federation
 from incrowd.flower.node import join
 from incrowd.parties.guard import given
 from incrowd.runs import work
-from incrowd.runs.settings import parse, tables
+from incrowd.runs.config import parse, tables
 from tests.parties.members import ALLOW, Hospitals, MemberLine, settings_text
 
 pytestmark = pytest.mark.watched

@@ -24,9 +24,8 @@ from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.served import served
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import SiloWork, assemble_silos
 from tests.parties.nodes import PlainLine, VirtualClock
 from tests.runs.test_silo_run import SEEDED

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, load
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
-from incrowd.runs.settings import load
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.work import ClientWork
 

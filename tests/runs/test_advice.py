@@ -11,9 +11,8 @@ from torch import nn
 import incrowd
 from incrowd.algorithms.metrics import metrics
 from incrowd.runs.advice import advice, judged, verdict
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse
 from incrowd.runs.folder import Record
-from incrowd.runs.settings import parse
 from incrowd.runs.silo_work import SiloWork, assemble_silos
 from incrowd.runs.work import ClientWork, assemble
 

@@ -7,8 +7,7 @@ import pytest
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.runs.build import randomness
-from incrowd.runs.config import Config
-from incrowd.runs.settings import load, parse
+from incrowd.runs.config import Config, load, parse
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import _schedule, assemble
 from tests.runs.small import planned, seeded, small

@@ -13,10 +13,9 @@ import pytest
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, load
 from incrowd.runs.folder import Database
 from incrowd.runs.run import Run
-from incrowd.runs.settings import load
 from tests.privacy.ledgers import start, status_of
 
 KILLED = -signal.SIGKILL

@@ -9,6 +9,7 @@ import pytest
 
 from incrowd import Budget, Clients, Federation
 from incrowd.errors import ConfigError, DataError
+from incrowd.runs.config import parse, tables
 from incrowd.runs.recipes import (
     MANY,
     RECIPES,
@@ -17,7 +18,6 @@ from incrowd.runs.recipes import (
     named,
     with_recipe,
 )
-from incrowd.runs.settings import parse, tables
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6)
 PROMISE: dict[str, Any] = {"data": {"name": "digits"}, "privacy": {"epsilon": 8.0, "delta": 1e-3}}

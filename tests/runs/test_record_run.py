@@ -19,13 +19,12 @@ from incrowd.flower.simulation import Simulation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.statement import SUMS_TRUST
 from incrowd.runs.advice import advice
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.dry_run import cost_of, dry_run
 from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
-from incrowd.runs.settings import parse, tables
 from incrowd.types import Tracker
 
 SMALL = (

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config, MlpSection
+from incrowd.runs.config import DEMONSTRATION, Config, MlpSection, load, parse, read_back
 from incrowd.runs.data_config import MnistData
-from incrowd.runs.settings import DEMONSTRATION, load, parse, read_back
 from incrowd.settings import known_keys
 
 BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}

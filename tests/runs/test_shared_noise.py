@@ -15,10 +15,9 @@ import incrowd
 from incrowd.errors import ConfigError
 from incrowd.flower.simulation import Simulation
 from incrowd.privacy.statement import SHARED_TRUST
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, tables
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run
-from incrowd.runs.settings import tables
 from tests.runs.small import SEEDED
 from tests.runs.small import SMALL as CLIENTS
 from tests.runs.test_record_run import SMALL as RECORDS

@@ -11,10 +11,9 @@ from safetensors.numpy import load_file
 
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.folder import Database, Summary
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse, tables
 from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.trackers import progress
 from tests.privacy.ledgers import start, status_of

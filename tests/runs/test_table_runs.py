@@ -8,11 +8,10 @@ import pytest
 
 from incrowd.data import Category, Reading
 from incrowd.errors import BudgetExceeded, DataError
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, load, parse, tables
 from incrowd.runs.data_config import Table
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
-from incrowd.runs.settings import load, parse, tables
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.config import parse, tables
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse, tables
 
 ROWS = "".join(f"p{n // 4},{n % 5}.5,{n % 3},{n % 2}\n" for n in range(40))
 
