@@ -21,8 +21,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from incrowd.data import Clients, Examples, from_arrays
-from incrowd.data.arrays import placed
 from incrowd.data.clients import MEASURED
+from incrowd.data.examples import placed
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.learning import mlp

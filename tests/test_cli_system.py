@@ -128,7 +128,7 @@ def test_a_system_without_locks_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = util.find_spec
-    monkeypatch.setattr("incrowd._platform.find_spec", lambda name: None if name == "fcntl" else find(name))
+    monkeypatch.setattr("incrowd._lazy.find_spec", lambda name: None if name == "fcntl" else find(name))
     assert finished(app_that_raises(AssertionError())) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"incrowd: platform = {sys.platform!r}: files cannot be locked here (no fcntl): use Linux")

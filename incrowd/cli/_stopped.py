@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from incrowd._platform import check_platform
+from incrowd._lazy import check_platform
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 DONE, FAILED, WRONG_USE, NO_BUDGET = 0, 1, 2, 3

@@ -8,10 +8,9 @@
 (100, 15)
 """
 
-from incrowd.data.arrays import from_arrays, from_dataset
 from incrowd.data.clients import Clients, PublicFacts, TestClients
 from incrowd.data.columns import Columns, column_of, columns_of
-from incrowd.data.examples import Examples, Split, hold_out
+from incrowd.data.examples import Examples, Split, from_arrays, from_dataset, hold_out
 from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, sorted_shards
 from incrowd.data.reading import Reading, read_rows
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo

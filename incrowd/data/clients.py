@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _extensions, _validate
 from incrowd._random import SeededRandomness
-from incrowd.data.arrays import Classes, from_arrays, from_dataset
 from incrowd.data.columns import Columns
-from incrowd.data.examples import Examples, Split, check_alike, joined
+from incrowd.data.examples import Classes, Examples, Split, check_alike, from_arrays, from_dataset, joined
 from incrowd.data.fingerprints import Cells, table_cells
 from incrowd.data.partition import (
     Indices,

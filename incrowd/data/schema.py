@@ -4,15 +4,19 @@
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
 from incrowd import _validate
-from incrowd.data.grams import BUCKETS, numbered
 from incrowd.data.reading import AS_USUAL, Reading, as_float32, text_of
 from incrowd.errors import ConfigError, DataError
 
@@ -23,6 +27,13 @@ Pair = tuple[float, float]
 _WHOLE_NUMBERS = 2**24  # a float32 holds whole numbers up to this exactly
 _DAY = timedelta(days=1)
 _MOST_PIECES = 2**14
+BUCKETS = 1 << 16
+"""The most buckets that a piece's number tells apart."""
+
+_WORD = re.compile(r"[\w']+|[^\w\s]+")  # or marks, such as !? and ://
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # kana and Han
+_LETTERS = 4
+_REMEMBERED = 1 << 18  # pieces: most of a language's short ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +272,7 @@ class Date(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Column):
-    """A text: the numbers of its first `pieces` by a public hash (`incrowd.data.grams`), in any case.
+    """A text: the numbers of its first `pieces` by a public hash (`incrowd.data.schema`), in any case.
 
     A model has `buckets` features of the text (`incrowd.learning.features.TextBuckets`), unless its features state
     another number.
@@ -331,3 +342,34 @@ def _check_scale(to: Pair, outside: str) -> None:
 
 def _folded(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word.casefold() for word in words)
+
+
+def numbered(text: str, most: int) -> tuple[float, ...]:
+    """The numbers of a text's first pieces (n-grams), at most so many; zeros where it has fewer.
+
+    A number is 1 + the piece's bucket, times its sign. A single character counts half: its number is `BUCKETS` higher.
+    Bucket and sign follow from BLAKE2 of the piece alone: there is no vocabulary, which would tell whose words are in
+    it. Opposite signs let pieces in one bucket cancel rather than add up (Weinberger et al. 2009).
+
+    Guarantee: the numbers follow from the text alone, and are the same on every machine.
+    """
+    found = tuple(islice(_numbers(text.casefold()), most))
+    return found + (0.0,) * (most - len(found))
+
+
+def _numbers(text: str) -> Iterator[float]:
+    for word in _WORD.findall(text):
+        if _UNSPACED.search(word):  # no blanks between words: each character, and each pair
+            yield from (_number(letter, BUCKETS) for letter in word)
+            yield from (_number(word[at : at + 2]) for at in range(len(word) - 1))
+        else:
+            yield _number(f"\0{word}")  # not the same piece as these letters within a word
+            edged = f"<{word}>"
+            yield from (_number(edged[at : at + _LETTERS]) for at in range(len(edged) - _LETTERS + 1))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _number(piece: str, more: int = 0) -> float:
+    hashed = int.from_bytes(blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    size = float(1 + (hashed >> 1) % BUCKETS + more)
+    return size if hashed & 1 else -size

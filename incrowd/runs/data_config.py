@@ -326,7 +326,7 @@ class PieceFeatures(_Features):
 
 
 class TextFeatures(PieceFeatures):
-    """The pieces of a row whose columns are all texts (`incrowd.data.grams`)."""
+    """The pieces of a row whose columns are all texts (`incrowd.data.schema`)."""
 
     name: Literal["text"] = "text"
 

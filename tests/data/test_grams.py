@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.data import Reading, Text, column_of
-from incrowd.data.grams import BUCKETS, numbered
+from incrowd.data.schema import BUCKETS, numbered
 from incrowd.errors import ConfigError, DataError
 
 

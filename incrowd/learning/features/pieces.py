@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from incrowd import _validate
 from incrowd.data import Columns, Text
-from incrowd.data.grams import BUCKETS
+from incrowd.data.schema import BUCKETS
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features.feature_map import Composed, ModuleMap, Values
 from incrowd.types import FeatureMap
@@ -119,7 +119,7 @@ class TextBuckets:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenGrams:
-    """A sequence of tokens as the numbers of its pieces of 1 to `longest` tokens, as `incrowd.data.grams` has them.
+    """A sequence of tokens as the numbers of its pieces of 1 to `longest` tokens, as `incrowd.data.schema` has them.
 
     With `reads` "end" the pieces are those that end with the last token: the context of the next token. With "all"
     they are all pieces: the subject of a sequence. Pieces with the token `padding` in them are left out.
