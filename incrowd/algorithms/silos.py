@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats, Randomness
+from incrowd._random import Floats, Randomness, Stream
 from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.fedavg import Answers, SiloStatus, State
 from incrowd.algorithms.rehearsal import rehearse
@@ -20,7 +21,7 @@ from incrowd.learning import Model
 from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
-from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.plan.sampling import check_declared
 from incrowd.privacy.records import RecordRound, RecordRun
 from incrowd.privacy.release import PrivateRun
@@ -56,8 +57,10 @@ AskAll = Callable[[int, Floats], Sequence[Answer]]
 AskShared = Callable[[int, Floats], tuple[int, Callable[[], Whole]]]
 """Asks all silos for a masked sum of a round: the number of those that are listed, and a way to their noised sum."""
 
-AskSums = Callable[[int, Floats], Mapping[int, Whole]]
-"""Asks all silos for the clipped sums of a round; those that came are by the silos' places."""
+AskSums = Callable[[int, Floats, Callable[[int], Stream]], Mapping[int, Whole]]
+"""Asks all silos for the clipped sums of a round; those that came are by the silos' places. The last is for simulated
+silos: the random bits by which a place draws its batch.
+"""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -141,22 +144,29 @@ class RecordCohort:
 
     def answers(self, state: State) -> Answers:
         """See `Cohort.answers`."""
-        begin, start = time.perf_counter(), state.weights.astype(np.float32)
+        begin = time.perf_counter()
         opened, training = self.private.round(state.round, carry=state.carry), self.private.plan.training()
         if self.shared is not None:
             opened.add_shared(*self.shared(state.round, state.weights))
         elif self.private.plan.noise_by == "parties":
             opened.listing(len(self.engines))
         if self.sums is not None:
-            for place, part in self.sums(state.round, state.weights).items():
+            for place, part in self.sums(state.round, state.weights, opened.batches).items():
                 opened.add_records(part, silo=place, records=self.records[place])
-        with with_threads(self.threads):
-            for place, engine in enumerate(self.engines):
-                gradients = engine.clipped_sum(start, training, batches=opened.batches(place))
-                opened.add_records(training.whole(-gradients.numpy()), silo=place, records=self.records[place])
+        for place, engine in enumerate(self.engines if self.sums is None else ()):
+            with with_threads(self.threads):
+                part = clipped_sum(engine, state.weights, training, batches=opened.batches(place))
+            opened.add_records(part, silo=place, records=self.records[place])
         seconds = time.perf_counter() - begin
         release = opened.release()
         return Answers(mean=release.mean, carry=opened.after, release=release, seconds=seconds)
+
+
+def clipped_sum(
+    engine: BatchedRecords, weights: Floats | NDArray[np.float32], training: RecordTraining, *, batches: Stream
+) -> Whole:
+    """The clipped sum of one batch of a silo's records, against their gradients."""
+    return training.whole(-engine.clipped_sum(weights.astype(np.float32), training, batches=batches).numpy())
 
 
 class Silo:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,23 +18,25 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd import _validate
-from incrowd._random import Randomness
+from incrowd._random import Floats, Randomness, Stream
+from incrowd.algorithms.silos import clipped_sum
 from incrowd.data.examples import shared_tensor
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower import need_flower
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.engine import EngineTrainer
-from incrowd.parties.asking import Patience
+from incrowd.parties.asking import Patience, Transport, ask
 from incrowd.parties.contribution import RoundTask, part
 from incrowd.parties.frames import Place, Request, sealed_answer
 from incrowd.parties.network import Deal, Network, Node, SiloServer, by_party, in_blocks
 from incrowd.parties.offer import Offer, offer_of
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.grid import Whole
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
 from incrowd.runs.round_loop import DurableSilo
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import SiloWork
+from incrowd.runs.silo_work import RecordWork, SiloWork
 from incrowd.runs.sources import processors
 from incrowd.runs.work import ClientWork
 from incrowd.settings import Local
@@ -145,6 +148,50 @@ class SiloBlock:
         return sealed_answer(answer, place, key=self._key)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordStock:
+    """The silos of a run whose server adds the noise, with their records."""
+
+    work: RecordWork
+
+    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "RecordBlock":
+        """The silos; nothing that they send leaves Ray, so nothing is signed."""
+        return RecordBlock(self.work)
+
+
+class RecordBlock:
+    """Simulated silos that send the clipped sums of their batches."""
+
+    def __init__(self, work: RecordWork) -> None:
+        torch.set_num_threads(work.threads)
+        self._work = work
+
+    def answer(self, frame: bytes) -> bytes:
+        """The sum of one silo, in whole steps."""
+        place, weights, batches = pickle.loads(frame)  # noqa: S301 - from the process that started this one
+        engine, training = self._work.engines[place], self._work.plan.training()
+        return clipped_sum(engine, weights, training, batches=batches).steps.tobytes()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordLine:
+    """The way to simulated silos that send sums."""
+
+    transport: Transport
+    nodes: Sequence[int]
+    work: RecordWork
+    patience: Patience
+
+    def sums(self, number: int, weights: Floats, batches: Callable[[int], Stream]) -> Mapping[int, Whole]:
+        """The clipped sums of a round, by place: see `incrowd.algorithms.RecordCohort`."""
+        size = self.work.model.size
+        step = self.work.plan.training().grid_step(size)
+        frames = {node: pickle.dumps((place, weights, batches(place))) for place, node in enumerate(self.nodes)}
+        found = ask(self.transport, frames, longest=8 * size, read=lambda _, frame: frame, patience=self.patience)
+        steps = {node: np.frombuffer(frame, np.int64) for node, frame in found.items()}
+        return {place: Whole(steps=steps[node], step=step) for place, node in enumerate(self.nodes)}
+
+
 def _shared(value: Any) -> Any:
     """Arrays in place of tensors, which Ray copies from process to process."""
     if isinstance(value, torch.Tensor):
@@ -168,20 +215,20 @@ class _App:
 
     server: bytes
     key: bytes = field(repr=False)
-    stock: "ObjectRef[Stock | SiloStock]" = field(repr=False)
+    stock: "ObjectRef[Stock | SiloStock | RecordStock]" = field(repr=False)
 
     def __call__(self, message: bytes, context: None) -> bytes:
         if self.server not in _blocks:  # its first message
             import ray
 
-            stock: Stock | SiloStock = ray.get(self.stock)
+            stock: Stock | SiloStock | RecordStock = ray.get(self.stock)
             _blocks.clear()
             key = Ed25519PrivateKey.from_private_bytes(self.key)
             _blocks[self.server] = stock.block(server=Ed25519PublicKey.from_public_bytes(self.server), key=key)
         return _blocks[self.server].answer(message)
 
 
-_blocks: dict[bytes, Block | SiloBlock] = {}
+_blocks: dict[bytes, Block | SiloBlock | RecordBlock] = {}
 
 
 class ActorLine:
@@ -295,9 +342,12 @@ class Simulation:
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         if isinstance(work, SiloWork):
             return self._silos(run, work, watchers)
-        if not isinstance(work, ClientWork) or work.plan.noise_by == "parties":
-            remedy = 'simulated blocks neither mask parts nor add up records: use "party", or train without Flower'
+        if work.plan.noise_by == "parties":
+            remedy = "simulated blocks do not mask their parts: train without Flower, which gives the same model"
             raise ConfigError(field="privacy.noise_by", value=work.plan.noise_by, remedy=remedy)
+        if isinstance(work, RecordWork):
+            return self._records(run, work, watchers)
+        assert isinstance(work, ClientWork)  # noqa: S101 - there are no others
         return self._clients(run, work, watchers)
 
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:
@@ -319,23 +369,38 @@ class Simulation:
             silos = SiloServer(network=network, descent=work.config.local)
             return run.answered_by(silos.answers).train(watchers)
 
+    def _records(self, run: Run, work: RecordWork, watchers: Sequence[Tracker]) -> Summary:
+        with self._line(RecordStock(work=work), Ed25519PrivateKey.generate(), nodes=len(work.names)) as (line, _):
+            patience = replace(self.patience, clock=line)
+            silos = RecordLine(transport=line, nodes=line.nodes, work=work, patience=patience)
+            return run.summed_by(silos.sums).train(watchers)
+
     @contextmanager
     def _network(
         self, stock: Stock | SiloStock, offer: Offer, parties: Sequence[str], dealt: Callable[[list[Node]], Deal]
     ) -> Iterator[Network]:
         """The network of these nodes, with the stock in Flower's actors."""
-        server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        server = Ed25519PrivateKey.generate()
+        with self._line(stock, server, nodes=len(parties)) as (line, key):
+            named = zip(line.nodes, parties, strict=True)
+            nodes = [Node(id=one, party=name, key=key, block=True) for one, name in named]
+            patience = replace(self.patience, clock=line)
+            yield Network(transport=line, offer=offer, deal=dealt(nodes), key=server, patience=patience)
+
+    @contextmanager
+    def _line(
+        self, stock: Stock | SiloStock | RecordStock, server: Ed25519PrivateKey, *, nodes: int
+    ) -> Iterator[tuple[ActorLine, Ed25519PublicKey]]:
+        """So many nodes, with the stock in Flower's actors, and the key that signs their answers."""
+        key = Ed25519PrivateKey.generate()
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors are raised here
         with self._ray():
             import ray
 
             public, private = server.public_key().public_bytes_raw(), key.private_bytes_raw()
             app = _App(server=public, key=private, stock=ray.put(stock))
-            with ActorLine(app, nodes=len(parties), gpus=self.gpus) as line:
-                named = zip(line.nodes, parties, strict=True)
-                nodes = [Node(id=one, party=name, key=key.public_key(), block=True) for one, name in named]
-                patience = replace(self.patience, clock=line)
-                yield Network(transport=line, offer=offer, deal=dealt(nodes), key=server, patience=patience)
+            with ActorLine(app, nodes=nodes, gpus=self.gpus) as line:
+                yield line, key.public_key()
 
     @contextmanager
     def _ray(self) -> Iterator[None]:

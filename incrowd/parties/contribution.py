@@ -10,7 +10,7 @@ import numpy as np
 from incrowd._random import Randomness
 from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.rehearsal import rehearse
-from incrowd.algorithms.silos import Silo
+from incrowd.algorithms.silos import Silo, clipped_sum
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.learning.arithmetic import with_threads
@@ -379,11 +379,9 @@ class RecordPart(ClientPart):
         """The clipped sum of the round's batch, against the gradient."""
         training = self.plan.training(self.offer.size)
         batches = self.party.randomness.stream("batches", request.place.round, self.place)
+        small = replace(training, physical_batch=self.own.physical_batch)
         with with_threads(self.own.threads):
-            gradients = self.own.engine.clipped_sum(
-                request.weights, replace(training, physical_batch=self.own.physical_batch), batches=batches
-            )
-        return training.whole(-gradients.numpy())
+            return clipped_sum(self.own.engine, request.weights, small, batches=batches)
 
 
 class SiloPart(Contributor):

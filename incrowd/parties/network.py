@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from incrowd._random import Floats
+from incrowd._random import Floats, Stream
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError
 from incrowd.parties.asking import Attendance, Patience, Transport, ask
@@ -191,8 +191,10 @@ class Network:
         observed = Observed(contributions=came, dropped=dropped, unclipped=unclipped)
         return Part(total=Whole(steps=steps, step=RoundTask.stated(self.offer, round, clip).step), observed=observed)
 
-    def records(self, number: int, weights: Floats) -> Mapping[int, Whole]:
-        """The sums over records of a round, by the places of their silos: see `incrowd.algorithms.RecordCohort`."""
+    def records(self, number: int, weights: Floats, _: Callable[[int], Stream]) -> Mapping[int, Whole]:
+        """The sums over records of a round, by the places of their silos, which draw their batches themselves: see
+        `incrowd.algorithms.RecordCohort`.
+        """
         clip = self.offer.plan.config.clip
         task = RoundTask.stated(self.offer, number, clip)
         found = self.parts(range(len(self.offer.parties)), weights, round=number, clip=task.clip)

@@ -1,12 +1,15 @@
 """Runs whose silos send sums of clipped gradients to a server that adds the noise."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
 from torch import nn
 
@@ -15,7 +18,8 @@ from incrowd.audit.audit import Effort
 from incrowd.audit.wanted import audit
 from incrowd.data import load_digits
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.flower.simulation import Simulation
+from incrowd.flower.simulation import RecordLine, RecordStock
+from incrowd.parties.asking import Patience
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.statement import SUMS_TRUST
 from incrowd.runs.advice import advice
@@ -25,7 +29,9 @@ from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
+from incrowd.runs.silo_work import RecordWork
 from incrowd.types import Tracker
+from tests.parties.nodes import PlainLine, VirtualClock
 
 SMALL = (
     "features={name='none'}",
@@ -36,6 +42,8 @@ SMALL = (
     "server={learning_rate=2.0}",
     "run={randomness='seeded', seed=7}",
 )
+
+KEY = Ed25519PrivateKey.generate()
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -162,9 +170,33 @@ def test_a_dry_run_and_advice_speak_of_all_records() -> None:
         include_data(tables(overrides=SMALL))
 
 
-def test_simulated_networks_and_recipes_refuse_it_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.noise_by = 'server'"):
-        Simulation(workers=1).train(Run.create(small(), tmp_path / "run"))
+def summed_elsewhere(run: Run) -> Run:
+    """The run with its silos in workers, as Ray has them, but in this process."""
+    assert isinstance(run.work, RecordWork)
+    blocks = [RecordStock(work=run.work).block(server=KEY.public_key(), key=KEY) for _ in run.work.names]
+    line = PlainLine({node: block.answer for node, block in enumerate(blocks, start=5)})
+    patience = Patience(timeout=5, clock=VirtualClock(), all_needed=True)
+    return run.summed_by(RecordLine(transport=line, nodes=range(5, 8), work=run.work, patience=patience).sums)
+
+
+def test_silos_in_workers_release_the_model_of_one_machine(tmp_path: Path) -> None:
+    Run.create(small(), tmp_path / "here").train()
+    summed_elsewhere(Run.create(small(), tmp_path / "there")).train()
+    assert verify(tmp_path / "there" / "ledger.sqlite")["events"] == 6
+    np.testing.assert_equal(weights(tmp_path / "there"), weights(tmp_path / "here"))
+
+
+@pytest.mark.slow
+def test_flower_releases_the_model_of_silos_here(tmp_path: Path) -> None:
+    Run.create(small(), tmp_path / "here").train()
+    sets = [word for override in SMALL for word in ("--set", override)]
+    words = ["flower", "simulate", *sets, "--workers", "2", "--out", str(tmp_path / "there"), "--json"]
+    done = subprocess.run([sys.executable, "-m", "incrowd", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_equal(weights(tmp_path / "there"), weights(tmp_path / "here"))
+
+
+def test_recipes_refuse_it_by_name() -> None:
     with pytest.raises(ConfigError, match="recipe = 'general'"):
         config_of(tables(overrides=(*SMALL, "recipe='general'")))
 
