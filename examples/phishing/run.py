@@ -28,8 +28,7 @@ import numpy as np
 from incrowd.drawdiscard import Device, Policy, Predictor
 from incrowd.drawdiscard.specification import read_specification
 from incrowd.errors import BudgetExceeded
-from incrowd.service.contribute import Turns, contribute
-from incrowd.service.remote import RemoteServer
+from incrowd.service.remote import RemoteServer, Turns, take_turns
 
 PLACE = Path("phishing") / "urls.csv.gz"
 """Columns ``label`` (1 is phishing) and ``url``."""
@@ -85,7 +84,7 @@ def everyone(devices: list[Path], url: str) -> Counter[str]:
 
     def turn(place: Path) -> Turns:
         with Device(place, table="visited", policy=LIMITS) as device:
-            return contribute(device, RemoteServer(url, pace_s=0))  # public examples: their time may tell
+            return take_turns(device, RemoteServer(url, pace_s=0))  # public examples: their time may tell
 
     with ThreadPoolExecutor(8) as threads:
         turns = list(threads.map(turn, devices))

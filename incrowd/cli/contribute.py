@@ -12,8 +12,7 @@ from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
     from incrowd.drawdiscard.policy import Policy
-    from incrowd.service.contribute import Turns
-    from incrowd.service.remote import RemoteServer
+    from incrowd.service.remote import RemoteServer, Turns
 
 app = typer.Typer()
 
@@ -65,8 +64,7 @@ def contribute(
     """
     _need_drawdiscard()
     from incrowd.drawdiscard.device import Device
-    from incrowd.service import contribute as turns_of
-    from incrowd.service.remote import RemoteServer
+    from incrowd.service.remote import RemoteServer, take_turns
 
     place = ledger or database.with_name(database.name + ".ledger")
     policy = _policy(
@@ -78,7 +76,7 @@ def contribute(
         _check(database, table, policy, remote.specification_json(), as_json=as_json)
         return
     with Device(database, table=table, ledger=place, policy=policy) as device:
-        turns = turns_of.contribute(device, remote, times=times, jitter_s=jitter)
+        turns = take_turns(device, remote, times=times, jitter_s=jitter)
         found = _found(device, turns)
     print_json(found) if as_json else print_facts(found)
     if turns.stopped is not None:

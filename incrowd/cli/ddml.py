@@ -49,8 +49,8 @@ def simulate(
     """
     if find_spec("pydantic") is None:
         raise ConfigError(field="package", value="pydantic", remedy="pip install 'incrowd[drawdiscard]' brings it")
-    from incrowd.drawdiscard.csv_table import read_csv_columns
     from incrowd.drawdiscard.rehearsal import Rehearsal
+    from incrowd.drawdiscard.source import read_csv_columns
     from incrowd.drawdiscard.specification import Specification, read_specification
 
     asked = read_specification(specification)

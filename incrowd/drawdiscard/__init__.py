@@ -2,17 +2,23 @@
 
 from incrowd.drawdiscard.desk import Desk, Drawn, Reason, Returned
 from incrowd.drawdiscard.device import Device, Fit
-from incrowd.drawdiscard.direction import DirectionTest
-from incrowd.drawdiscard.fast_gradients import GlmGradients, SparseGradients, split_among_devices, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import HISTORY, LARGEST, Instance, Picks, Pool, stable_variance
-from incrowd.drawdiscard.predictor import Predictor
 from incrowd.drawdiscard.rehearsal import Rehearsal
-from incrowd.drawdiscard.residual import ResidualTest
-from incrowd.drawdiscard.server import Outcome, Server, ServerLike
-from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
+from incrowd.drawdiscard.server import Outcome, Predictor, Server, ServerLike
+from incrowd.drawdiscard.simulation import (
+    GlmGradients,
+    SparseGradients,
+    Updates,
+    batch_updates,
+    seeded_noise,
+    simulate,
+    split_among_devices,
+    with_intercept,
+)
+from incrowd.drawdiscard.spam import DirectionTest, ResidualTest
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.texts import part_of

@@ -1,24 +1,43 @@
-"""The desk: what a server looks at before an answer may enter its pool, wherever the pool is."""
+"""The desk: what a server looks at before an answer may enter its pool, wherever the pool is.
 
+A draw comes with a ticket: proof that an instance was drawn here, and from which version at which step size. All draws
+of one version in one minute get the same ticket, so it names no device: it tells a server what the nearest instance
+would tell it anyway (docs/draw-and-discard.md says how much that is).
+
+A device that names a direction puts a mark behind its ticket, 64 random bits of its own that stay with one answer:
+others may name the same direction from the same version, and send the same bytes.
+"""
+
+import hmac
+import struct
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
+from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.drawdiscard.direction import answer_test
 from incrowd.drawdiscard.pool import Instance, as_weights
-from incrowd.drawdiscard.residual import check_rounding
-from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.tickets import DIGEST, OtherSpecification, Stranger, Ticket, Tickets, minutes_now
-from incrowd.errors import DataError
+from incrowd.drawdiscard.spam import answer_test
+from incrowd.drawdiscard.specification import Specification, check_rounding
+from incrowd.errors import ConfigError, DataError
 
 LIFETIME = 60
 """Minutes from a draw until its answer comes too late."""
+
+KEY_BYTES = 32
+MARK_BYTES = 8
+DIGEST = 16
+"""Bytes of the digest of an answer."""
+
+_BODY = struct.Struct("<8sQQI")
+_MAC = 16
+TICKET_BYTES = _BODY.size + _MAC
 
 _DIGESTED = 1024
 """Bytes of an answer that its digest is of: with noise in them, or a mark beside them, no two answers share them."""
@@ -38,6 +57,75 @@ class Reason(StrEnum):
     DAY_OVER = "its account's contributions of this day were accepted already: the same answer waits for the next"
 
 
+def minutes_now() -> int:
+    """The present minute."""
+    return int(time.time() // 60)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """The version that was drawn, the epoch of the step size, the minute in which the ticket runs out, and a mark."""
+
+    version: int
+    epoch: int
+    expires: int
+    mark: bytes = b""
+
+
+@dataclass(frozen=True)
+class Tickets:
+    """Issues tickets under a key, and reads them again; those that ran out, too.
+
+    Guarantee: a ticket that `read` accepts was issued under this key, for this specification; nobody without the key
+    makes another one (keyed BLAKE2b, compared in constant time). Draws of one version and minute share one ticket.
+    """
+
+    key: bytes = field(repr=False)
+    fingerprint: str
+    lifetime: int = LIFETIME
+    now: Callable[[], int] = minutes_now
+
+    def __post_init__(self) -> None:
+        _validate.count(lifetime=self.lifetime)
+        if len(self.key) != KEY_BYTES:
+            raise ConfigError(field="key", value=f"{len(self.key)} bytes", remedy=f"give {KEY_BYTES} random bytes")
+
+    def issue(self, version: int, epoch: int) -> bytes:
+        """The ticket of a version that is drawn now."""
+        body = _BODY.pack(self._specification, version, epoch, self.now() + self.lifetime)
+        return body + self._mac(body)
+
+    def read(self, ticket: bytes) -> Ticket | Reason:
+        """What a ticket says; `FORGED` or `OTHER_SPECIFICATION` where it was not issued for this."""
+        if len(ticket) not in (TICKET_BYTES, TICKET_BYTES + MARK_BYTES):
+            return Reason.FORGED
+        ticket, mark = ticket[:TICKET_BYTES], ticket[TICKET_BYTES:]
+        body = ticket[: _BODY.size]
+        specification, version, epoch, expires = _BODY.unpack(body)
+        if specification != self._specification:
+            return Reason.OTHER_SPECIFICATION
+        if not hmac.compare_digest(self._mac(body), ticket[_BODY.size :]):
+            return Reason.FORGED
+        return Ticket(version, epoch, expires, mark)
+
+    @cached_property
+    def _specification(self) -> bytes:
+        return bytes.fromhex(self.fingerprint[:16])
+
+    @cached_property
+    def _keyed(self) -> blake2b:
+        return blake2b(key=self.key, digest_size=_MAC)
+
+    @cached_property
+    def _whole_fingerprint(self) -> bytes:
+        return self.fingerprint.encode()
+
+    def _mac(self, body: bytes) -> bytes:
+        mac = self._keyed.copy()
+        mac.update(body + self._whole_fingerprint)
+        return mac.digest()
+
+
 class Visit(NamedTuple):
     """An account on a day: a keyed digest of both, and how many of its answers may be accepted on that day."""
 
@@ -47,10 +135,9 @@ class Visit(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """An instance for a device to update.
+    """An instance for a device to update, with its specification's fingerprint and the size of the step to take.
 
-    `fingerprint` is that of the specification that it is of, `gamma` the size of the step to take from it, and the
-    `ticket` goes back with the answer.
+    The ticket goes back with the answer.
     """
 
     weights: Instance
@@ -74,18 +161,14 @@ class Returned:
 
 
 class Desk:
-    """Hands out instances and looks at answers, for a pool that lies elsewhere.
+    """Hands out instances and looks at answers, for a pool that lies elsewhere; one thread at a time may judge.
 
     `key` is the secret of its tickets: desks of one pool share it. `turned_away` is the share of honest answers that
-    the residual test may turn away, `lifetime` how many minutes a device has, `randomness` what is secret of the test.
+    the test may turn away, `lifetime` how many minutes a device has, `randomness` what is secret of the test.
 
     Guarantee: an answer that passes `read` and `judge` is one finite number a weight, was drawn here within the
     lifetime, and differs from what was drawn as an honest device's may (see `ResidualTest` and `DirectionTest`).
-    Nothing is noted of who offers. Of directions two devices' answers may be the same bytes: marks tell them apart (see
-    `tickets`).
-
-    Edge cases: noise ``none`` is refused, for there would be nothing to test, and so is noise that float32 cannot show
-    (`ConfigError`; see `check_rounding`). One thread at a time may judge.
+    Nothing is noted of who offers.
     """
 
     def __init__(
@@ -113,12 +196,9 @@ class Desk:
 
     def read(self, update: ArrayLike, ticket: bytes) -> Returned | Reason:
         """The answer that was offered, or why it cannot be one."""
-        try:
-            stated = self._tickets.read(ticket)
-        except Stranger:
-            return Reason.FORGED
-        except OtherSpecification:
-            return Reason.OTHER_SPECIFICATION
+        stated = self._tickets.read(ticket)
+        if isinstance(stated, Reason):
+            return stated
         try:
             weights = as_weights(update, self._size)
         except DataError:

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from incrowd import _files
 from incrowd._random import Floats, Randomness, SystemRandomness
-from incrowd.drawdiscard.desk import Drawn, Reason
-from incrowd.drawdiscard.fields import known, misfits
+from incrowd.drawdiscard.desk import MARK_BYTES, Drawn, Reason
+from incrowd.drawdiscard.fields import known
 from incrowd.drawdiscard.glm import FlatModel
 from incrowd.drawdiscard.outbox import Outbox, Waiting, stepped
 from incrowd.drawdiscard.policy import Policy
@@ -28,7 +28,6 @@ from incrowd.drawdiscard.pool import Instance, as_weights
 from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.source import source_of
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.tickets import MARK_BYTES
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, SpecificationRefused
 from incrowd.privacy.daily import DailyLimit, utc_today
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
@@ -192,7 +191,9 @@ class Device:
         }
         examples = len(next(iter(table.values()), ()))
         usable = sum(known(specification.predicted, table.get(specification.names[0], [])))
-        told = (_told(name, values, misfits(field, values)) for name, (values, field) in fields.items())
+        told = (
+            _told(name, values, [field.misfit(value) for value in values]) for name, (values, field) in fields.items()
+        )
         problems = [*refused, *(line for lines in told for line in lines)]
         if not usable:
             problems.append(

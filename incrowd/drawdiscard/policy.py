@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from dp_accounting import LaplaceDpEvent
 
 from incrowd import _validate
-from incrowd.drawdiscard.field_base import AnyTableField
+from incrowd.drawdiscard.fields import AnyTableField, CountField, ListField, TextField, WordsField
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.text_fields import CountField, ListField, TextField, WordsField
 from incrowd.drawdiscard.texts import LONGEST_TEXT
 from incrowd.errors import SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, price

@@ -12,20 +12,23 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd._ranks import roc_auc
 from incrowd.drawdiscard.device import Device, Fit
-from incrowd.drawdiscard.direction import answer_test
-from incrowd.drawdiscard.fast_gradients import (
-    DeviceGradients,
-    GlmGradients,
-    ModelGradients,
-    SparseGradients,
-    split_among_devices,
-)
 from incrowd.drawdiscard.fields import BooleanField, CategoryField
 from incrowd.drawdiscard.genealogy import draw_and_discard
 from incrowd.drawdiscard.glm import Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates, gammas, seeded_noise, simulate
+from incrowd.drawdiscard.simulation import (
+    DeviceGradients,
+    GlmGradients,
+    ModelGradients,
+    SparseGradients,
+    Updates,
+    gammas,
+    seeded_noise,
+    simulate,
+    split_among_devices,
+)
+from incrowd.drawdiscard.spam import answer_test
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import DataError

@@ -30,7 +30,7 @@ UrlPart = Literal["all", "scheme", "host", "name", "inner", "ending", "port", "p
 
 _CAPITALS = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
 _WORDS = re.compile("[a-zA-Z0-9\x80-\U0010ffff]+")
-_SPACES = " \t\n\r\f\v"
+BLANKS = " \t\n\r\f\v"
 _SECOND_LEVELS = frozenset(("ac", "co", "com", "edu", "go", "gov", "ne", "net", "or", "org"))
 _OFFSET, _PRIME = 2_166_136_261, 16_777_619
 
@@ -108,7 +108,7 @@ class UrlParts:
     @classmethod
     def of(cls, text: str) -> "UrlParts":
         """The parts of this text."""
-        written = text.strip(_SPACES)
+        written = text.strip(BLANKS)
         before, separator, after = written.partition("://")
         scheme, remaining = (before, after) if separator else ("", written)
         end = min((remaining.find(mark) for mark in "/?#" if mark in remaining), default=len(remaining))

@@ -23,9 +23,7 @@ from incrowd._log import note
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
-from incrowd.service.metrics import exposition
-from incrowd.service.openapi import ORDERS, openapi
-from incrowd.service.problems import (
+from incrowd.service.api import (
     ALWAYS,
     AWAY,
     FAILED,
@@ -37,14 +35,16 @@ from incrowd.service.problems import (
     NOT_FOUND,
     OF_REASON,
     OPEN,
+    ORDERS,
     OUTCOMES,
     PAUSED,
     TOO_LARGE,
     Headers,
     Problem,
+    openapi,
 )
 from incrowd.service.store import HandedOut, StoreAway
-from incrowd.service.tending import Board, Tending
+from incrowd.service.tending import Board, Tending, exposition
 
 Replying = Callable[[Request], Awaitable[Response]]
 

@@ -9,8 +9,7 @@ import pytest
 from incrowd.drawdiscard import Device, Policy, Server
 from incrowd.errors import IncrowdError
 from incrowd.privacy.account.accounting import Budget
-from incrowd.service.contribute import contribute
-from incrowd.service.remote import RemoteServer
+from incrowd.service.remote import RemoteServer, take_turns
 from tests.drawdiscard import mail
 from tests.service.listener import Listener, Request, Say, dripping, endless, honest, reply
 
@@ -88,7 +87,7 @@ def test_nothing_is_spent_or_sent(tmp_path: Path, lie: str) -> None:
         Listener(LIES[lie]()).listening() as listener,
         Device(mail.mails(), ledger=tmp_path / "ledger", policy=POLICY) as own,
     ):
-        turns = contribute(own, RemoteServer(listener.url, deadline_s=1.0), times=2)
+        turns = take_turns(own, RemoteServer(listener.url, deadline_s=1.0), times=2)
         assert isinstance(turns.stopped, IncrowdError)
         assert (turns.sent, mail.charges(own.ledger)) == (0, 0)
     assert not [request for request in listener.heard if request.method == "POST"]
@@ -101,7 +100,7 @@ def test_control_an_honest_one_is_answered(tmp_path: Path) -> None:
         Listener(honest(HONEST)).listening() as listener,
         Device(mail.mails(), ledger=tmp_path / "ledger", policy=POLICY) as own,
     ):
-        assert contribute(own, RemoteServer(listener.url, deadline_s=60.0)).accepted == 1  # machines are busy
+        assert take_turns(own, RemoteServer(listener.url, deadline_s=60.0)).accepted == 1  # machines are busy
 
 
 def test_what_a_service_says_never_reaches_the_owners_terminal(tmp_path: Path) -> None:
@@ -121,6 +120,6 @@ def test_what_a_service_says_never_reaches_the_owners_terminal(tmp_path: Path) -
             Listener(say).listening() as listener,
             Device(mail.mails(), ledger=tmp_path / str(number), policy=POLICY) as own,
         ):
-            turns = contribute(own, RemoteServer(listener.url, deadline_s=5.0))
+            turns = take_turns(own, RemoteServer(listener.url, deadline_s=5.0))
             assert turns.stopped is not None
             assert str(turns.stopped).isprintable()

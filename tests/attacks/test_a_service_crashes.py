@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.drawdiscard.desk import Returned
-from incrowd.drawdiscard.held_pool import HeldPool
+from incrowd.drawdiscard.kept_pool import HeldPool
 from tests.drawdiscard.mail import asked
 
 pytest.importorskip("pydantic")

@@ -7,7 +7,7 @@ import pytest
 
 from incrowd import Server
 from incrowd.drawdiscard.desk import Reason
-from incrowd.drawdiscard.held_pool import REMEMBERED
+from incrowd.drawdiscard.kept_pool import REMEMBERED
 from tests.drawdiscard.mail import asked, honest
 
 pytest.importorskip("pydantic")

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from incrowd.service.admission import KEY_BYTES, Admission, key_in
-from incrowd.service.embedded import EmbeddedStore
 from incrowd.service.redis_store import RedisStore
-from incrowd.service.store import PoolStore
+from incrowd.service.store import EmbeddedStore, PoolStore
 from tests.command import command
 from tests.drawdiscard.mail import asked
 from tests.service.redis_process import RedisProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incrowd.service.embedded import EmbeddedStore
+from incrowd.service.store import EmbeddedStore
 from tests.drawdiscard.mail import asked
 from tests.service.running import Running, run, service
 

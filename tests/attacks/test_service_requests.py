@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from incrowd.drawdiscard.desk import Reason
-from incrowd.service.embedded import EmbeddedStore
+from incrowd.service.store import EmbeddedStore
 from incrowd.service.tending import Tending
 from tests.drawdiscard.mail import asked
 from tests.service.devices import honest

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.drawdiscard import Drawn, Reason, ResidualTest, Server, Specification
-from incrowd.drawdiscard.residual_learnt import MEMORY, REMEMBERED_EVERY
+from incrowd.drawdiscard.spam import MEMORY, REMEMBERED_EVERY
 
 Row = NDArray[np.float32]
 FIELDS = {f"f{number}": {"type": "number", "low": 0.0, "high": 1.0} for number in range(200)} | {

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from incrowd import Specification
-from incrowd.drawdiscard.csv_table import read_csv_columns
+from incrowd.drawdiscard.source import read_csv_columns
 
 ASKED = Specification.from_formula(
     "opened ~ sender + words + length",

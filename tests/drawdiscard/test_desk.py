@@ -7,7 +7,7 @@ import pytest
 from incrowd import SeededRandomness
 from incrowd.drawdiscard.desk import Desk, Reason, Returned
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual import least_gamma
+from incrowd.drawdiscard.specification import least_gamma
 from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import asked
 

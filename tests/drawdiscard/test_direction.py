@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import SeededRandomness, Server
 from incrowd.drawdiscard import Reason
-from incrowd.drawdiscard.direction import MEMORY, DirectionTest
+from incrowd.drawdiscard.desk import MARK_BYTES
 from incrowd.drawdiscard.outbox import stepped
 from incrowd.drawdiscard.server import Outcome
-from incrowd.drawdiscard.tickets import MARK_BYTES
+from incrowd.drawdiscard.spam import LATEST_SEEDS, DirectionTest
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection, most_along, sign_bits
@@ -112,11 +112,11 @@ def test_a_direction_may_come_up_as_often_as_honest_devices_make_it_and_no_more(
     same = answer(MECHANISM.choice, parent, 77, GAMMA)
     said = [test.accepts(same, parent, GAMMA) for _ in range(20)]
     assert sum(said) == test.most <= 3
-    others = (answer(MECHANISM.choice, parent, seed, GAMMA) for seed in range(1_000, 1_000 + MEMORY + 200))
-    assert sum(test.accepts(other, parent, GAMMA) for other in others) > 0.95 * MEMORY
+    others = (answer(MECHANISM.choice, parent, seed, GAMMA) for seed in range(1_000, 1_000 + LATEST_SEEDS + 200))
+    assert sum(test.accepts(other, parent, GAMMA) for other in others) > 0.95 * LATEST_SEEDS
     assert test.accepts(same, parent, GAMMA), "it is forgotten in the end"
     few = Mechanism(size=3, clip=1.0, epsilon=2.0, noise="direction", bound="norm")
-    assert DirectionTest(few).most > MEMORY / 3, "of three weights there are eight directions"
+    assert DirectionTest(few).most > LATEST_SEEDS / 3, "of three weights there are eight directions"
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.residual import PLAUSIBLE, ResidualTest
+from incrowd.drawdiscard.spam import ResidualTest
+from incrowd.drawdiscard.specification import PLAUSIBLE
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard.residuals import answers
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.drawdiscard.residual import ResidualTest
+from incrowd.drawdiscard.spam import ResidualTest
 from incrowd.privacy.mechanism.device import Mechanism
 
 SIZE = 200

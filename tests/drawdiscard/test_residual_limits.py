@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats, SeededRandomness
-from incrowd.drawdiscard.residual_limits import ResidualLimits, fixed_limits, noise_limits
+from incrowd.drawdiscard.spam_limits import ResidualLimits, fixed_limits, noise_limits
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard.residuals import noise, statistics
 

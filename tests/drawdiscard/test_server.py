@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from incrowd import SeededRandomness, Server
-from incrowd.drawdiscard import Reason, held_pool
-from incrowd.drawdiscard.held_pool import known_again
-from incrowd.drawdiscard.kept_pool import FILE, LOCK, SPECIFICATION
+from incrowd.drawdiscard import Reason, kept_pool
+from incrowd.drawdiscard.kept_pool import FILE, LOCK, SPECIFICATION, known_again
 from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import asked, held, honest, on_disk, phone
 
@@ -150,7 +149,7 @@ def test_threads_may_share_a_server(tmp_path: Path) -> None:
 
 
 def test_an_answer_is_known_again_as_long_as_what_it_was_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_pool, "REMEMBERED", 2)
+    monkeypatch.setattr(kept_pool, "REMEMBERED", 2)
     own = Server(asked(instances=2), turned_away=1e-6, history=10)
     first = honest(own, seed=0)
     assert own.offer(*first).reason is Reason.ACCEPTED

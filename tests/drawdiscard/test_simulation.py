@@ -6,12 +6,11 @@ import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients
 from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates, gammas, simulate
+from incrowd.drawdiscard.simulation import GlmGradients, Updates, gammas, simulate
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
 

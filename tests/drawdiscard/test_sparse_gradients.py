@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from incrowd.drawdiscard.fast_gradients import SparseGradients
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm
+from incrowd.drawdiscard.simulation import SparseGradients
 from incrowd.drawdiscard.sparse import SparseRows
 
 GENERATOR = np.random.Generator(np.random.SFC64(1))

@@ -5,8 +5,7 @@ import pytest
 
 from incrowd import Device, Specification
 from incrowd.drawdiscard import Policy
-from incrowd.drawdiscard.fields import misfits
-from incrowd.drawdiscard.text_fields import HashedField, ListField, TextField
+from incrowd.drawdiscard.fields import HashedField, ListField, TextField
 from incrowd.drawdiscard.texts import LONGEST_TEXT, buckets_of
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
@@ -36,20 +35,25 @@ def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
 
 def test_the_owner_hears_what_does_not_fit() -> None:
     long = "x" * (LONGEST_TEXT + 1)
-    assert misfits(HashedField(buckets=2), ["a", 7, 0.5, None]) == [None, None, "is no text", "is missing"]
-    assert misfits(TextField(buckets=2), ["a", 7, 0.5, long]) == [
+    assert [HashedField(buckets=2).misfit(value) for value in ["a", 7, 0.5, None]] == [
+        None,
+        None,
+        "is no text",
+        "is missing",
+    ]
+    assert [TextField(buckets=2).misfit(value) for value in ["a", 7, 0.5, long]] == [
         None,
         None,
         "is no text",
         f"is longer than {LONGEST_TEXT} characters, of which the first count",
     ]
-    assert misfits(ListField(levels=("a", "b"), most=1), ["a", "a,c", "a,b", 0.5]) == [
+    assert [ListField(levels=("a", "b"), most=1).misfit(value) for value in ["a", "a,c", "a,b", 0.5]] == [
         None,
         "holds what is none of the levels",
         "holds more than 1 items, of which the first count",
         "is no text and no list",
     ]
-    assert misfits(ListField(buckets=3), [["a", 7], (), "a,b"]) == [None, None, None]
+    assert [ListField(buckets=3).misfit(value) for value in [["a", 7], (), "a,b"]] == [None, None, None]
 
 
 ASKED = Specification.from_formula(

@@ -14,10 +14,8 @@ import uvloop
 
 from incrowd.drawdiscard import Specification
 from incrowd.service.admission import Admission
-from incrowd.service.application import Application
-from incrowd.service.embedded import EmbeddedStore
-from incrowd.service.serving import Served, settings
-from incrowd.service.store import PoolStore
+from incrowd.service.serving import Application, Served, settings
+from incrowd.service.store import EmbeddedStore, PoolStore
 
 TOKEN = "a token of a test"  # noqa: S105 - of a test
 

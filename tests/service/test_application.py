@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from incrowd.drawdiscard.tickets import TICKET_BYTES
+from incrowd.drawdiscard.desk import TICKET_BYTES
 from tests.drawdiscard.mail import asked
 from tests.service.running import TOKEN, Running, request, run, service
 
@@ -17,7 +17,7 @@ UNLIKELY = 2e-3
 
 def with_service(work: Any, *, token: str | None = TOKEN, **changes: object) -> None:
     async def main() -> None:
-        from incrowd.service.embedded import EmbeddedStore
+        from incrowd.service.store import EmbeddedStore
 
         store = EmbeddedStore(asked(**changes), turned_away=UNLIKELY)
         async with service(store, token=token) as running:

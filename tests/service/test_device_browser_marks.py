@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.drawdiscard.tickets import MARK_BYTES, TICKET_BYTES
+from incrowd.drawdiscard.desk import MARK_BYTES, TICKET_BYTES
 from incrowd.service.admission import KEY_BYTES, Admission
 from tests.service import letters
 from tests.service.browser import browsing

@@ -6,9 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 from incrowd.drawdiscard.desk import Reason
-from incrowd.drawdiscard.held_pool import AFTER_A_CRASH
-from incrowd.drawdiscard.kept_pool import FILE
-from incrowd.service.embedded import EmbeddedStore
+from incrowd.drawdiscard.kept_pool import AFTER_A_CRASH, FILE
+from incrowd.service.store import EmbeddedStore
 from tests.drawdiscard.mail import asked
 from tests.service.devices import answered
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from incrowd.service.embedded import EmbeddedStore
-from incrowd.service.metrics import resident
+from incrowd.service.store import EmbeddedStore
+from incrowd.service.tending import resident
 from tests.drawdiscard.mail import asked
 from tests.service.fuzzer import Fuzzer
 from tests.service.running import Got, Running, read_reply, run, service

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from incrowd._log import log_to_stderr
-from incrowd.service.application import REFUSALS_EVERY_S, Changes
-from incrowd.service.embedded import EmbeddedStore
+from incrowd.service.serving import REFUSALS_EVERY_S, Changes
+from incrowd.service.store import EmbeddedStore
 from tests.drawdiscard.mail import asked
 from tests.service.processes import serve_process
 from tests.service.running import Running, run, service

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from incrowd.service.embedded import EmbeddedStore
+from incrowd.service.store import EmbeddedStore
 from tests.drawdiscard.mail import asked
 from tests.service.running import Running, read_reply, request, run, service
 

@@ -9,10 +9,9 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard.desk import Reason
-from incrowd.drawdiscard.held_pool import fresh_pool
-from incrowd.service.embedded import EmbeddedStore
+from incrowd.drawdiscard.kept_pool import fresh_pool
 from incrowd.service.redis_store import RedisStore
-from incrowd.service.store import PoolStore
+from incrowd.service.store import EmbeddedStore, PoolStore
 from tests.drawdiscard.mail import asked
 from tests.service.devices import answered
 from tests.service.redis_process import RedisProcess
