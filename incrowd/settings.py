@@ -116,7 +116,7 @@ class Local(Descent):
 
     With `label_distribution` the first round trains no client: it asks each for its label distribution, and gets this
     share of the sum of 1 / noise^2 over all rounds. The published model adds the logarithm of the mean to its logits,
-    so that it knows which classes are frequent (`incrowd.learning.label_shares`).
+    so that it knows which classes are frequent (`incrowd.learning.mean_query`).
 
     DP-SGD over the records of a silo takes `learning_rate`, `momentum`, `weight_decay` and `loss` alone, and `epochs`
     and `batch_size` may be fractions. `batch_size` is the expected batch, by default all declared records.

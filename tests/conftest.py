@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.learning.arithmetic import with_threads
+from incrowd.learning.execution import with_threads
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,7 @@ from incrowd.algorithms.fedavg import Answers, State
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model
 from incrowd.learning.engine import EngineTrainer
-from incrowd.learning.label_shares import ClassPrior
-from incrowd.learning.mean_query import MeanQuery
+from incrowd.learning.mean_query import ClassPrior, MeanQuery
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release, Trainer
 
 Trainers = Callable[[Floats], Trainer]

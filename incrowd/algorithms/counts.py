@@ -11,8 +11,8 @@ from incrowd._random import Floats
 from incrowd.algorithms.metrics import mean_of_known
 from incrowd.errors import DataError
 from incrowd.learning import Model
-from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.execution import one_thread
 from incrowd.learning.inputs import calling
 from incrowd.learning.modules import known
 

@@ -18,9 +18,9 @@ from incrowd.algorithms.fedavg import Answers, SiloStatus, State
 from incrowd.algorithms.rehearsal import rehearse
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.learning import Model
-from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
+from incrowd.learning.execution import with_threads
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.plan.sampling import check_declared
 from incrowd.privacy.records import RecordRound, RecordRun

@@ -1,19 +1,18 @@
 """Models, local training, and the engine that trains a cohort."""
 
-from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
 from incrowd.learning.engine import CohortEngine, EngineCohort
-from incrowd.learning.execution import Execution
+from incrowd.learning.execution import Execution, ieee, one_thread
+from incrowd.learning.inputs import ClientTensors, draw_batches
 from incrowd.learning.local_algorithms import descend, mean_gradient
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model, linear, mlp, small_cnn
-from incrowd.learning.store import ClientTensors, draw_batches
 from incrowd.settings import Descent
 from incrowd.types import ClientAtWork, LocalAlgorithm
 

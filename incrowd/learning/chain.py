@@ -13,8 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from incrowd.learning.isolation import remembered
-from incrowd.learning.modules import hooked, in_order, known, plain
+from incrowd.learning.modules import hooked, in_order, known, plain, remembered
 
 _EXAMPLES = 3
 _TOLERANCE = 1e-5  # far above the rounding of float32, far below what another layer would change

@@ -11,20 +11,17 @@ from torch import Tensor
 
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Backend, Choice, ClientRound, MakeBackend, Task
 from incrowd.learning.contributions import Contributions, ShortenedSum, Shortening, summed
-from incrowd.learning.execution import Execution
-from incrowd.learning.isolation import OwnCode, ours
-from incrowd.learning.label_shares import check_label_shares, label_query
+from incrowd.learning.execution import Execution, ieee, one_thread
+from incrowd.learning.inputs import ClientTensors, draw_batches
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
-from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
-from incrowd.learning.mean_query import VectorCohort
+from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss, check_label_shares
+from incrowd.learning.mean_query import VectorCohort, label_query
 from incrowd.learning.models import Model
-from incrowd.learning.modules import refuse_dropout
-from incrowd.learning.store import ClientTensors, draw_batches
-from incrowd.learning.trial import tried, tried_with_tokens
+from incrowd.learning.modules import ours, refuse_dropout
+from incrowd.learning.trial import OwnCode, tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.settings import Local
@@ -53,7 +50,7 @@ class CohortEngine:
 
     Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
     that does not exist: refused before any training. Settings by which torch computes less exactly do not hold here
-    (see `incrowd.learning.arithmetic`). Another processor or release of torch may round differently. A module or a loss
+    (see `incrowd.learning.execution`). Another processor or release of torch may round differently. A module or a loss
     of your own that keeps state, such as a global variable, is refused too, at the latest after it ran (see `OwnCode`).
     """
 

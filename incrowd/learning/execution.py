@@ -1,7 +1,10 @@
 """The engine's device, number of processes, and number of clients at a time."""
 
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -49,3 +52,87 @@ class Execution:
             raise ConfigError(
                 field="device", value=self.device, remedy="give one that torch finds here, say cpu"
             ) from error
+
+
+_TINY = 2.0**-1074  # the smallest float64 number, which a processor that flushes takes for 0
+
+
+@contextmanager
+def ieee(device: str = "cpu") -> Iterator[None]:
+    """Let torch compute in IEEE 754 float32, reproducibly, and restore its settings afterwards.
+
+    Guarantee: matrix products and convolutions do not use TF32 or bfloat16 (`allow_tf32`,
+    `set_float32_matmul_precision`, `fp32_precision`). Denormals are kept (`set_flush_denormal`), nothing is cast
+    (`torch.autocast`), and new tensors are float32 (`set_default_dtype`). cuDNN uses deterministic algorithms alone and
+    does not benchmark them. The bounds on rounding rely on it.
+
+    Edge cases: the settings hold for the whole process (denormals and casts: for this thread).
+    """
+    kind, flushed = torch.get_default_dtype(), torch.tensor(_TINY, dtype=torch.float64).item() * 1.0 == 0
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in _SETTINGS]
+    try:
+        torch.set_default_dtype(torch.float32)
+        torch.set_flush_denormal(False)
+        for owner, name, value in _SETTINGS:
+            setattr(owner, name, value)
+        with torch.autocast(torch.device(device).type, enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(kind)
+        torch.set_flush_denormal(flushed)
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+@contextmanager
+def in_one_order(device: torch.device) -> Iterator[None]:
+    """Use deterministic algorithms on an accelerator; torch raises a RuntimeError for operations without one.
+
+    On a CPU the order of summation is fixed already.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it; it gives products room for that
+    strictly, kindly = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    deterministic: Any = torch.utils.deterministic
+    filled = deterministic.fill_uninitialized_memory
+    try:
+        torch.use_deterministic_algorithms(mode=True)
+        deterministic.fill_uninitialized_memory = False  # a check for other people's errors, which takes time
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strictly, warn_only=kindly)
+        deterministic.fill_uninitialized_memory = filled
+
+
+def _settings() -> list[tuple[Any, str, object]]:
+    backends: Any = torch.backends
+    cudnn, mkldnn, products = backends.cudnn, backends.mkldnn, backends.cuda.matmul
+    found: list[tuple[Any, str, object]] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
+    if hasattr(backends, "fp32_precision"):  # pragma: no branch - torch below 2.9
+        owners = (products, mkldnn.matmul, *(getattr(one, kind) for one in (cudnn, mkldnn) for kind in ("conv", "rnn")))
+        return found + [(owner, "fp32_precision", "ieee") for owner in owners]
+    return [*found, (products, "allow_tf32", False), (cudnn, "allow_tf32", False)]  # pragma: no cover - torch below 2.9
+
+
+_SETTINGS = _settings()
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Let torch compute with one thread."""
+    return with_threads(1)

@@ -2,13 +2,23 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from incrowd.data.examples import Inputs, each, is_single, named
+from incrowd._random import Integers, Randomness
+from incrowd.data.examples import Inputs, each, is_single, named, single
 from incrowd.errors import DataError
+from incrowd.settings import Local
+
+if TYPE_CHECKING:
+    from incrowd.data import Clients
+
 
 _NUMBERS = (torch.uint8, torch.float32)
 _TYPES = (*_NUMBERS, torch.int64, torch.bool)
@@ -112,3 +122,177 @@ def _takes_whole(module: nn.Module, inputs: dict[str, Tensor]) -> bool:
         return True
     given, wanted = ", ".join(inputs), ", ".join(parameters)
     raise DataError(f"the inputs are {given}, and forward takes {wanted}: name them alike")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """The batches of one client.
+
+    ``positions[t]`` are the places, in a client's own list, of the examples of step t, of which the first ``sizes[t]``
+    count; the others are padding, and repeat one that counts.
+    """
+
+    positions: Integers
+    sizes: Integers
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return int(self.positions.shape[0])
+
+    @property
+    def width(self) -> int:
+        """The number of examples in the largest batch."""
+        return int(self.positions.shape[1])
+
+
+def draw_batches(examples: int, local: Local, *, randomness: Randomness, round: int, client: int) -> Batches:
+    """The batches of one client in one round.
+
+    Guarantee: every example comes once in every epoch; the batches depend on nothing but the randomness, round, client
+    and number of examples.
+    """
+    template, sizes = _template(examples, local.batch_size, local.batches)
+    if local.shuffle and len(sizes) > 1:
+        bits = randomness.stream("batches", round, client).bits(local.epochs * examples)
+        order = np.argsort(bits.reshape(local.epochs, examples), axis=1)
+    else:
+        order = np.broadcast_to(np.arange(examples), (local.epochs, examples))
+    positions = order[:, template].reshape(-1, template.shape[1])
+    return Batches(positions=positions, sizes=np.tile(sizes, local.epochs))
+
+
+@lru_cache(maxsize=1024)
+def _template(examples: int, batch_size: int | None, batches: int | None) -> tuple[NDArray[np.intp], Integers]:
+    """The places in a shuffled list of each batch's examples, the last repeated to fill a row; the batches' sizes."""
+    if batches is None:
+        starts = np.arange(0, examples, batch_size or examples)
+    else:
+        starts = np.linspace(0, examples, min(batches, examples) + 1).astype(np.int64)[:-1]
+    ends = np.append(starts[1:], examples)
+    sizes = ends - starts
+    return np.minimum(starts[:, None] + np.arange(sizes.max()), ends[:, None] - 1), sizes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientTensors:
+    """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
+
+    Features keep the type they are stored in and stand for ``features * scale + offset``, as in
+    `incrowd.data.Examples`: one tensor, or several inputs. ``declared`` is the public number of clients, if it differs
+    from the real one. ``constant`` is the last feature of every example, if that is a constant.
+    """
+
+    features: Inputs = field(repr=False)
+    labels: Tensor = field(repr=False)
+    offsets: NDArray[Any] = field(repr=False)
+    indices: NDArray[Any] = field(repr=False)
+    scale: float = 1.0
+    offset: float = 0.0
+    declared: int | None = None
+    constant: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_inputs(self.features)
+        for one in named(self.features).values():
+            if self.labels.ndim == 0 or len(self.labels) != len(one):
+                raise DataError(
+                    f"features have the shape {tuple(one.shape)} and labels {tuple(self.labels.shape)}: "
+                    "give [examples, ...] and a label for each"
+                )
+
+    @classmethod
+    def of(cls, data: "Clients") -> "ClientTensors":
+        """The tensors of a federated data set, without a copy."""
+        features, labels = data.examples.as_tensors()
+        return cls(
+            features=features,
+            labels=labels,
+            offsets=data.partition.offsets,
+            indices=data.partition.indices,
+            scale=data.examples.scale,
+            offset=data.examples.offset,
+            declared=data.declared,
+        )
+
+    @property
+    def clients(self) -> int:
+        """The public number of clients."""
+        return self.present if self.declared is None else self.declared
+
+    @property
+    def present(self) -> int:
+        """The number of clients, which is private where a number is declared."""
+        return len(self.offsets) - 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example. Edge cases: several inputs are a `DataError`."""
+        return tuple(single(self.features).shape[1:])
+
+    @property
+    def plain(self) -> bool:
+        """True if features are one tensor of numbers, as the fast backends need."""
+        return are_numbers(self.features)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the examples."""
+        return self.labels.device
+
+    def examples(self, client: int) -> NDArray[Any]:
+        """The indices of one client's examples."""
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def feed(self, client: int, batches: Batches) -> "Feed":
+        """One client's examples in these batches."""
+        rows = self.examples(client)[batches.positions.ravel()].astype(np.int64)
+        chosen = torch.from_numpy(rows).to(self.device)
+        return Feed(
+            table=self.features,
+            rows=chosen,
+            labels=self.labels.index_select(0, chosen),
+            batches=batches,
+            scale=self.scale,
+            offset=self.offset,
+            plain=self.plain,
+        )
+
+    def made_up(self, examples: int) -> "ClientTensors":
+        """One client with so many examples like these, all zeros: it reads only shapes and types of these."""
+
+        def zeros(one: Tensor) -> Tensor:
+            return torch.zeros((examples, *one.shape[1:]), dtype=one.dtype)
+
+        return ClientTensors(
+            features=each(zeros, self.features),
+            labels=zeros(self.labels),
+            offsets=np.array([0, examples]),
+            indices=np.arange(examples),
+            scale=self.scale,
+            offset=self.offset,
+        )
+
+    def to(self, device: torch.device) -> "ClientTensors":
+        """The same with features and labels on a device."""
+        features = each(lambda one: one.to(device), self.features)
+        return replace(self, features=features, labels=self.labels.to(device))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Feed:
+    """The examples of a client, batch after batch: row t * width + i is example i of its step t."""
+
+    table: Inputs  # [rows, ...], as stored: one tensor, but where `plain` is false
+    rows: Tensor  # [steps * width], which row of the table
+    labels: Tensor  # [steps * width, ...]
+    batches: Batches
+    scale: float
+    offset: float
+    plain: bool = True
+
+    def first(self, steps: int) -> "Feed":
+        """The first steps alone."""
+        batches = Batches(positions=self.batches.positions[:steps], sizes=self.batches.sizes[:steps])
+        rows = slice(0, steps * self.batches.width)
+        return replace(self, rows=self.rows[rows], labels=self.labels[rows], batches=batches)

@@ -19,6 +19,7 @@ module of torch.
 """
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -245,3 +246,39 @@ POISSON = Loss(
 ABSOLUTE = Loss(name="absolute", value=_absolute, fits=_finite, needs=_NUMBERS)
 HUBER = Loss(name="huber", value=_huber, fits=_finite, needs=_NUMBERS)
 LOSSES = {loss.name: loss for loss in (CROSS_ENTROPY, LOGISTIC, SQUARED, POISSON, ABSOLUTE, HUBER)}
+
+
+def check_label_shares(smoothing: float | None, loss: Loss) -> None:
+    """Refuse them for a loss that knows no classes."""
+    if smoothing is not None and loss not in (CROSS_ENTROPY, LOGISTIC):
+        remedy = f"it is for {CROSS_ENTROPY.name!r} and {LOGISTIC.name!r}, this is {loss.name!r}: leave it out"
+        raise ConfigError(field="local.label_shares", value=smoothing, remedy=remedy)
+
+
+def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
+    """The share of each class among labels, float64; for `several` binary labels the share of ones in each.
+
+    Edge cases: ignored places of a sequence are left out; without labels all shares are 0.
+    """
+    if several:
+        given = labels.to(torch.float64).reshape(len(labels), classes)
+        return given.mean(0) if len(labels) else given.new_zeros(classes)
+    counted = labels[labels != IGNORED]
+    return torch.bincount(counted, minlength=classes).to(torch.float64) / max(1, len(counted))
+
+
+def logit_offset(labels: Tensor, smoothing: float, *, loss: Loss, outputs: OutputShape) -> Tensor:
+    """The logit adjustment of a client: log(share of the class among its labels + smoothing), in the last dimension.
+
+    Binary labels get the difference between the two logarithms. Edge cases: see `shares_of`.
+    """
+    several = loss is LOGISTIC
+    classes = math.prod(labels.shape[1:]) if several else outputs[-1]
+    return adjustment(shares_of(labels, classes, several=several), smoothing, several=several).float()
+
+
+def adjustment(shares: Tensor, smoothing: float, *, several: bool) -> Tensor:
+    """The logit adjustment of these shares."""
+    if several:
+        return ((shares + smoothing) / (1 - shares + smoothing)).log()
+    return (shares + smoothing).log()

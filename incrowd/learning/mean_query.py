@@ -17,6 +17,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +29,17 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.data import Clients
 from incrowd.errors import ConfigError
-from incrowd.learning.arithmetic import one_thread
 from incrowd.learning.contributions import ShortenedSum
-from incrowd.learning.inputs import chosen, meant, zeros
-from incrowd.learning.isolation import refused, remembered
-from incrowd.learning.store import ClientTensors
+from incrowd.learning.execution import one_thread
+from incrowd.learning.inputs import ClientTensors, calling, chosen, meant, zeros
+from incrowd.learning.losses import LOGISTIC, Loss, OutputShape, adjustment, shares_of
+from incrowd.learning.models import Model
+from incrowd.learning.modules import refused, remembered
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, part_norms
 from incrowd.privacy.release import PrivateRun, Release
+from incrowd.settings import Local
 
 LONG = 2.0**20
 """Contributions are longer than any bound, so that every clip scales all of them to its bound."""
@@ -192,3 +195,90 @@ class VectorRows:
 
 def _numbers(found: ArrayLike) -> Floats:
     return np.asarray(found.numpy(force=True) if isinstance(found, Tensor) else found, np.float64)
+
+
+def label_query(local: Local, labels: Tensor, loss: Loss, outputs: OutputShape) -> MeanQuery | None:
+    """The query that settings ask before they train: a client's label distribution less the uniform one.
+
+    Edge cases: settings without label shares, and a single class, are a `ConfigError`.
+    """
+    if local.label_distribution is None:
+        return None
+    several = loss is LOGISTIC
+    classes = math.prod(labels.shape[1:]) if several else outputs[-1]
+    if local.label_shares is None or (classes < 2 and not several):
+        remedy = "it needs local.label_shares, and two classes or more: give those, or leave it out"
+        raise ConfigError(field="local.label_distribution", value=local.label_distribution, remedy=remedy)
+    longest = math.sqrt(classes) / 2 if several else math.sqrt(1 - 1 / classes)  # a client with one class alone
+    vector = partial(_above_uniform, classes=classes, several=several)
+    return MeanQuery(name="label distribution", size=classes, vector=vector, bound=longest)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassPrior:
+    """Everyone's label distribution as biases of a model: `places` of the flat weights, whose outputs move by `unit`
+    for one.
+    """
+
+    size: int
+    places: slice
+    unit: float
+    smoothing: float
+    several: bool
+
+    @classmethod
+    def of(cls, model: Model, data: ClientTensors, local: Local, query: MeanQuery) -> "ClassPrior":
+        """Place the prior in a model's last biases, or in a linear model's weights for a `constant` last feature.
+
+        Edge cases: a model whose outputs have no such biases is a `ConfigError`: its outputs cannot be adjusted.
+        """
+        classes, shape, constant = query.size, model.layout.shapes[-1], data.constant
+        places, unit = slice(model.size - classes, model.size), 1.0
+        if constant and len(model.layout.shapes) == 1 and shape == (classes, model.size // classes):
+            places, unit = slice(shape[1] - 1, None, shape[1]), constant
+        several = len(data.labels.shape) > 1 or data.labels.is_floating_point()
+        found = cls(size=model.size, places=places, unit=unit, smoothing=local.label_shares or 1.0, several=several)
+        if not _moves_outputs(model, data, found, classes):
+            remedy = "the last layer has no bias, by which it would be published: give it one, or leave it out"
+            raise ConfigError(field="local.label_distribution", value=local.label_distribution, remedy=remedy)
+        return found
+
+    def shift(self, answer: Answer) -> Floats:
+        """The flat weights to add before they are published. A mean that is mostly noise is shrunk towards the uniform
+        distribution (James and Stein 1961).
+        """
+        above, free = answer.mean, len(answer.mean)
+        if not self.several:
+            above, free = above - above.mean(), free - 1
+        uniform = 0.5 if self.several else 1 / len(above)
+        kept = 1 - free * answer.noise_std**2 / max(float(above @ above), 1e-300)
+        shares = np.clip(uniform + max(0.0, kept) * above, 0, 1)
+        weights = np.zeros(self.size)
+        adjusted = adjustment(torch.from_numpy(shares), self.smoothing, several=self.several).numpy()
+        weights[self.places] = (adjusted - (0 if self.several else adjusted.mean())) / self.unit
+        return weights
+
+
+def _moves_outputs(model: Model, data: ClientTensors, prior: ClassPrior, classes: int) -> bool:
+    """Return whether a step of the biases moves all outputs for a synthetic example by as much."""
+    made_up = meant(zeros(data.features, 1), scale=1, offset=0)
+    if data.constant and isinstance(made_up, Tensor):
+        made_up = made_up.cpu().clone().flatten(1)
+        made_up[:, -1] = data.constant
+    step = torch.zeros(model.size)
+    if len(step[prior.places]) != classes:
+        return False
+    step[prior.places] = 1 / prior.unit
+    with torch.no_grad():
+        before, after = (
+            calling(module, made_up)(made_up)
+            for module in (model.with_weights(model.weights), model.with_weights(model.weights + step))
+        )
+    return bool(torch.allclose(after, before + 1, atol=1e-4))
+
+
+def _above_uniform(own: ClientExamples, *, classes: int, several: bool) -> Tensor:
+    """Edge cases: a client without labels that count has the uniform distribution."""
+    shares = shares_of(own.labels, classes, several=several)
+    nothing = not several and not shares.any()
+    return shares.new_zeros(classes) if nothing else shares - (0.5 if several else 1 / classes)

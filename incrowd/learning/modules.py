@@ -1,9 +1,15 @@
 """Requirements on torch modules that keep clients and records apart, and working copies of modules."""
 
 import copy
-from collections.abc import Iterator
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +18,8 @@ from incrowd.errors import ConfigError
 _MIXING = (nn.modules.batchnorm._BatchNorm,)  # the lazy ones and SyncBatchNorm are of this kind too
 
 _KNOWN = ("torch.nn.modules.", "incrowd.")  # their modules use no other module's weights
+_INSTALLED = "site-packages", "dist-packages"
+_TRUSTED = frozenset({"torch", "incrowd", "numpy"} | sys.stdlib_module_names)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -240,3 +248,104 @@ def _at_work(layer: nn.Module) -> bool:
     if isinstance(layer, nn.RNNBase):
         return layer.num_layers > 1 and float(layer.dropout) > 0
     return isinstance(layer, nn.MultiheadAttention) and float(layer.dropout) > 0
+
+
+def ours(value: object) -> bool:
+    """Return whether an object's class is in incrowd."""
+    return type(value).__module__.startswith("incrowd.")
+
+
+def refused(field: str, name: str) -> ConfigError:
+    """The error for code that keeps state between calls."""
+    remedy = (
+        "it remembers what it was called with, or draws numbers, so that one client's data would reach the next: "
+        "compute everything from the arguments, and give constants, say class weights, as such"
+    )
+    return ConfigError(field=field, value=name, remedy=remedy)
+
+
+def remembered(value: object) -> Any:
+    """The state that is reachable from a module, a function or any other object, as far as it can be compared:
+    attributes, closures, defaults, and the globals and class attributes that its code names.
+
+    Edge cases: it does not read names in the code of installed packages, nor other modules' globals that its code does
+    not use.
+    """
+    return _comparable(value, {})
+
+
+def _comparable(value: object, seen: dict[int, object]) -> Any:
+    if isinstance(value, bool | int | float | complex | str | bytes | None):
+        return value
+    if isinstance(value, Tensor):
+        return id(value), None if value.is_inference() else value._version
+    if isinstance(value, np.ndarray):
+        return id(value), value.tolist() if value.dtype.hasobject else hash(value.tobytes())
+    if id(value) in seen:
+        return id(value)
+    seen[id(value)] = value  # kept, or another object may get its id
+    if isinstance(value, Mapping):
+        return [(str(key), _comparable(one, seen)) for key, one in list(value.items())]
+    if isinstance(value, list | tuple | deque):
+        return [_comparable(one, seen) for one in list(value)]
+    if isinstance(value, Set):
+        return sorted(map(repr, value))
+    return id(value), [_comparable(one, seen) for one in _held(value)]
+
+
+def _held(value: object) -> Iterator[object]:
+    """The objects that any other object holds."""
+    if isinstance(value, type):
+        yield [] if _trusted(value.__module__) else dict(vars(value))
+    elif isinstance(value, MethodType):
+        yield from (value.__self__, value.__func__)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, FunctionType):
+        yield from _of_function(value)
+    elif not isinstance(value, ModuleType):
+        yield from type(value).__mro__
+        yield vars(value) if hasattr(value, "__dict__") else repr(value)
+        yield [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots(kind)]
+
+
+def _of_function(function: FunctionType) -> Iterator[object]:
+    yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+    yield [_content(cell) for cell in function.__closure__ or ()]
+    if _trusted(function.__module__):
+        return
+    names = set(_names(function.__code__))
+    for name in sorted(names & function.__globals__.keys()):
+        found = function.__globals__[name]
+        yield found
+        if isinstance(found, ModuleType) and not _trusted(found.__name__):
+            yield {name: vars(found)[name] for name in sorted(names & vars(found).keys())}
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that code uses, that of functions within it, too."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names(one)
+
+
+def _slots(kind: type) -> list[str]:
+    slots = vars(kind).get("__slots__", ())
+    return [slots] if isinstance(slots, str) else [name for name in slots if name not in ("__dict__", "__weakref__")]
+
+
+@cache
+def _trusted(module: str | None) -> bool:
+    """Return whether a module is torch's, Python's, incrowd's, or installed."""
+    if (module or "").partition(".")[0] in _TRUSTED:
+        return True
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return any(place in file for place in _INSTALLED)

@@ -15,13 +15,12 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.data.examples import IGNORED, each
 from incrowd.errors import ConfigError
-from incrowd.learning.arithmetic import ieee, one_thread
-from incrowd.learning.inputs import calling, chosen, meant, zeros
+from incrowd.learning.execution import ieee, one_thread
+from incrowd.learning.inputs import ClientTensors, calling, chosen, meant, zeros
 from incrowd.learning.losses import Loss
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.models import Model
 from incrowd.learning.modules import known, remembering_nothing
-from incrowd.learning.store import ClientTensors
 
 _ROWS = 1000  # examples that a module takes at a time
 _ROUNDED_UP = 1 + 2.0**-20  # so that the longest possible contribution is not clipped

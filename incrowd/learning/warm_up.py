@@ -16,8 +16,8 @@ from incrowd._random import SeededRandomness
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.engine import CohortEngine
+from incrowd.learning.inputs import ClientTensors
 from incrowd.learning.models import Model, mlp, small_cnn
-from incrowd.learning.store import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.learning.arithmetic import ieee
 from incrowd.learning.contributions import Contributions, FlatDelta, ShortenedSum, Shortening, summed
+from incrowd.learning.execution import ieee
 
 ClientGroup = list[int]
 Assignment = TypeVar("Assignment")

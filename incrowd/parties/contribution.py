@@ -13,9 +13,9 @@ from incrowd.algorithms.rehearsal import rehearse
 from incrowd.algorithms.silos import Silo, clipped_sum
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.engine import EngineTrainer
+from incrowd.learning.execution import with_threads
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer
 from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, SentWeights, sealed_answer

@@ -43,7 +43,7 @@ CONSTANT = 0.1
 """A feature that every example has: the bias of a linear model, with a hundredth of the square of an example."""
 
 LABEL_SHARES, SHARES_OF_TWO = 0.03, 1.0
-"""The smoothing of a client's label distribution, of many classes and of two: see `incrowd.learning.label_shares`."""
+"""The smoothing of a client's label distribution, of many classes and of two: see `incrowd.learning.mean_query`."""
 
 CLIP, TEXT_CLIP = 0.2, 0.1
 """The bound of two classes. Texts have few words in common, so that their mean gradients are shorter."""

@@ -19,9 +19,8 @@ from harness.arrays import Floats
 from incrowd import ConfigError, SeededRandomness
 from incrowd._random import Stream
 from incrowd.learning.features import FeatureMap
-from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import Shape, Values, as_images, as_tensor, unit
-from incrowd.learning.features.transform import evaluate
+from incrowd.learning.features.transform import evaluate, learnt
 
 _SIDE = 28  # the canvas: strokes have coordinates (row, column) between 0 and 27
 _CENTRE = np.array([14.0, 14.0])
@@ -194,7 +193,7 @@ class GlyphMetric:
 
     @cached_property
     def _learnt(self) -> tuple[Values, Values]:
-        found = disk.learnt(self.cache, self.name, self._learn)
+        found = learnt(self.cache, self.name, self._learn)
         return found[0], np.ascontiguousarray(found[1:].T)
 
     def _learn(self) -> Values:

@@ -165,7 +165,7 @@ def test_frozen_layers_are_computed_once_there_too() -> None:
 
 
 def gradients_there(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> RecordGradients:
-    return engine._whole.gradients(weights.to(DEVICE), settings)
+    return engine._selection.gradients(weights.to(DEVICE), settings)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "normalised", "convolutions"])

@@ -16,7 +16,7 @@ from incrowd.algorithms import ClientCohort, FedAvg, State
 from incrowd.data.examples import IGNORED
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, Answer, ClientTensors, CohortEngine, Model, linear, mlp
-from incrowd.learning.label_shares import ClassPrior, label_query
+from incrowd.learning.mean_query import ClassPrior, label_query
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, PrivacyWarning, Sampling

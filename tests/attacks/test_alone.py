@@ -24,10 +24,10 @@ from incrowd.learning import (
     linear,
     mlp,
 )
-from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
 from incrowd.learning.backends.loop import Loop
 from incrowd.learning.contributions import ShortenedSum, Shortening
+from incrowd.learning.execution import with_threads
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
 

@@ -55,7 +55,7 @@ def test_processes_change_no_bit_of_a_sum(name: str) -> None:
 def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
     case = CASES[name]
     model, records = case.model(), case.records(20)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)._whole
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)._selection
     found = []
     for batch in ([0], [3, 0], [0, 1, 2, 3], list(range(19, -1, -1))):
         gradients = ways.gradients(model.weights, training(physical_batch=20))

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from incrowd.data import Examples
-from incrowd.learning.features import UnitNorm, cache, transform
+from incrowd.learning.features import UnitNorm, transform
 from incrowd.learning.features.feature_map import Values
+from incrowd.learning.features.transform import cache_file, load_features, save_features
 
 
 def people(seed: int) -> Examples:
@@ -34,7 +35,7 @@ def features(examples: Examples, folder: Path | None = None) -> Values:
 
 
 def place(folder: Path, examples: Examples) -> Path:
-    return cache.place(folder, UnitNorm(), examples, alone=True)
+    return cache_file(folder, UnitNorm(), examples, alone=True)
 
 
 def test_a_file_of_other_people_under_this_name_is_not_taken(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_what_others_have_put_there_is_computed_anew(tmp_path: Path, put: Callab
 
 def test_control_what_one_has_saved_is_taken(tmp_path: Path) -> None:
     mine = np.ones((40, 5), np.float32)
-    cache.save(place(tmp_path, THESE), mine)
+    save_features(place(tmp_path, THESE), mine)
     assert np.array_equal(features(THESE, tmp_path), mine)
 
 
@@ -98,7 +99,7 @@ def test_what_another_user_has_sealed_is_computed_anew(tmp_path: Path, monkeypat
     path = place(tmp_path, THESE)
     with monkeypatch.context() as another:
         another.setenv("INCROWD_STATE", str(tmp_path / "another's"))
-        cache.save(path, np.ones((40, 5), np.float32))
-        assert cache.load(path) is not None
-    assert cache.load(path) is None
+        save_features(path, np.ones((40, 5), np.float32))
+        assert load_features(path) is not None
+    assert load_features(path) is None
     assert np.array_equal(features(THESE, tmp_path), features(THESE))

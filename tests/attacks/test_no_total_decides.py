@@ -27,12 +27,12 @@ from incrowd.learning import (
     backends,
     small_cnn,
 )
-from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.backends import BACKENDS, WHOLE, fast
 from incrowd.learning.backends.backend import Backend, MakeBackend, Task
 from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.execution import with_threads
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS, RecordTraining
 from incrowd.settings import Descent
 from tests.learning.backends.test_frozen import adapted, headed

@@ -21,7 +21,7 @@ from incrowd.errors import ConfigError
 from incrowd.estimators import PrivateClassifier
 from incrowd.learning import CohortEngine, Execution, Model, as_loss
 from incrowd.learning.features import from_callable, transform
-from incrowd.learning.isolation import remembered
+from incrowd.learning.modules import remembered
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
 
 pytestmark = pytest.mark.watched

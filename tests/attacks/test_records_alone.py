@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.learning import CROSS_ENTROPY, Model, as_loss, linear, mlp
-from incrowd.learning.arithmetic import with_threads
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.execution import with_threads
 from incrowd.settings import Descent
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.dpsgd.cases import one_of, training
@@ -44,7 +44,7 @@ def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str)
     features = torch.from_numpy(generator.standard_normal((70, inputs)).astype(np.float32))
     labels = torch.from_numpy(generator.integers(0, outputs, 70))
     records = Records(features=features, labels=labels)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0))._whole
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0))._selection
     for rows in (5, 64):
         found = []
         for others in ([], [1], [*range(1, 4)], [*range(1, 40)], [*range(1, 64)]):
@@ -128,7 +128,7 @@ def test_what_made_up_records_do_not_show_changes_no_bit_either(name: str, block
     labels = torch.rand(70, generator=generator) if kind == "shares" else labels
     records = Records(features=features, labels=labels)
     weights = model.initial(RANDOMNESS) + 0.7 * torch.randn(model.size, generator=generator)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=loss)._whole
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=loss)._selection
     gradients = ways.gradients(weights, training(physical_batch=block, expected_batch=64.0))
     for one in range(12):
         others = [other for other in range(40) if other != one]
@@ -147,7 +147,7 @@ def test_however_many_threads_there_are_no_row_is_computed_in_two_ways(bend: typ
     records = Records(features=torch.zeros(1, 9), labels=torch.zeros(1, dtype=torch.int64))
     engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
     with with_threads(3):
-        gradients = engine._whole.gradients(model.initial(RANDOMNESS) * 4, training(physical_batch=512))
+        gradients = engine._selection.gradients(model.initial(RANDOMNESS) * 4, training(physical_batch=512))
         assert isinstance(gradients, GhostClipping)
         for _ in range(20):
             gradients.begin(512)
@@ -169,7 +169,7 @@ def test_where_a_processor_adds_up_by_place_records_go_another_way(
     def selected() -> object:
         model = mlp((7, 33, 3))
         engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
-        return type(engine._whole.gradients(model.weights, training(physical_batch=64)))
+        return type(engine._selection.gradients(model.weights, training(physical_batch=64)))
 
     assert selected() is GhostClipping
     moody = torch.mm

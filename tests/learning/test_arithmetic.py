@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from incrowd.learning.arithmetic import in_one_order
+from incrowd.learning.execution import in_one_order
 
 
 def _told() -> tuple[bool, bool, bool]:

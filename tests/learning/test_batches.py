@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from incrowd import Local
 from incrowd._random import SeededRandomness
-from incrowd.learning.store import Batches, draw_batches
+from incrowd.learning.inputs import Batches, draw_batches
 
 RANDOMNESS = SeededRandomness(seed=1)
 BATCHINGS = st.one_of(

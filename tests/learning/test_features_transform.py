@@ -19,8 +19,8 @@ from incrowd.learning.features import (
     from_callable,
     transform,
 )
-from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import Values
+from incrowd.learning.features.transform import cache_file
 
 
 def digits(count: int) -> Split:
@@ -105,7 +105,7 @@ def test_other_examples_and_other_maps_have_other_files(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    in_the_way = disk.place(tmp_path, UnitNorm(), DIGITS.train, alone=True)
+    in_the_way = cache_file(tmp_path, UnitNorm(), DIGITS.train, alone=True)
     in_the_way.mkdir()
     with pytest.raises(DataError, match="cannot be written"):
         transform(UnitNorm(), DIGITS.train, cache=tmp_path)

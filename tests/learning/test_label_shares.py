@@ -23,7 +23,7 @@ from incrowd.learning import (
 )
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import MakeBackend
-from incrowd.learning.label_shares import logit_offset
+from incrowd.learning.losses import logit_offset
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,

@@ -14,8 +14,8 @@ from incrowd.learning import SQUARED, ClientTensors, CohortEngine, Execution, Mo
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Task
 from incrowd.learning.backends.loop import Loop
+from incrowd.learning.inputs import draw_batches
 from incrowd.learning.local_algorithms import Sgd, descend
-from incrowd.learning.store import draw_batches
 from incrowd.types import ClientAtWork, LocalAlgorithm, register
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 

@@ -13,7 +13,7 @@ from incrowd._random import Floats, SeededRandomness
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.learning import ClientExamples, MeanQuery
-from incrowd.learning.store import ClientTensors
+from incrowd.learning.inputs import ClientTensors
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip

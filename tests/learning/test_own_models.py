@@ -14,8 +14,8 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, as_loss
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.inputs import ClientTensors
 from incrowd.learning.modules import OwnDropout, with_own_dropout, working_copy
-from incrowd.learning.store import ClientTensors
 from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings import Descent

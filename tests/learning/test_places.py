@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.utils.flop_counter import FlopCounterMode
 
-from incrowd.learning.places import take_places_early
+from incrowd.learning.compiler import take_places_early
 
 LENGTH, WIDTH = 7, 8
 F = nn.functional

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Randomness
+from incrowd.learning.inputs import ClientTensors, draw_batches
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
-from incrowd.learning.store import ClientTensors, draw_batches
 from incrowd.settings import Local
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.learning.arithmetic import with_threads
+from incrowd.learning.execution import with_threads
 from tests.privacy.ledgers import quick_folder
 from tests.report.folders import KINDS
 

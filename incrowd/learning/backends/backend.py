@@ -13,11 +13,10 @@ from incrowd._random import Randomness
 from incrowd.errors import ConfigError
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import Execution
-from incrowd.learning.label_shares import logit_offset
+from incrowd.learning.inputs import Batches, ClientTensors
 from incrowd.learning.local_algorithms import Sgd
-from incrowd.learning.losses import Loss, OutputShape
+from incrowd.learning.losses import Loss, OutputShape, logit_offset
 from incrowd.learning.models import Model
-from incrowd.learning.store import Batches, ClientTensors
 from incrowd.settings import Local
 from incrowd.types import LocalAlgorithm
 

@@ -16,14 +16,13 @@ from torch.func import functional_call, grad
 
 from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.learning.arithmetic import ieee, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.loop import batches_of, few
 from incrowd.learning.compiler import AttentionWeights, compiled, compiler_there, pays, written_out
 from incrowd.learning.contributions import Contributions, FlatDelta
+from incrowd.learning.execution import ieee, one_thread
 from incrowd.learning.inputs import meant, noise
-from incrowd.learning.isolation import remembered
-from incrowd.learning.modules import has_dropout, remembering_nothing, trainable, working_copy
+from incrowd.learning.modules import has_dropout, remembered, remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
 from incrowd.settings import Local
 

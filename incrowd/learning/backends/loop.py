@@ -10,9 +10,8 @@ from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta
-from incrowd.learning.inputs import calling, chosen, meant
+from incrowd.learning.inputs import Feed, calling, chosen, meant
 from incrowd.learning.modules import has_dropout, known, remembering_nothing, trainable, with_own_dropout, working_copy
-from incrowd.learning.store import Feed
 from incrowd.types import Batch
 
 _ROWS = 1000  # examples that are gathered at a time

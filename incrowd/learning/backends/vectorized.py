@@ -22,15 +22,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import IncrowdError
-from incrowd.learning.arithmetic import ieee, in_one_order, one_thread
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.compiler import Notes, Take
 from incrowd.learning.contributions import Contributions, FlatDelta
+from incrowd.learning.execution import ieee, in_one_order, one_thread
 from incrowd.learning.inputs import WithInputs, meant, noise
-from incrowd.learning.isolation import MadeUp, Unlike, check_company, check_values, remembered, tried_copy
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
-from incrowd.learning.modules import has_dropout, remembering_nothing, trainable
+from incrowd.learning.modules import has_dropout, remembered, remembering_nothing, trainable
 from incrowd.learning.rewritten import rewrite
+from incrowd.learning.trial import MadeUp, Unlike, check_company, check_values, tried_copy
 from incrowd.settings import Local
 
 _log = logging.getLogger(__name__)

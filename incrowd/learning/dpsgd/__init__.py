@@ -9,15 +9,4 @@ Silos, parties, audits and the FEDn example rely on these promises:
 - Each step's sum goes to `noise` once, of an empty batch too, and only the result moves the weights.
 - The divisor is the public expected batch. The engine spends no budget and draws no noise.
 - The model, the settings and public numbers select how gradients are computed; the number of records does not.
-
-| file           | what                                                                     |
-| -------------- | ------------------------------------------------------------------------ |
-| `records`      | the records of a silo, Poisson batches, the interface of an engine       |
-| `engine`       | `BatchedRecords`: the steps of a round                                   |
-| `noise`        | the noise of a step                                                      |
-| `gradients`    | clipped sums: their interface, and the reference, one record at a time   |
-| `ghost`        | stacks of Linear layers: norms and sums without the gradients            |
-| `convolutions` | convolutions below such a stack                                          |
-| `vectorized`   | any module that torch's `vmap` can take, compiled where that pays        |
-| `selection`    | which of them, after trials on made-up records                           |
 """

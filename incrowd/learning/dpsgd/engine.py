@@ -1,7 +1,6 @@
 """Our engine for DP-SGD: the noisy steps of a round over the records of a silo."""
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,28 +11,21 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from incrowd._random import Stream
-from incrowd.data.examples import Inputs, is_single
-from incrowd.learning.arithmetic import ieee
+from incrowd.data.examples import Inputs
 from incrowd.learning.dpsgd.gradients import RecordGradients
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained, poisson_batches
 from incrowd.learning.dpsgd.selection import GradientSelection
-from incrowd.learning.execution import Execution
-from incrowd.learning.frozen import divided, made_of_one
-from incrowd.learning.inputs import chosen, meant
-from incrowd.learning.isolation import OwnCode
+from incrowd.learning.execution import Execution, ieee
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import refuse_dropout, remembering_nothing
-from incrowd.learning.trial import tried, tried_with_tokens
+from incrowd.learning.trial import OwnCode, tried, tried_with_tokens
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings import Descent
 
 EXECUTION = Execution()
 """On the CPU."""
-
-_MEMORY = 2**30  # bytes of frozen layers' outputs that are kept at most
-_USES = 4  # how often a record has to take part, on average, for keeping them to pay
 
 
 class BatchedRecords:
@@ -60,10 +52,7 @@ class BatchedRecords:
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         tried_with_tokens(model, records.features, what="records")
         self._own = OwnCode(model.module, loss)
-        self._whole = GradientSelection(model, loss, records, execution)
-        self._cache = FrozenCache.of(model, self.records)
-        cache = self._cache
-        self._head = None if cache is None else GradientSelection(cache.model, loss, cache.like, execution)
+        self._selection = GradientSelection(model, loss, records, execution)
 
     @property
     def size(self) -> int:
@@ -84,7 +73,6 @@ class BatchedRecords:
         """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
         engine = copy.copy(self)
         engine.records = self.records.made_up(records)
-        engine._cache = None if self._cache is None else self._cache.of_others(engine.records)
         return engine
 
     def train(
@@ -110,15 +98,10 @@ class BatchedRecords:
         device = self.records.device
         with ieee(device.type), self._own.unchanged():
             now = self.model.flat(weights).to(device, copy=True)
-            sums = self._sums(now, training)
+            sums = ClippedSums(self._selection.gradients(now, training), self.records.take, records=self.held)
             module = sums.gradients.module or nn.Identity()
             with remembering_nothing(module, device, whose="record"):
                 yield now, sums
-
-    def _sums(self, weights: Tensor, training: RecordTraining) -> "ClippedSums":
-        if self._cache is not None and self._head is not None and self._cache.pays(training, self.execution):
-            return ClippedSums(self._head.gradients(weights, training), self._cache.take, records=self.held)
-        return ClippedSums(self._whole.gradients(weights, training), self.records.take, records=self.held)
 
 
 class ClippedSums:
@@ -177,63 +160,3 @@ class _Walk:
         self.velocity.mul_(descent.momentum).add_(gradient, alpha=1 / expected_batch)
         self.velocity.add_(self.weights, alpha=descent.weight_decay)
         self.weights.add_(self.velocity, alpha=-descent.learning_rate)
-
-
-class FrozenCache:
-    """The outputs of a model's first, frozen layers: each record goes through them once, by itself.
-
-    Guarantee: a record's outputs have the same bits, kept or computed again, whatever the other records are.
-    """
-
-    def __init__(self, records: Records, frozen: nn.Module, rest: nn.Module, shape: tuple[int, ...]) -> None:
-        self.model = Model(rest)
-        self._records, self._frozen, self._shape = records, frozen, shape
-        self._most = _MEMORY // (4 * math.prod(shape))
-        self._made: dict[int, Tensor] = {}
-
-    @classmethod
-    def of(cls, model: Model, records: Records) -> "FrozenCache | None":
-        """None where the model does not begin with frozen layers, or where these mix the examples of a batch."""
-        if records.device.type != "cpu" or not is_single(records.features):
-            return None
-        frozen, rest = divided(model.module)
-        if frozen is None:
-            return None
-        shape = made_of_one(frozen, records.features, scale=records.scale, offset=records.offset)
-        return None if shape is None else cls(records, frozen, rest, shape)
-
-    def of_others(self, records: Records) -> "FrozenCache":
-        """An empty cache of other records."""
-        return FrozenCache(records, self._frozen, self.model.module, self._shape)
-
-    def pays(self, training: RecordTraining, execution: Execution) -> bool:
-        """Whether records take part often enough, and as many as are expected fit: by public settings alone."""
-        steps = max(execution.contributions / training.expected_batch, training.steps)
-        expected = training.expected_batch / training.sampling_prob
-        return steps * training.sampling_prob >= _USES and expected <= self._most
-
-    @property
-    def like(self) -> Records:
-        """One record of zeros, as it leaves the frozen layers."""
-        return replace(self._records.made_up(1), features=torch.zeros(1, *self._shape), scale=1.0, offset=0.0)
-
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Some records as they leave the frozen layers, and their labels."""
-        device = self._records.device
-        with torch.no_grad(), remembering_nothing(self._frozen, device, whose="record"):
-            made = [self._of(row) for row in rows.tolist()]
-        features = torch.cat(made) if made else torch.empty(0, *self._shape)
-        return features, self._records.labels.index_select(0, rows)
-
-    def _of(self, row: int) -> Tensor:
-        found = self._made.get(row)
-        if found is None:
-            found = self._through(row)
-            if len(self._made) < self._most:
-                self._made[row] = found.clone()  # found may be a part of something larger
-        return found
-
-    def _through(self, row: int) -> Tensor:
-        stored = chosen(self._records.features, torch.tensor([row]))
-        outputs: Tensor = self._frozen(meant(stored, scale=self._records.scale, offset=self._records.offset))
-        return outputs

@@ -11,8 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.examples import Inputs, each
-from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.contributions import halved_squares
+from incrowd.learning.execution import in_one_order, one_thread
 from incrowd.learning.inputs import WithInputs, calling
 from incrowd.learning.losses import Loss
 from incrowd.learning.modules import trainable
@@ -95,10 +95,10 @@ def squares_of(rows: Tensor) -> Tensor:
     """The squared L2 norm of each row, in float64 and in one order."""
     if not rows.is_cpu:  # pragma: no cover - where there is one
         return halved_squares(rows)
-    from incrowd.learning.dpsgd import loops  # here, because numba takes a while to start
+    from incrowd.learning.backends.fast.rows import add_squares  # here, because numba takes a while to start
 
     squares = torch.zeros(len(rows), dtype=torch.float64)
-    loops.add_squares(rows.numpy(), squares.numpy())
+    add_squares(rows.numpy(), squares.numpy())
     return squares
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from incrowd._random import Floats, Integers, Stream
 from incrowd.data.examples import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.inputs import are_numbers, check_inputs, chosen, meant, zeros
-from incrowd.learning.store import ClientTensors
+from incrowd.learning.inputs import ClientTensors, are_numbers, check_inputs, chosen, meant, zeros
 from incrowd.privacy.mechanism.grid import RecordTraining
 
 StepNoise = Callable[[Tensor], Tensor]

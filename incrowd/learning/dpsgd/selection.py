@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from incrowd._random import Floats
 from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError
-from incrowd.learning.arithmetic import in_one_order, one_thread
 from incrowd.learning.compiler import compiled, compiler_there, pays
 from incrowd.learning.dpsgd.ghost import SIXTEEN, GhostClipping
 from incrowd.learning.dpsgd.gradients import (
@@ -31,12 +30,12 @@ from incrowd.learning.dpsgd.gradients import (
     by_parameter,
 )
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.execution import Execution
+from incrowd.learning.execution import Execution, in_one_order, one_thread
 from incrowd.learning.inputs import WithInputs, chosen, meant, noise
-from incrowd.learning.isolation import MadeUp, Unlike, check_values, remembered, tried_copy
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
-from incrowd.learning.modules import remembering_nothing, trainable, working_copy
+from incrowd.learning.modules import remembered, remembering_nothing, trainable, working_copy
+from incrowd.learning.trial import MadeUp, Unlike, check_values, tried_copy
 from incrowd.privacy.mechanism.grid import RecordTraining
 
 _log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class GradientSelection:
 
     def _table(self, _trial: "_Trial", training: RecordTraining) -> Make | None:
         from incrowd.learning.backends.fast.layers import layers_of
-        from incrowd.learning.dpsgd.convolutions import ConvolutionGradients, parts_of
+        from incrowd.learning.dpsgd.ghost import ConvolutionGradients, parts_of
 
         stack, loss = layers_of(self.model.module, self.loss, self.records), self.loss.canonical
         parts = None if stack is None else parts_of(stack)

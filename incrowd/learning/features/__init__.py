@@ -15,8 +15,7 @@ from incrowd.learning.features.feature_map import (
     from_callable,
     from_module,
 )
-from incrowd.learning.features.made_up import MadeUpPictures
-from incrowd.learning.features.patches import PatchResponses
+from incrowd.learning.features.patches import MadeUpPictures, PatchResponses
 from incrowd.learning.features.pictures import (
     ColourPictures,
     GreyPictures,

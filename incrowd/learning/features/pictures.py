@@ -14,12 +14,10 @@ from torch.nn.functional import avg_pool2d
 from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import DataError
-from incrowd.learning.features import cache as disk
 from incrowd.learning.features.energies import SecondOrderEnergies
 from incrowd.learning.features.feature_map import Values, as_tensor, less_mean, unit
-from incrowd.learning.features.made_up import MadeUpPictures
-from incrowd.learning.features.patches import PatchResponses
-from incrowd.learning.features.transform import evaluate
+from incrowd.learning.features.patches import MadeUpPictures, PatchResponses
+from incrowd.learning.features.transform import evaluate, learnt
 from incrowd.types import FeatureMap
 
 _log = logging.getLogger(__name__)
@@ -178,7 +176,7 @@ class Whitened:
     def _learnt(self) -> tuple[Tensor, Tensor]:
         """The mean features [d], and the directions [d, dimensions] over what they are divided by."""
         key = f"spectrum {self.base.name} {self.shape} {self.pictures} {self.dimensions}"
-        found = disk.learnt(self.cache, key, self._spectrum)
+        found = learnt(self.cache, key, self._spectrum)
         variances = torch.from_numpy(found[1:]).norm(dim=1)
         directions = torch.from_numpy(found[1:]) / variances[:, None]
         return torch.from_numpy(found[0]), (directions.T * (variances / variances[0]) ** -self.whitening).contiguous()

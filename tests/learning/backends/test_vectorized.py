@@ -25,8 +25,8 @@ from incrowd.learning import (
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
 from incrowd.learning.backends.vectorized import Abreast, Trial, plan, step, steps_of, width_of
+from incrowd.learning.inputs import draw_batches
 from incrowd.learning.local_algorithms import algorithm_of
-from incrowd.learning.store import draw_batches
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss, Model, linear, mlp, small_cnn
-from incrowd.learning.dpsgd.convolutions import ConvolutionGradients
-from incrowd.learning.dpsgd.ghost import GhostClipping
+from incrowd.learning.dpsgd.ghost import ConvolutionGradients, GhostClipping
 from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
 from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.grid import RecordTraining

@@ -18,7 +18,7 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection, _Trial
-from incrowd.learning.isolation import Unlike, check_values
+from incrowd.learning.trial import Unlike, check_values
 from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import EITHER, KINDS, RANDOMNESS, layers, nothing, one_of, start, training
 from tests.reference import one_record

@@ -7,20 +7,93 @@ of the cache (torch's do), because a vector that crosses lines takes twice as lo
 `where` says in which part of flat arrays all happens; pairs (places[k], numbers[k]) count for k from begin to end.
 """
 
+import ctypes
+import hashlib
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, TypeVar
 
 import llvmlite.binding
 import numba
 import numpy as np
+import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import get_cython_function_address, intrinsic
+from numpy.typing import NDArray
 
+from incrowd._machine_code import kept_privately, whatever_the_disk_says
+from incrowd._random import Floats
 from incrowd.learning.backends.fast.memory import LINE
-from incrowd.learning.machine_code import SETTINGS, Loop, kept
+
+SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+"""Sums may be reordered, but NaN stays NaN."""
+
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+
+def digest_of(folder: Path) -> str:
+    """The digest of the source code in a folder."""
+    texts = (hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py")))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def kept(file: str) -> Callable[[Loop], Loop]:
+    """Makes machine code of a function that Python calls, kept on disk if there is a folder for it."""
+    sources = digest_of(Path(file).parent)  # a loop may use functions of all its folder
+
+    def compiled(function: Loop) -> Loop:
+        compile_: Any = numba.njit
+        try:
+            loop: Any = kept_privately(partial(compile_, function, cache=True, **SETTINGS))
+            index = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
+            index._source_stamp = sources  # in place of the one file's size and time
+            _forget_unreadable(index)
+            whatever_the_disk_says(loop)
+        except (AttributeError, RuntimeError):  # or no folder is writable
+            loop = compile_(function, **SETTINGS)
+        found: Loop = loop
+        return found
+
+    return compiled
+
+
+def _forget_unreadable(file: Any) -> None:
+    """Drop an index that names classes of another release, which numba could not load when it is called."""
+    try:
+        file._load_index()
+    except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
+        file.flush()
+
+
+_NAME = "incrowd_sgemm"  # compiled code on disk finds it by this name
+
+
+def _found() -> int | None:
+    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
+    for library in libraries:
+        try:
+            return ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value
+        except (AttributeError, OSError):
+            continue
+    try:
+        address: int = get_cython_function_address("scipy.linalg.cython_blas", "sgemm")
+    except (ImportError, ValueError):
+        return None
+    return address
+
+
+ADDRESS = _found()
+if ADDRESS is not None:
+    llvmlite.binding.add_symbol(_NAME, ADDRESS)
+
+_function: Any = types.ExternalFunction
+sgemm: Any = _function(_NAME, types.void(*[types.intp] * 13))
+"""sgemm of Fortran: 13 addresses, of matrices column by column."""
 
 _HOST = llvmlite.binding.get_host_cpu_features()
 _LANES = 16 if _HOST.get("avx512f") else 8 if _HOST.get("avx2") else 4  # float32 numbers in a vector register
@@ -270,3 +343,14 @@ def exp(x: np.float32) -> np.float32:
     value = np.float32(np.inf) if x > _MOST else value
     result: np.float32 = value if x == x else x
     return result
+
+
+@compiled
+def add_squares(gradients: NDArray[np.float32], squares: Floats) -> None:
+    """Add the squared norm of each row to its number."""
+    for row in range(gradients.shape[0]):
+        square = 0.0
+        for column in range(gradients.shape[1]):
+            value = np.float64(gradients[row, column])
+            square += value * value
+        squares[row] += square
