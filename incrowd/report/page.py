@@ -7,9 +7,9 @@ from importlib import resources
 
 from incrowd import __version__
 from incrowd.errors import ConfigError
-from incrowd.report import audits, ledgers, parties, pools, promise, result, rounds, searches, settings
-from incrowd.report.plain import Shown
-from incrowd.report.svg import NOTHING, Markup, joined, tag, text
+from incrowd.report import figures, result, tables
+from incrowd.report.markup import NOTHING, Markup, joined, tag, text
+from incrowd.report.shown import Shown
 
 SECTIONS = {
     "result": ("Result", "The result and the promise"),
@@ -27,7 +27,7 @@ SECTIONS = {
     "settings": ("Settings", "Settings"),
     "versions": ("Versions", "Versions"),
 }
-"""The sections of a page, in order: name and heading. A section that has nothing to show is left out."""
+"""The sections of a page, in order: name and heading. Empty sections are left out."""
 
 _FOOTER = (
     "One file that loads nothing. It holds what may be handed on and nothing else: no paths, no seeds, no days. Made "
@@ -36,12 +36,10 @@ _FOOTER = (
 
 
 def page(shown: Sequence[Shown], *, state: str | None = None) -> str:
-    """The whole page. A live one says how it stands (`state`), and asks its own server again and again.
+    """Write the whole page. A live one shows its `state`, and polls its own server.
 
-    Guarantee: the same for the same; nothing in it is loaded from anywhere, no script but its own runs, and whatever a
-    name, a setting or a file holds is shown as text. Without scripts everything can be seen, printed and read.
-
-    Edge cases: nothing to show: `ConfigError`.
+    Guarantee: equal runs give equal pages. The page loads nothing, runs no script but its own, and shows every name,
+    setting and file as text. Without scripts everything can be seen, printed and read.
     """
     if not shown:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
@@ -61,28 +59,28 @@ def page(shown: Sequence[Shown], *, state: str | None = None) -> str:
 
 
 def sections(shown: Sequence[Shown], *, live: bool = False) -> dict[str, Markup]:
-    """The content of each section of the page, by its id, but for its heading."""
+    """The content of each section, by its id, without its heading."""
     found = {
         "result": result.result(shown),
-        "meaning": promise.meaning(shown),
-        "statement": promise.statements(shown),
-        "rounds": rounds.rounds(shown),
-        "search": searches.searches(shown),
-        "pool": pools.pools(shown),
-        "silos": parties.silos(shown),
-        "noise": rounds.noise(shown),
-        "inside": rounds.inside(shown),
-        "evaluation": parties.evaluation(shown),
-        "audit": audits.audits(shown),
-        "ledger": ledgers.ledgers(shown, live=live),
-        "settings": settings.settings(shown),
-        "versions": settings.versions(shown, own=__version__),
+        "meaning": result.meaning(shown),
+        "statement": result.statements(shown),
+        "rounds": figures.rounds(shown),
+        "search": tables.searches(shown),
+        "pool": tables.pools(shown),
+        "silos": tables.silos(shown),
+        "noise": figures.noise(shown),
+        "inside": figures.inside(shown),
+        "evaluation": tables.evaluation(shown),
+        "audit": tables.audits(shown),
+        "ledger": tables.ledgers(shown, live=live),
+        "settings": tables.settings(shown),
+        "versions": tables.versions(shown, own=__version__),
     }
     return {key: found[key] for key in SECTIONS if found[key]}
 
 
 def static(name: str) -> str:
-    """A file that is written into the page."""
+    """Read a file that the page contains."""
     return (resources.files("incrowd.report") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -125,5 +123,5 @@ def _section(key: str, content: Markup) -> Markup:
 
 
 def _digest(content: str) -> str:
-    """A script or a style as the policy names it."""
+    """Name a script or a style as the policy does."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,10 +1,10 @@
-"""What lies in a folder, looked at without changing a byte there, while others may be writing."""
+"""Read files and databases of a folder without changing a byte, while others may be writing."""
 
 import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,16 @@ _PATIENCE = 10.0
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
-def content_of(path: Path) -> bytes | None:
-    """A file as it is; None where there is none. Edge cases: a link, or what is no file, is a `DataError`."""
+def json_in(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no file."""
     try:
         _check_plain(path)
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            return file.read()
+            found = json.loads(file.read())
     except FileNotFoundError:
-        return None
+        return {}
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): put it back, or allow this user to") from error
-
-
-def json_in(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no file. Edge cases: anything else is a `DataError`."""
-    content = content_of(path)
-    if content is None:
-        return {}
-    try:
-        found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON ({error}): put it back as it was") from error
     if not isinstance(found, dict):
@@ -41,27 +32,13 @@ def json_in(path: Path) -> dict[str, Any]:
     return found
 
 
-def settings_of(database: Path) -> dict[str, Any]:
-    """What a run was made with: see `incrowd.runs.folder`."""
-    with reading(database) as connection:
-        rows = connection.execute("SELECT name, value FROM settings").fetchall()
-    return {row["name"]: json.loads(row["value"]) for row in rows}
-
-
-def rows_of(database: Path) -> list[Mapping[str, Any]]:
-    """The rounds of a run, as they stand in its database; what no version of it wrote is missing."""
-    with reading(database) as connection:
-        found = connection.execute("SELECT * FROM rounds ORDER BY round").fetchall()
-    return [_unpacked(row) for row in found]
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A database, for as long as the `with` block lasts.
+    """Open a database to read.
 
     Guarantee: nothing is written, migrated or made. A database that keeps a log beside it (WAL) is read through it.
 
-    Edge cases: what is no database, or was cut off in the middle of a write, is a `DataError`.
+    Edge cases: a file that is no database, or was cut off in the middle of a write, is a `DataError`.
     """
     _check_plain(path)
     unlogged = not path.with_name(f"{path.name}-wal").exists() and not path.with_name(f"{path.name}-journal").exists()
@@ -78,7 +55,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _check_plain(path: Path) -> None:
-    """It leads nowhere else. Edge cases: no file at all: `FileNotFoundError`."""
+    """Refuse links and whatever is no file."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise DataError(f"{path} is no plain file of the run, so it is not shown: put the right one there")
 
@@ -90,11 +67,3 @@ def _has_log(path: Path) -> bool:
             return file.read(20)[18:20] == b"\x02\x02"
     except OSError:
         return False
-
-
-def _unpacked(row: sqlite3.Row) -> dict[str, Any]:
-    found = dict(row)
-    for name in ("simulation", "silos"):
-        held = found.get(name)
-        found[name] = None if held is None else json.loads(held)
-    return found

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.privacy import statement
-from incrowd.report import numbers
-from incrowd.report.promise import found_at_most
+from incrowd.report import markup
+from incrowd.report.result import found_at_most
 
 
 @pytest.mark.parametrize(
@@ -19,21 +19,21 @@ from incrowd.report.promise import found_at_most
         (0.001, "0.001"),
         (1e-5, "10⁻⁵"),
         (2.5e-6, "2.5·10⁻⁶"),
-        (float("nan"), numbers.UNKNOWN),
+        (float("nan"), markup.UNKNOWN),
     ],
 )
 def test_numbers_are_short(value: float, said: str) -> None:
-    assert numbers.number(value) == said
+    assert markup.number(value) == said
 
 
 @given(st.floats(0, 1))
 def test_the_odds_of_a_promise_are_never_rounded_down(share: float) -> None:
-    assert float(numbers.percent_at_most(share).removesuffix("\u00a0%")) >= 100 * share
+    assert float(markup.percent_at_most(share).removesuffix("\u00a0%")) >= 100 * share
 
 
 def test_powers_and_minus_signs_are_as_in_print() -> None:
-    assert "2⁻⁴² to epsilon and 2⁻⁶¹ to" in numbers.typeset(statement.FINITE)
-    assert numbers.typeset("-0.5 of what-if 3-4 a-1") == "\u22120.5 of what-if 3-4 a-1"
+    assert "2⁻⁴² to epsilon and 2⁻⁶¹ to" in markup.typeset(statement.FINITE)
+    assert markup.typeset("-0.5 of what-if 3-4 a-1") == "\u22120.5 of what-if 3-4 a-1"
 
 
 @given(st.floats(0, 20), st.floats(0, 0.5))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.report.sources import Sources
+from incrowd.report.watching import Sources
 from tests.report.conftest import Made
 from tests.report.test_watch import another_round, begun
 
