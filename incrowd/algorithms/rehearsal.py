@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats, SeededRandomness
-from incrowd.algorithms.counts import Counter
 from incrowd.errors import RehearsalFailed
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
 from incrowd.privacy.mechanism.grid import RecordTraining
@@ -15,10 +14,8 @@ STEPS = 2
 """The second step differs from the first: it has a velocity, and reuses memory."""
 
 
-def rehearse(
-    silo: str, training: RecordTraining, engine: RecordEngine, counter: Counter | None, weights: Floats
-) -> None:
-    """Train and count on no record, on one, and on a full physical batch plus one, all synthetic.
+def rehearse(silo: str, training: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
+    """Train on no record, on one, and on a full physical batch plus one, all synthetic.
 
     Guarantee: it reads no record of the silo, asks no ledger and draws from no stream of a run, so a failure reveals
     nothing and costs nothing. torch's global generator keeps its state.
@@ -28,8 +25,7 @@ def rehearse(
     batch = min(training.most_records, training.physical_batch + 1)
     for records in sorted({0, 1, batch}):
         with _Trying(silo, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            rehearsed = None if counter is None else counter.rehearsal(records)
-            _go(training, engine.rehearsal(records), rehearsed, weights)
+            _go(training, engine.rehearsal(records), weights)
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,8 @@ class _Trying:
             ) from error
 
 
-def _go(planned: RecordTraining, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
-    """Count, train, and compute the update."""
-    if counter is not None:
-        counter.table(weights, classes=1)  # synthetic labels are zeros
+def _go(planned: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
+    """Train, and compute the update."""
     training = replace(planned, steps=STEPS, sampling_prob=1.0, noise_multiplier=1.0)
     stream, hidden = SeededRandomness(seed=0).stream("rehearsal"), []
 

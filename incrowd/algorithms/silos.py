@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.fedavg import Answers, SiloStatus, State
 from incrowd.algorithms.rehearsal import rehearse
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday
@@ -189,20 +188,15 @@ class Silo:
         run: RecordRun,
         *,
         engine: RecordEngine,
-        counter: Counter | None = None,
         threads: int = 1,
         physical_batch: int = 256,
     ) -> None:
         _validate.count(threads=threads)
-        reports = run.plan.config.report_std is not None
-        if reports and counter is None:
-            raise ConfigError(field="counter", value=None, remedy="report_std asks for counts: say how to count")
         self.name = name
         self.run = run
         self.engine = engine
         self.threads = threads
         self.training = replace(run.training, physical_batch=physical_batch)
-        self._counter = counter if reports else None
         self._rehearsed = False
         run.plan.check_held(engine.held, silo=name)
         run.name_third_party(engine.third_party)
@@ -231,23 +225,6 @@ class Silo:
             trained = self.engine.train(start, self.training, noise=on_tensors(paid.noise), batches=paid.batches)
         return Answer(silo=self.name, round=number, epsilon=self.epsilon, update=trained.update(start))
 
-    def report(self, weights: Floats, *, classes: int) -> Floats | None:
-        """The noised table of the classes that these weights give the silo's records (`Counter.table`), once a run.
-
-        Edge cases: None if the plan has no report or the budget no room for it. A report charged before a crash under
-        the operating system's randomness stays paid and is lost.
-        """
-        run, counter = self.run, self._counter
-        if counter is None or (run.reported and not run.randomness.simulated):
-            return None
-        try:
-            run.reserve()
-        except BudgetExceeded:
-            return None
-        with with_threads(self.threads):
-            table = counter.table(weights, classes=classes)
-        return run.report(table)
-
     def rehearse(self, weights: Floats) -> None:
         """Refuse, unspent, everything but the budget that could stop a round from these weights; once a process."""
         self.run.plan.check_held(self.engine.held, silo=self.name)
@@ -258,7 +235,7 @@ class Silo:
         if not self._rehearsed:
             self.run.plan.training(self.engine.size)
             with with_threads(self.threads):
-                rehearse(self.name, self.training, self.engine, self._counter, weights)
+                rehearse(self.name, self.training, self.engine, weights)
             self._rehearsed = True
 
     def _paid(self, number: int, weights: Floats) -> RecordRound | None:

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.silos import Silo
 from incrowd.audit.checks import Steps
 from incrowd.audit.plays import Colluders, log_mixed, shares_std
@@ -116,8 +115,7 @@ class SiloGame:
     def silo(self, run: RecordRun, *, engine: RecordEngine | None = None) -> Silo:
         """The silo, with an engine; without, with one whose records are all zeros."""
         nobody = np.zeros(self.canaries, dtype=np.bool_)
-        counter = Counter(model=self._model, records=self._records(nobody))
-        return Silo(self.name, run, engine=self._engine(nobody) if engine is None else engine, counter=counter)
+        return Silo(self.name, run, engine=self._engine(nobody) if engine is None else engine)
 
     @property
     def _stated(self) -> float:

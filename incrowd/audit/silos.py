@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.stats import norm
 
-from incrowd._random import SeededRandomness
 from incrowd.audit.checks import ALARM, least_epsilon_of, likeness, size_of_noise
 from incrowd.audit.finding import Check, Claim, Finding, bounded
 from incrowd.audit.shares import share_checks
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, SumsGame, released_steps
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.records import RecordRun
 from incrowd.runs.config import Config
 from incrowd.runs.silo_work import assemble_records, assemble_silos
 
-_CELLS = 4_000
 """So many numbers has the table in which the noise of a report is looked at."""
 
 
@@ -77,7 +74,6 @@ def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list
             holds=lost <= stated * (1 + 1e-6) and stated <= plan.budget.epsilon * (1 + 1e-9),
         ),
         *_budget(game, seed=seed),
-        *_report(game, seed=seed),
     ]
 
 
@@ -132,16 +128,6 @@ def _budget(game: SiloGame, *, seed: int) -> Iterator[Check]:
         stated=f"at most {plan.budget.epsilon:.4f}",
         holds=spent <= plan.budget.epsilon * (1 + 1e-9) and lost <= plan.budget.epsilon * (1 + 1e-6),
     )
-
-
-def _report(game: SiloGame, *, seed: int) -> Iterator[Check]:
-    """The noise on the table of a silo's report."""
-    plan = game.plan
-    if (std := plan.config.report_std) is not None:
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-        run = RecordRun(plan, ledger=ledger, randomness=SeededRandomness(seed=seed))
-        run.reserve()
-        yield size_of_noise(f"noise of the report of {game.name}", run.report(np.zeros(_CELLS)) / std)
 
 
 def audit_silo(game: SiloGame, *, trials: int, seed: int) -> tuple[list[Finding], list[Check]]:

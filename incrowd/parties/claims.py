@@ -64,13 +64,13 @@ def check_answer(answer: Answer, plan: Plan, *, descent: Descent, start: float) 
         raise DataError(f"an update longer than its plan can give, {longest:.4g}")
 
 
-def recomputed(plan: Plan, answered: int, *, reported: bool) -> Statement:
+def recomputed(plan: Plan, answered: int) -> Statement:
     """A silo's statement, recomputed from the number of its answers."""
-    said, cost = _stated(plan), _price(plan, answered, reported=reported)
+    said, cost = _stated(plan), _price(plan, answered)
     return replace(said, epsilon=cost.epsilon, accountant=cost.accountant, caveats=(UNSAID, *said.caveats))
 
 
-def checked_statement(form: object, plan: Plan, *, answered: int, reported: bool) -> Statement:
+def checked_statement(form: object, plan: Plan, *, answered: int) -> Statement:
     """A silo's own statement, checked against the number of its answers.
 
     Guarantee: its words are the plan's, or weaker; its epsilon is at least the epsilon of the answered rounds.
@@ -84,7 +84,7 @@ def checked_statement(form: object, plan: Plan, *, answered: int, reported: bool
             raise DataError(f"a statement whose {name} is not the plan's")
     if not set(ours.caveats) <= set(said.caveats):
         raise DataError("a statement that leaves out what weakens it")
-    cost = _price(plan, answered, reported=reported).epsilon
+    cost = _price(plan, answered).epsilon
     if not cost * (1 - _TOLERANCE) <= said.epsilon < math.inf:
         raise DataError(f"a statement of epsilon = {said.epsilon:.6g}, and its rounds come to {cost:.6g}")
     return said
@@ -121,7 +121,6 @@ def _stated(plan: Plan) -> Statement:
     return replace(said, caveats=tuple(caveat for caveat in said.caveats if caveat != FORGOTTEN))
 
 
-def _price(plan: Plan, answered: int, *, reported: bool) -> Price:
-    rounds = [(plan.round(0).event, answered)] if answered else []
-    event = compose([*rounds, *(plan.config.report_runs if reported else [])])
+def _price(plan: Plan, answered: int) -> Price:
+    event = compose([(plan.round(0).event, answered)] if answered else [])
     return price(event, delta=plan.budget.delta, relation=plan.relation)

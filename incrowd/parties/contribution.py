@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from incrowd._random import Randomness
-from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.rehearsal import rehearse
 from incrowd.algorithms.silos import Silo, clipped_sum
 from incrowd.errors import ConfigError, SpecificationRefused
@@ -178,7 +177,7 @@ def _hidden(noise: GaussianNoise, contribution: Whole, *, receipt: Receipt, at: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnRecords:
-    """The records of a silo for an offer: an engine on them, and their counter where a plan asks for a report.
+    """The records of a silo for an offer: an engine on them.
 
     The owner states `stated`, the public number of records, and `classes`, the number of classes, once. An offer has to
     match both: a server could otherwise learn them from refusals.
@@ -187,7 +186,6 @@ class OwnRecords:
     engine: BatchedRecords = field(repr=False)
     stated: int
     classes: int | None
-    counter: Counter | None = field(repr=False, default=None)
     threads: int = 1
     physical_batch: int = 256
 
@@ -368,7 +366,7 @@ class RecordPart(ClientPart):
             training = replace(self.plan.training(self.offer.size), physical_batch=self.own.physical_batch)
             RoundTask.stated(self.offer, 0, self.plan.config.clip)
         with with_threads(self.own.threads):
-            rehearse(self.party.identity.name, training, self.own.engine, None, np.zeros(self.offer.size))
+            rehearse(self.party.identity.name, training, self.own.engine, np.zeros(self.offer.size))
 
     def computed(self, task: RoundTask, request: Request, receipt: Receipt | None) -> PartyAnswer:
         """The clipped sum of a fresh batch, in whole steps."""
@@ -415,7 +413,6 @@ class SiloPart(Contributor):
                 name,
                 run,
                 engine=own.engine,
-                counter=own.counter,
                 threads=own.threads,
                 physical_batch=own.physical_batch,
             )
@@ -434,12 +431,10 @@ class SiloPart(Contributor):
         plan.check_held(own.engine.held, silo=self.party.identity.name)
         try:
             training = replace(plan.training(offer.size), physical_batch=own.physical_batch)
-            plan.check_report(offer.cells)
         except ConfigError as error:
-            raise SpecificationRefused(f"an offer whose rounds, or report, cannot be made: {error}") from error
-        counter = None if plan.config.report_std is None else own.counter
+            raise SpecificationRefused(f"an offer whose rounds cannot be made: {error}") from error
         with with_threads(own.threads):
-            rehearse(self.party.identity.name, training, own.engine, counter, np.zeros(offer.size))
+            rehearse(self.party.identity.name, training, own.engine, np.zeros(offer.size))
 
     def check_room(self) -> None:
         """See `Contributor.check_room`."""
@@ -456,7 +451,7 @@ class SiloPart(Contributor):
             raise SpecificationRefused("a round that the plan does not know")
 
     def answer(self, request: Request) -> bytes:
-        """See `Contributor.answer`; to the last question, the claim and the report."""
+        """See `Contributor.answer`; to the last question, the claim."""
         weights, number = request.weights.astype(np.float64), request.place.round
         place = replace(request.place, party=self.party.identity.name)
         if not request.clip:
@@ -464,12 +459,9 @@ class SiloPart(Contributor):
             if answer.absence is not None:
                 self.party.guard.note(f"no part in round {number}: {answer.absence}", place.plan, number)
             return sealed_answer(answer, place, key=self.party.identity.key)
-        table, silo = None, self.durable.silo
-        if self.plan.config.report_std is not None and self.offer.classes is not None:
-            table = self.durable.report(weights, classes=self.offer.classes)
-        body = b"" if table is None else table.astype("<f8").tobytes()
+        silo = self.durable.silo
         silo.run.give_back()
-        return self.party.sealed("statement", place, {"statement": silo.statement().to_json()}, body)
+        return self.party.sealed("statement", place, {"statement": silo.statement().to_json()})
 
 
 def check_records(offer: Offer, own: OwnRecords, *, stated: int) -> None:

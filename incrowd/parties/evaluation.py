@@ -84,7 +84,10 @@ def check_trained(run: Run) -> ClientWork:
     _parties(run)
     if isinstance(run.work, ClientWork):
         return run.work
-    remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
+    remedy = (
+        "silos protect records, and have no evaluation: measure on a public test set, or let each silo score "
+        "the released model on its own records, for itself"
+    )
     raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
 
 

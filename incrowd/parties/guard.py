@@ -305,7 +305,7 @@ class LedgerOwner:
         """See `Owner.note`."""
         return {
             "plan": self.plan,
-            "what": self.what if number < plan.rounds else "report",
+            "what": self.what,
             "server": self.guard.identity.server_name,
             "day": self.guard.daily(ledger).day(),
         }

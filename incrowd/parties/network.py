@@ -239,14 +239,6 @@ class NetworkCohort:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Said:
-    """A silo's claim: its statement, and its noised table if it has one."""
-
-    statement: Statement
-    table: Floats | None = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class SiloServer:
     """Silos that noise their own steps, asked over a network: for rounds, and at the end for their claims.
 
@@ -288,18 +280,17 @@ class SiloServer:
         absent = [Answer(silo=name, round=number, epsilon=0.0, absence="no answer") for name in self.offer.parties]
         return [found.get(nobody.silo) or nobody for nobody in absent]
 
-    def last(self, weights: Floats, answered: Mapping[str, int]) -> Mapping[str, Said]:
+    def last(self, weights: Floats, answered: Mapping[str, int]) -> Mapping[str, Statement]:
         """The silos' claims on the last weights; silent silos and invalid claims are left out.
 
         `answered` has the number of rounds that each has answered.
         """
 
-        def read(node: Node, _: tuple[int, ...], frame: bytes) -> Said | None:
+        def read(node: Node, _: tuple[int, ...], frame: bytes) -> Statement | None:
             return self._said(node, frame, answered.get(node.party, 0))
 
-        longest = 8 * self.offer.cells + _BESIDE
         everyone = replace(self.network, attendance=Attendance())  # an absent silo may be back for its claim
-        found = self._asked(everyone, self.offer.rounds, weights, LAST, longest=longest, read=read)
+        found = self._asked(everyone, self.offer.rounds, weights, LAST, longest=_BESIDE, read=read)
         return {name: said for name, said in found.items() if said is not None}
 
     def _asked(
@@ -317,19 +308,11 @@ class SiloServer:
         found = network.ask(range(len(parties)), weights, clip, round=number, longest=longest, read=read)
         return {node.party: answer for node, _, answer in found.values()}
 
-    def _said(self, node: Node, frame: bytes, answered: int) -> Said | None:
-        plan, cells = self.offer.plan_of(node.party), self.offer.cells
-        found, head, body = unsealed(frame, kind="statement", key=node.key, most=8 * cells)
+    def _said(self, node: Node, frame: bytes, answered: int) -> Statement | None:
+        found, head, _ = unsealed(frame, kind="statement", key=node.key, most=0)
         if found != self.network.place(node, self.offer.rounds):
             raise DataError("a statement of another plan or silo than was asked")
         try:
-            if body and (plan.config.report_std is None or len(body) != 8 * cells):
-                raise DataError("a report that the plan does not ask for, or of another size")
-            table = np.frombuffer(body, "<f8").astype(np.float64)
-            if not (np.abs(table) < 2.0**60).all():
-                raise DataError("a report with numbers that can be none")
-            reported = table.size > 0
-            statement = checked_statement(head.get("statement"), plan, answered=answered, reported=reported)
+            return checked_statement(head.get("statement"), self.offer.plan_of(node.party), answered=answered)
         except DataError:
             return None
-        return Said(statement=statement, table=table.reshape(self.offer.classes or 0, -1) if reported else None)

@@ -33,7 +33,7 @@ FORMAT = "incrowd offer 2"
 OfferKind = Literal["offer", "trial"]
 
 LAST = {"kind": "statement"}
-"""The question after the last round of silos with plans of their own, in place of a clip: their claims and reports."""
+"""The question after the last round of silos with plans of their own, in place of a clip: their claims."""
 
 ALL = ""
 """The name under which an offer holds the one plan of all its parties."""
@@ -145,10 +145,7 @@ class Offer:
             remedy = f"there are {self.rounds} rounds: plan at most as many for each"
             raise ConfigError(field="rounds", value=plan.rounds, remedy=remedy)
         if plan.unit == "record" and self.scoring is not None:
-            raise ConfigError(field="evaluate", value="record", remedy="records are scored in reports: leave it out")
-        if self.classes is None and plan.config.report_std is not None:
-            remedy = "it counts right labels: say how many classes there are"
-            raise ConfigError(field="classes", value=None, remedy=remedy)
+            raise ConfigError(field="evaluate", value="record", remedy="records have no evaluation: leave it out")
         members, whom = plan.config.members, len(self.parties) if plan.unit == "client" else sum(self.records)
         if self.together and self.parties and whom != members:
             remedy = f"name each of the plan's {members} {plan.unit}s once, by its party"
@@ -179,11 +176,6 @@ class Offer:
         """The kind of model, by its name in the settings."""
         found = self.settings.get("model", {})
         return str(found.get("kind", "")) if isinstance(found, Mapping) else ""
-
-    @property
-    def cells(self) -> int:
-        """The numbers of a report: a row for each class, with one place more for labels of no class."""
-        return 0 if self.classes is None else self.classes * (self.classes + 1)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from incrowd.algorithms.counts import Counter
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
 from incrowd.data.columns import agreed
 from incrowd.data.examples import single
@@ -94,12 +93,10 @@ class OwnExamples:
         execution = Execution(contributions=plan.config.schedule.communications * plan.config.steps)
         descent = Descent() if offer.together else sections.local  # a step of a server's has no other
         engine = BatchedRecords(built.model, records, descent, loss=built.loss, execution=execution)
-        counter = None if plan.config.report_std is None else Counter(model=built.model, records=records)
         return OwnRecords(
             engine=engine,
             stated=stated,
             classes=built.classes,
-            counter=counter,
             threads=self.file.threads,
             physical_batch=sections.local.physical_batch,
         )

@@ -79,7 +79,6 @@ class PartyPolicy:
             raise SpecificationRefused("an offer that does not say how many rounds it has")
         for what, value, most in (
             ("weights", offer.size, self.most_weights),
-            ("numbers of a report", offer.cells, self.most_weights),
             ("rounds", max(offer.rounds, sum(each or 0 for each in rounds)), self.most_rounds),
             ("kinds of rounds", len(kinds), self.most_steps),
             ("steps a round", form.get("steps"), MOST_STEPS),
@@ -96,13 +95,15 @@ class PartyPolicy:
         """Refuse (`SpecificationRefused`) an offer of this plan that the policy does not allow."""
         self._check_model(offer.columns, offer.model)
         config, asked, owned = plan.config, plan.budget, self.budget
-        if offer.scoring is not None:
-            self._check_scored("an evaluation", plan.noise_multiplier)
-        if (noise := config.report_noise) is not None:  # it says how right a model is on the records
-            self._check_scored("a report", noise.noise_multiplier)
+        if offer.scoring is not None and not self.evaluations:
+            raise SpecificationRefused("an evaluation, and this party lets no model be scored on its examples")
         if offer.weights > self.most_weights:
             raise SpecificationRefused(f"{offer.weights} weights are more than this party allows, {self.most_weights}")
-        self._check_noise("a round", plan.noise_multiplier)
+        if plan.noise_multiplier < self.least_noise:
+            raise SpecificationRefused(
+                f"a round with a noise multiplier of {plan.noise_multiplier:.6g} is less than this party asks for, "
+                f"{self.least_noise:g}"
+            )
         if plan.noise_by == "parties" and config.sharing[1] < self.least_colluders:
             raise SpecificationRefused(
                 f"a plan against {config.sharing[1]} colluding parties: this party asks for {self.least_colluders}"
@@ -115,18 +116,6 @@ class PartyPolicy:
         if asked.delta != owned.delta:
             raise SpecificationRefused(
                 f"a plan for delta = {asked.delta:g}: this party allows at most {owned.epsilon:g} at {owned.delta:g}"
-            )
-
-    def _check_scored(self, what: str, noise_multiplier: float) -> None:
-        if not self.evaluations:
-            raise SpecificationRefused(f"{what}, and this party lets no model be scored on its examples")
-        self._check_noise(what, noise_multiplier)
-
-    def _check_noise(self, what: str, noise_multiplier: float) -> None:
-        if noise_multiplier < self.least_noise:
-            raise SpecificationRefused(
-                f"{what} with a noise multiplier of {noise_multiplier:.6g} is less than this party asks for, "
-                f"{self.least_noise:g}"
             )
 
     def _check_model(self, columns: Collection[str], kind: str) -> None:

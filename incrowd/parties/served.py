@@ -8,14 +8,13 @@ from typing import Any
 
 from incrowd._random import Floats
 from incrowd.algorithms import State
-from incrowd.algorithms.counts import figures
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError
 from incrowd.parties.claims import recomputed
 from incrowd.parties.masked import SumNetwork
-from incrowd.parties.network import Network, Said, SiloServer
-from incrowd.privacy.statement import Claims
-from incrowd.runs.folder import Record, Summary
+from incrowd.parties.network import Network, SiloServer
+from incrowd.privacy.statement import Claims, Statement
+from incrowd.runs.folder import Record
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import RecordWork, SiloSession, SiloWork
@@ -77,7 +76,7 @@ class Heard:
         self.server = server
         self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
         self.answered: dict[str, set[int]] = {name: set() for name in names}
-        self.last: Mapping[str, Said] = {}
+        self.last: Mapping[str, Statement] = {}
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
         """See `SiloServer.answers`; a silent silo has spent at least its last figure."""
@@ -97,17 +96,18 @@ class Heard:
 
     def claims(self) -> Claims:
         """The claims of all silos; for a missing or wrong claim, the recomputed statement."""
-        found = {}
-        for name in self.server.offer.parties:
-            said, plan = self.last.get(name), self.server.offer.plan_of(name)
-            own = recomputed(plan, len(self.answered[name]), reported=False) if said is None else said.statement
-            found[name] = own
-        return Claims(by_party=found)
+        offer = self.server.offer
+        return Claims(
+            by_party={
+                name: self.last.get(name) or recomputed(offer.plan_of(name), len(self.answered[name]))
+                for name in offer.parties
+            }
+        )
 
     def ask_last(self, weights: Floats) -> None:
         """Ask the silos for their claims."""
         self.last = self.server.last(weights, {name: len(rounds) for name, rounds in self.answered.items()})
-        self.epsilons |= {name: said.statement.epsilon for name, said in self.last.items()}
+        self.epsilons |= {name: said.epsilon for name, said in self.last.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,22 +136,9 @@ class ServedSession(SiloSession):
         self.heard.remember(record.round, record.silos or ())
         return after, record
 
-    def report(self, state: State) -> Summary:
-        """The silos' reports on the model, None for a silent silo; with them come their statements."""
-        server, std = self.work.server, self.work.config.privacy.report_std
+    def claims(self, state: State) -> Claims:
+        """The claim of each silo about its records, for which it is asked."""
         self.heard.ask_last(state.published)
-        if std is None:
-            return {}
-        said = {name: self.heard.last.get(name) for name in server.offer.parties}
-        tables = {name: None if each is None else each.table for name, each in said.items()}
-        return {
-            "report_by_silo": {
-                name: None if table is None else figures(table, std=std) for name, table in tables.items()
-            }
-        }
-
-    def claims(self) -> Claims:
-        """The claim of each silo about its records."""
         return self.heard.claims()
 
     @property

@@ -1,7 +1,7 @@
 """What a charge pays for: the rounds of one plan from one ledger, and the noises of each round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +9,6 @@ from dp_accounting import DpEvent
 
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError, LedgerMismatch
-from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism import grid
@@ -61,17 +60,12 @@ class PaidRun:
         """Have statements name this code from the next charge on, besides the plan's; no name is removed."""
         self._third_party |= dict.fromkeys(part for part in parts if part)
 
-    @property
-    def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
-        """The events that are reserved, in order, by the labels of their reservations."""
-        return {self.label: self.plan.runs}
-
     def reserve(self) -> None:
         """Reserve the price of the whole plan. Done again it changes nothing.
 
         Edge cases: a ledger without room for it: `BudgetExceeded`, and nothing is reserved.
         """
-        self.ledger.reserve_all(self.promised)
+        self.ledger.reserve(self.plan.runs, label=self.label)
 
     def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
         """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""

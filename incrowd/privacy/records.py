@@ -1,19 +1,15 @@
 """Rounds that a party pays from its own ledger, before a batch or any noise is drawn for them."""
 
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
 from dp_accounting import DpEvent
 
 from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipping import MedianClip
-from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.mechanism.shared import NoiseShare
 from incrowd.privacy.paid import Note, PaidRun
 from incrowd.privacy.plan.plan import Plan
@@ -28,12 +24,12 @@ class Owner(Protocol):
         ...
 
     def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
-        """More that the charge of a round notes; the report counts as the round after the last."""
+        """More that the charge of a round notes."""
         ...
 
 
 class RecordRun(PaidRun):
-    """All rounds of one plan over one silo's records, and its report.
+    """All rounds of one plan over one silo's records.
 
     Several runs can share a ledger under different labels. Silos that are simulated on one machine from one seed differ
     by their `place`.
@@ -71,17 +67,6 @@ class RecordRun(PaidRun):
         return frozenset(self._rounds)
 
     @property
-    def reported(self) -> bool:
-        """Whether the report was charged."""
-        return self.ledger.paid(self._report)
-
-    @property
-    def promised(self) -> Mapping[str, Sequence[RepeatedEvent]]:
-        """See `PaidRun.promised`."""
-        report = self.plan.config.report_runs
-        return {**super().promised, **({self._report: report} if report else {})}
-
-    @property
     def reserved(self) -> bool:
         """Whether the price of the plan was reserved."""
         return any(each.label == self.label for each in self.ledger.reservations())
@@ -89,12 +74,12 @@ class RecordRun(PaidRun):
     def check_room(self) -> None:
         """Refuse a plan that the ledger has no room for (`BudgetExceeded`); nothing is reserved."""
         if not self.reserved:
-            self.ledger.check_room([run for runs in self.promised.values() for run in runs])
+            self.ledger.check_room(self.plan.runs)
 
     def give_back(self) -> None:
         """Release what the plan has left, for others: no round will follow."""
-        for label in self.promised if self.reserved else ():
-            self.ledger.release_reservation(label)
+        if self.reserved:
+            self.ledger.release_reservation(self.label)
 
     def round(self, number: int) -> "RecordRound":
         """A round that is paid for, with the noise of its steps.
@@ -106,44 +91,20 @@ class RecordRun(PaidRun):
             self.reserve()
             if self.ledger.reservation(self.label).charged == self.plan.rounds:
                 raise BudgetExceeded(f"all {self.plan.rounds} rounds of the plan are charged: make a new plan")
-        receipt = self._paid(number, self.plan.round(0).event, (self.training.noise, self.training.steps))
-        return RecordRound(self, number, receipt)
-
-    def report(self, table: Floats) -> Floats:
-        """A table of counts of the silo's records, a row for each class, with noise on each number.
-
-        Guarantee: the report is on the ledger's disk before any noise is drawn. Under seeded randomness a report that
-        was charged repeats the very same noise.
-
-        Edge cases: a plan without a report, and one that was charged before under the operating system's randomness,
-        are refused, and nothing is drawn.
-        """
-        noise = self.plan.config.report_noise
-        if noise is None:
-            raise ConfigError(field="report_std", value=None, remedy="a table is released where the plan asks for one")
-        receipt = self._paid(self.plan.rounds, noise.event(), (noise, 1), report=True)
-        flat = np.asarray(table, dtype=np.float64).ravel()
-        at, bound = ("report", self.place), self.plan.config.members
-        return noise.add(flat, receipt=receipt, at=at, contributions_bound=bound).values.reshape(table.shape)
-
-    def statement(self) -> Statement:
-        """The promise of all that was charged to the silo's ledger, by this run and others."""
-        return self.plan.statement(self.ledger, own=len(self.rounds) + self.reported)
-
-    @property
-    def _report(self) -> str:
-        return f"{self.label}: report"
-
-    def _paid(self, number: int, event: DpEvent, draws: tuple[GaussianNoise, int], *, report: bool = False) -> Receipt:
-        """Pay for a round or the report, admitted by the owner unless it was charged before."""
-        kind, key = ("report", "report") if report else ("run", f"round {number}")
+        event, key = self.plan.round(0).event, f"round {number}"
         owned: Note = {}
         if self._owner is not None:
             if not self.ledger.paid(f"{self.label}: {key}"):
                 self._owner.admit(self.ledger, event)
             owned = self._owner.note(self.ledger, self.plan, number)
-        note = {"round": number, "noise_multiplier": draws[0].noise_multiplier, **owned, kind: self.label}
-        return self.pay(event, (draws,), key=key, reservation=self._report if report else self.label, note=note)
+        noise, steps = self.training.noise, self.training.steps
+        note = {"round": number, "noise_multiplier": noise.noise_multiplier, **owned, "run": self.label}
+        receipt = self.pay(event, ((noise, steps),), key=key, reservation=self.label, note=note)
+        return RecordRound(self, number, receipt)
+
+    def statement(self) -> Statement:
+        """The promise of all that was charged to the silo's ledger, by this run and others."""
+        return self.plan.statement(self.ledger, own=len(self.rounds))
 
 
 class ShareRun(PaidRun):

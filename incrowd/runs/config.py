@@ -200,8 +200,7 @@ class Private(Section):
     With "party" each silo takes DP-SGD steps on a separate budget, so `epsilon` may be one for each, and
     `noise_multiplier` states the noise: the run has as many rounds as the budget allows. Otherwise a round is one step
     along the clipped sum of all silos' batches, `local.batch_size` is the expected batch of all silos together, and one
-    plan protects the records of all. `report_std` releases one noised table at the end, of how many records of each
-    class the model calls which.
+    plan protects the records of all.
     """
 
     unit: Unit = "client"
@@ -224,7 +223,6 @@ class Private(Section):
     records: Every | Counts | None = None
     noise_multiplier: float | None = None
     clip_norm: float = 1.0
-    report_std: float | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -246,8 +244,7 @@ class Private(Section):
         remedy = f'it goes with noise = "{other}": leave it out'
         self.refuse("privacy", independent if correlated else ("groups",), remedy)
         if self.noise_by != "party":
-            names = ("noise_multiplier", "report_std")
-            self.refuse("privacy", names, 'it goes with privacy.noise_by = "party": leave it out')
+            self.refuse("privacy", ("noise_multiplier",), 'it goes with privacy.noise_by = "party": leave it out')
         if isinstance(self.epsilon, tuple) and not self.by_silo:
             remedy = "one plan protects all clients, or the records of all silos: give one number"
             raise ConfigError(field="privacy.epsilon", value=self.epsilon, remedy=remedy)
@@ -266,7 +263,7 @@ class Private(Section):
 
 _OF_OTHERS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {
-        "privacy": ("records", "noise_multiplier", "clip_norm", "report_std"),
+        "privacy": ("records", "noise_multiplier", "clip_norm"),
         "local": ("physical_batch",),
     },
     "record": {
@@ -418,6 +415,7 @@ def read_back(dump: Mapping[str, Any]) -> Config:
         if key in kept.get(name, {}) and kept[name][key] in usual:
             del kept[name][key]
     privacy = kept["privacy"]
+    privacy.pop("report_std", None)  # a run with rounds left meets its ledgers' reservations, which are of another plan
     if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
         remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
         raise ConfigError(field="privacy.clients", value=dump["privacy"]["clients"], remedy=remedy)

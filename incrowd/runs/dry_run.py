@@ -74,8 +74,7 @@ def cost_of(work: Work) -> tuple[float, float, float]:
     costs = []  # the ledgers of real parties are their own
     for plan, identity, place in zip_longest(work.plans, work.identities(), work.places(Path())):
         ledger = None if identity is None else _ledger_of(identity, place[1])
-        runs = [*plan.runs, *plan.config.report_runs]
-        costs.append(_cost(runs, work.first_budget(plan), plan.relation, ledger))
+        costs.append(_cost(plan.runs, work.first_budget(plan), plan.relation, ledger))
     return min(costs, key=lambda cost: cost[2])
 
 

@@ -94,7 +94,10 @@ class Evaluation:
     def begin(cls, folder: Path, work: Work, wanted: EvaluationConfig) -> Iterator["Evaluation"]:
         """An evaluation of the released model of the run in this folder, for as long as the `with` block lasts."""
         if not isinstance(work, ClientWork):
-            remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
+            remedy = (
+                "silos protect records, and have no evaluation: measure on a public test set, or let each silo score "
+                "the released model on its own records, for itself"
+            )
             raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
         summary_in(folder)
         scoring = scoring_of(work, wanted)

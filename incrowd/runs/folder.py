@@ -222,7 +222,7 @@ def write_results(folder: Path, claims: Statement | Claims, summary: Summary) ->
 
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
-    "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "noise_multiplier", "simulated",
+    "delta", "budget", "epsilon_by_silo", "stopped", "noise_multiplier", "simulated",
     "verdict",
 )  # fmt: skip
 """Parts of a run's summary that may be handed on."""
@@ -247,7 +247,7 @@ SHOWN = {
     "model": ("bias", "hidden", "init_scale", "kind", "label_range", "module"),
     "privacy": ("accountant", "clip", "clip_norm", "cohort", "colluders", "delta",
                 "epsilon", "groups", "grow_from", "noise", "noise_multiplier",
-                "noise_by", "records", "released_before", "report_std", "room", "rounds", "sampling", "unit"),
+                "noise_by", "records", "released_before", "room", "rounds", "sampling", "unit"),
     "run": ("checkpoint_every", "chunk", "compile", "diagnose", "randomness", "report_every", "unavailable"),
     "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
 }  # fmt: skip

@@ -1,6 +1,5 @@
 """The rounds of a run, each of which is written down before the next begins."""
 
-import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from incrowd.types import Facts, Tracker
 
 Arrays = Mapping[str, NDArray[Any]]
 
-REPORT = "report.json"
 
 _NAME = re.compile(r"round-(\d+)\.safetensors")
 _OVERHEAD = 4096
@@ -117,20 +115,6 @@ class DurableSilo:
         if answer.update is not None:
             self.sent.save(number, {"update": answer.update, "epsilon": np.array([answer.epsilon])})
         return answer
-
-    def report(self, weights: Floats, *, classes: int) -> Floats | None:
-        """See `Silo.report`; a later call returns the same, whatever the weights."""
-        path = self.sent.folder.parent / REPORT
-        if path.exists():
-            return np.asarray(json.loads(path.read_text()), dtype=np.float64)
-        if self.silo.run.plan.config.report_std is None:
-            return None
-        room = self._room(32 * classes * (classes + 1))
-        table = self.silo.report(weights, classes=classes)
-        room.unlink()
-        if table is not None:
-            _files.write(path, json.dumps(table.tolist()))
-        return table
 
     def _room(self, size: int) -> Path:
         """A file of the size of an answer, to be removed for it."""

@@ -269,16 +269,16 @@ class Run:
         verdict = None
         if metrics is not None and test is not None:
             verdict = judged(metrics, examples=len(test), settings=self.settings["config"])
+        claims = session.claims(state)  # which may ask parties, so their latest figures follow
         summary = {
             **measured(work.model, state.published, test, loss=work.loss),
             "metrics": metrics,
             "verdict": verdict,
             **work.data.describe(),
-            **session.report(state),
             **session.facts(records),
             "simulated": work.randomness.simulated,
         }
-        return write_results(self.folder, session.claims(), summary)
+        return write_results(self.folder, claims, summary)
 
 
 def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:

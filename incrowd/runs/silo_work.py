@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 
 from incrowd import _validate
 from incrowd.algorithms import FedAvg, RecordCohort, RoundReport, Silo, SiloCohort, State
-from incrowd.algorithms.counts import Counter, figures
 from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums
 from incrowd.data import Clients
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, Execution
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
@@ -119,14 +118,12 @@ class SiloWork(Silos):
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
         plan = self.plans[place]
-        counts = plan.config.report_std is not None
         run = RecordRun(plan, ledger=ledger, randomness=self.randomness, label=label, place=place)
         run.name_third_party(self.third_party)
         return Silo(
             self.names[place],
             run,
             engine=self.engines[place],
-            counter=Counter(model=self.model, records=self.records[place]) if counts else None,
             threads=self.threads,
             physical_batch=self.config.local.physical_batch,
         )
@@ -185,16 +182,7 @@ class SiloSession(Session):
         for outbox in self.outboxes:
             outbox.silo.rehearse(state.weights)
 
-    def report(self, state: State) -> Summary:
-        """The report of each silo about the model on its records, noised and paid for; None without one."""
-        std, classes = self.work.config.privacy.report_std, self.work.data.examples.classes
-        if std is None or classes is None:
-            return {}
-        tables = {box.silo.name: box.report(state.published, classes=classes) for box in self.outboxes}
-        found = {name: None if table is None else figures(table, std=std) for name, table in tables.items()}
-        return {"report_by_silo": found}
-
-    def claims(self) -> Claims:
+    def claims(self, state: State) -> Claims:
         """The statement of each silo about its records."""
         return Claims(by_party={outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes})
 
@@ -256,7 +244,6 @@ def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
         plans = _plans(config, parts["declared"])
         for name, plan, records in zip(parts["names"], plans, parts["records"], strict=False):
             plan.check_held(len(records), silo=name)
-        _check_report(parts["data"], plans)
     steps = sum(plan.config.schedule.communications * plan.config.steps for plan in plans)
     return SiloWork(**parts, plans=plans, engines=_engines(config, parts, config.local, steps))
 
@@ -345,7 +332,6 @@ def _plans(config: Config, records: Sequence[int]) -> tuple[Plan, ...]:
                 batch_size=local.batch_size,
                 epochs=local.epochs,
                 noise_multiplier=1.0 if wanted.noise_multiplier is None else wanted.noise_multiplier,
-                report_std=wanted.report_std,
             )
             budget = Budget(epsilon=epsilon, delta=wanted.delta)
             fixed = wanted.noise_multiplier is not None
@@ -364,15 +350,6 @@ def _as_many(config: PlanConfig, budget: Budget) -> Plan:
         most = most_rounds(lambda rounds: shortened(rounds).whole, budget=budget, relation=config.relation)
         wanted = min(most, wanted)
     return shortened(wanted).plan(budget)
-
-
-def _check_report(data: Clients, plans: Sequence[Plan]) -> None:
-    if plans[0].config.report_std is None:
-        return
-    if data.examples.classes is None:
-        raise DataError("report_std counts right labels, and these labels are numbers, not classes: leave it out")
-    for plan in plans:
-        plan.check_report(data.examples.classes * (data.examples.classes + 1))
 
 
 def _in(folder: str | None, name: str, ending: str = "") -> Path | None:

@@ -142,7 +142,7 @@ class Work:
                 witness=witness,
             )
             with ledger.open(own) as opened:
-                opened.check_room([*plan.runs, *plan.config.report_runs])
+                opened.check_room(plan.runs)
             found.append(ledger)
         return replace(self, ledgers=tuple(found))
 
@@ -290,12 +290,8 @@ class Session:
         )
         return after, record
 
-    def report(self, state: State) -> Summary:
-        """Nothing: clients report nothing of themselves."""
-        return {}
-
-    def claims(self) -> Statement | Claims:
-        """The statement."""
+    def claims(self, state: State) -> Statement | Claims:
+        """The statement about a run that ends in this state."""
         return self.private.statement()
 
     def facts(self, records: Sequence[Record]) -> Summary:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
 from incrowd.algorithms import ClientCohort, FedAvg, score
-from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.silos import Silo
 from incrowd.data import Clients, Examples, Partition
 from incrowd.data.examples import each
@@ -121,5 +120,3 @@ def test_what_is_for_one_array_says_so() -> None:
         transform(UnitNorm(), pairs)
     with pytest.raises(DataError, match="features are int64: such feature maps are for numbers, give float32"):
         transform(UnitNorm(), tokens)
-    with pytest.raises(DataError, match="several labels each"):
-        Counter(model=CASES["labels of a sequence"].model(), records=CASES["labels of a sequence"].records(3))

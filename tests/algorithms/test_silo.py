@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from incrowd._random import SystemRandomness
-from incrowd.algorithms.counts import Counter
 from incrowd.algorithms.silos import Silo
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.account.accounting import Relation, price
@@ -11,16 +10,12 @@ from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from tests.algorithms.silos import (
     BUDGET,
-    CLASSES,
-    MODEL,
     RECORDS,
     ROUNDS,
     SEEDED,
     Curious,
-    ledger,
     paying,
     plan,
-    records,
     silo,
     zeros,
 )
@@ -88,25 +83,9 @@ def test_torch_has_the_silo_s_threads_in_training_and_its_own_afterwards(threads
         Silo("north", run, engine=curious, threads=0)
 
 
-def test_counting_goes_through_all_records() -> None:
-    held = records(count=23)
-    weights = np.random.default_rng(0).normal(size=MODEL.size)
-    module = MODEL.with_weights(weights)
-    table = np.zeros((CLASSES, CLASSES + 1))
-    for k in range(23):
-        table[int(held.labels[k]), int(module(held.features[k : k + 1]).argmax())] += 1
-    np.testing.assert_array_equal(Counter(model=MODEL, records=held).table(weights, classes=CLASSES), table)
-
-
 def test_a_ledger_of_another_relation_is_refused() -> None:
     with pytest.raises(LedgerMismatch, match="open a ledger of the plan's relation"):
         paying(its_ledger=Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_ONE))
-
-
-def test_a_report_needs_who_counts() -> None:
-    run = paying(plan(report_std=5.0))
-    with pytest.raises(ConfigError, match="counter = None: report_std asks for counts"):
-        Silo("north", run, engine=Curious(ledger()))
 
 
 @pytest.mark.parametrize(("declared", "allowed"), [(39, False), (40, True), (44, True), (45, False), (400, False)])

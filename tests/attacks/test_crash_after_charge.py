@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from incrowd import Local, ServerOptimizer, _files
 from incrowd._random import Floats, SystemRandomness
 from incrowd.algorithms import ClientCohort, FedAvg, Silo
-from incrowd.algorithms.counts import Counter
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
-from incrowd.learning import ClientTensors, CohortEngine, Model, linear
+from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
@@ -178,17 +177,6 @@ def test_a_rehearsal_happens_once_and_touches_no_record_or_stream(
         assert its.answer(number, zeros()).absence is None
     assert any(touched)  # the control: a round does
     assert asked == [0, 1, 8]
-
-
-def test_what_is_counted_is_rehearsed_too() -> None:
-    numbers = Records(features=HELD.features, labels=HELD.labels.float())
-    counting = Counter(model=linear(FEATURES + 2, CLASSES), records=numbers)
-    engine = BatchedRecords(MODEL, HELD, DESCENT)
-    run = paying(plan(report_std=20.0), randomness=SystemRandomness())
-    its = Silo("north", run, engine=engine, counter=counting)
-    with pytest.raises(RehearsalFailed):
-        its.answer(0, zeros())
-    assert its.epsilon == 0
 
 
 WEIGHTS: list[Floats] = [

@@ -40,8 +40,8 @@ def of_clients(hospitals: Hospitals, privacy: str = "epsilon = 50.0\ndelta = 1e-
     return offer_of(assemble(federation.settings, given=federation.given, schedule=federation.schedule))
 
 
-def of_records(hospitals: Hospitals, more: str = "") -> Offer:
-    (hospitals.folder / "there.toml").write_text(settings_text(here=False, privacy=RECORDS + more))
+def of_records(hospitals: Hospitals) -> Offer:
+    (hospitals.folder / "there.toml").write_text(settings_text(here=False, privacy=RECORDS))
     federation = Federation.from_settings(hospitals.folder / "there.toml")
     assert federation.settings.of_records
     return offer_of(assemble_silos(federation.settings, given=federation.given))
@@ -203,24 +203,3 @@ def test_what_a_server_says_does_not_drive_the_terminal_of_a_party_s_owner(hospi
     [row] = given(hospitals.folder / "amber")["refused"]
     assert "all is well" in row["why"]
     assert row["why"].isprintable()
-
-
-REPORT = "report_std = {}\n"
-
-
-@pytest.mark.slow
-def test_the_rules_hold_for_the_figures_of_silos_too(hospitals: Hospitals) -> None:
-    """They went by the noise of the training alone, and by evaluations that are offered as such."""
-    little, much = (of_records(hospitals, REPORT.format(std)) for std in (2.0, 50.0))
-    for rule, offer, told in (
-        ("evaluations = false\n", much, "lets no model be scored"),
-        ("least_noise = 3.0\n", little, "with a noise multiplier of"),
-    ):
-        hospitals.state("amber", more=OF_RECORDS, allow=ALLOW + rule)
-        with pytest.raises(SpecificationRefused, match=f"a report.* {told}"):
-            offered(hospitals, offer)
-
-
-def test_control_figures_that_the_rules_allow_are_taken(hospitals: Hospitals) -> None:
-    hospitals.state("amber", more=OF_RECORDS, allow=ALLOW + "least_noise = 0.1\n")
-    assert offered(hospitals, of_records(hospitals, REPORT.format(50.0)))

@@ -23,7 +23,7 @@ from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.mechanism.shared import NoiseShare, SharedNoise
 from incrowd.privacy.mechanism.whole_noise import WholeLaplace
 from incrowd.privacy.plan import forms
-from incrowd.privacy.records import RecordRun, ShareRun
+from incrowd.privacy.records import ShareRun
 from tests.audit.broken import changed, clip_twice, noise_is
 
 Breakage = Callable[[], AbstractContextManager[None]]
@@ -118,11 +118,6 @@ def spends_from_nothing_each_run() -> AbstractContextManager[None]:
     return changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
 
 
-def a_report_as_it_is() -> AbstractContextManager[None]:
-    """The table of a silo's report leaves without noise."""
-    return changed(RecordRun, "report", lambda real: lambda self, table: table)
-
-
 def laplace_is(factor: float) -> Breakage:
     """A device's noise of another scale than what is charged."""
 
@@ -198,7 +193,6 @@ RECORDS: dict[str, tuple[Breakage, str]] = {
     "divided by the batch": (divided_by_the_batch, "divisor of a step"),
     "a shuffle priced as Poisson": (batches_of_a_shuffle, "spread of the draws"),
     "a ledger that begins anew for each run": (spends_from_nothing_each_run, "may spend together"),
-    "a report without noise": (a_report_as_it_is, "noise of the report"),
 }
 """What is broken about silos, and what sees it."""
 

@@ -25,7 +25,7 @@ SPECIFICATIONS: dict[str, dict[str, object]] = {
 
 
 def silo() -> list[Finding | Check]:
-    config = PlanConfig.of_records(records=100, rounds=2, batch_size=25, epochs=1, clip_norm=0.7, report_std=20.0)
+    config = PlanConfig.of_records(records=100, rounds=2, batch_size=25, epochs=1, clip_norm=0.7)
     game = SiloGame(name="ward", plan=config.calibrate(Budget(epsilon=2.0, delta=1e-4)))
     findings, checks = audit_silo(game, trials=1_500, seed=3)
     return [*findings, *checks]

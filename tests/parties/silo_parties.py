@@ -10,7 +10,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd._random import Floats, Randomness
-from incrowd.algorithms.counts import Counter
 from incrowd.errors import IncrowdError
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.parties.asking import Patience, Transport
@@ -63,11 +62,9 @@ def config_of(federation: SiloWork, enrolled: Path, names: tuple[str, ...]) -> C
 
 def own_of(federation: SiloWork, place: int) -> OwnRecords:
     """What a silo learns from."""
-    records = federation.records[place]
-    counter = Counter(model=federation.model, records=records)
     engine = federation.engines[place]
     assert isinstance(engine, BatchedRecords)
-    return OwnRecords(engine=engine, stated=500, classes=10, counter=counter)
+    return OwnRecords(engine=engine, stated=500, classes=10)
 
 
 @dataclass
@@ -168,7 +165,7 @@ class Hospitals:
             assert self.party(place).answer(self.offer.to_bytes(SERVER))
 
     def charged(self, place: int) -> list[int]:
-        """The rounds on a silo's ledger, in order; the report is that after the last."""
+        """The rounds on a silo's ledger, in order."""
         path = self.folder / NAMES[place] / LEDGER
         if not path.exists():
             return []

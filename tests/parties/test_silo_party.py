@@ -45,7 +45,7 @@ def rows(folder: Path) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def seeded() -> Any:
     """The silos of a small run, made once."""
-    return federation_of("privacy.report_std=3.0")
+    return federation_of()
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
             def train(self, *_: object, **__: object) -> None:
                 raise RuntimeError("no memory")
 
-        return OwnRecords(engine=Broken(), stated=500, classes=10, counter=whole.counter)  # type: ignore[arg-type]  # it is broken
+        return OwnRecords(engine=Broken(), stated=500, classes=10)  # type: ignore[arg-type]  # it is broken
 
     for learner, error, words in (
         (unfit, DataError, "dose"),
@@ -326,7 +326,7 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
         ({"plans": "all"}, "not whole"),
         ({"size": 0}, "size"),
         ({"classes": -1}, "classes"),
-        ({"classes": None}, "say how many classes"),
+        ({"classes": None}, "labels of None classes"),
         ({"rounds": 2}, "plan at most as many for each"),
         ({"rounds": "3"}, "rounds"),
         ({"parties": ["silo-1", "silo-1", "silo-3"]}, "name of its own"),
@@ -335,7 +335,7 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
         ({"columns": ["age"]}, "fingerprint"),
         ({"plan": {"format": "incrowd silo plan 1"}}, "this incrowd reads"),
         ({"plan": {"unit": "client"}}, "for the unit 'client'"),
-        ({"plan": {"noise_by": "server", "steps": 1, "report_std": None}}, "one for the records of each"),
+        ({"plan": {"noise_by": "server", "steps": 1}}, "one for the records of each"),
         ({"plan": {"members": "500"}}, "members"),
         ({"plan": {"steps": 10**9}}, "1000000000 steps a round are more"),
         ({"plan": {"steps": "2"}}, "2 steps a round are more"),

@@ -208,11 +208,11 @@ def said(plan: Plan, rounds: int = 2, **changes: Any) -> dict[str, Any]:
 
 def test_a_silos_own_statement_is_taken_as_it_is() -> None:
     for rounds in (2, 3):
-        found = checked_statement(said(PLAN, rounds), PLAN, answered=2, reported=False)
+        found = checked_statement(said(PLAN, rounds), PLAN, answered=2)
         assert found.to_json()["text"] == said(PLAN, rounds)["text"]
-    ours = recomputed(PLAN, 2, reported=False)
+    ours = recomputed(PLAN, 2)
     assert ours.epsilon == pytest.approx(said(PLAN)["epsilon"], rel=1e-9)
-    assert recomputed(PLAN, 0, reported=False).epsilon == 0
+    assert recomputed(PLAN, 0).epsilon == 0
     assert UNSAID in " ".join(ours.text().split())
 
 
@@ -243,16 +243,8 @@ def test_a_silos_own_statement_is_taken_as_it_is() -> None:
 )
 def test_a_statement_that_cannot_be_recomputed_is_refused(form: Callable[[Plan], object]) -> None:
     with pytest.raises(DataError):
-        checked_statement(form(PLAN), PLAN, answered=2, reported=False)
-    checked_statement(said(PLAN), PLAN, answered=2, reported=False)  # the control
-
-
-def test_a_statement_that_leaves_out_its_report_is_refused() -> None:
-    plan = replace(PLAN, config=replace(PLAN.config, report_std=3.0))
-    with pytest.raises(DataError, match="its rounds come to"):
-        checked_statement(said(plan), plan, answered=2, reported=True)
-    checked_statement(said(plan), plan, answered=2, reported=False)  # the control: it gave none
-    assert recomputed(plan, 2, reported=True).epsilon > recomputed(plan, 2, reported=False).epsilon
+        checked_statement(form(PLAN), PLAN, answered=2)
+    checked_statement(said(PLAN), PLAN, answered=2)  # the control
 
 
 def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hospitals, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_contributions_of_clients_and_sums_of_records_do_not_mix(first: PrivateR
         PrivateRun(silos, ledger=opened().ledger, randomness=SeededRandomness(0), size=SIZE)
 
 
-@pytest.mark.parametrize("changes", [{"steps": 2}, {"report_std": 3.0}, {"clip": None}, {"schedule": None}])
+@pytest.mark.parametrize("changes", [{"steps": 2}, {"clip": None}, {"schedule": None}])
 def test_a_round_is_one_step_of_equal_batches_under_one_bound(changes: dict[str, object]) -> None:
     two = growing(rounds=4, first_cohort=10.0, last_cohort=50.0)
     others = {"clip": PlanConfig(members=1, schedule=constant(rounds=1, cohort=1.0)).clip, "schedule": two}

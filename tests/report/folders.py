@@ -14,7 +14,8 @@ from incrowd.runs.sweep import Search, Sweep, axis
 from tests.drawdiscard import mail
 from tests.runs.small import seeded, small
 from tests.runs.test_run import stopped
-from tests.runs.test_silo_reports import train
+from tests.runs.test_silo_run import SEEDED
+from tests.runs.test_silo_run import small as two_silos
 from tests.runs.test_sweep import BASE
 from tests.service import letters
 
@@ -46,8 +47,8 @@ def local(place: Path) -> Path:
 
 
 def silos(place: Path) -> Path:
-    """Two silos that report."""
-    train(place)
+    """Two silos."""
+    Run.create(two_silos("privacy.rounds=2", *SEEDED), place).train()
     return place
 
 

@@ -107,7 +107,9 @@ def test_a_folder_of_silos_from_before_opens_or_says_how_to_go_on() -> None:
     terms = {"unit": "record", "epsilon": 8.0, "delta": 1e-5}
     run = {"chunk": None, "unavailable": 0.0, "diagnose": False}  # keys of whole clients, which it wrote for all
     gone = {"data": {"sigma": None}, "stop": {"patience": None}, "run": {**run, "plot": True}}
-    config = read_back({**gone, "privacy": {**terms, "clients": None, "hardlimit": True, "weigh": "equally"}})
+    config = read_back(
+        {**gone, "privacy": {**terms, "clients": None, "hardlimit": True, "weigh": "equally", "report_std": 3.0}}
+    )
     assert config == parse({"privacy": terms})
     with pytest.raises(ConfigError, match="go on with the version that began the run"):
         read_back({"privacy": {**terms, "clients": {"epsilon": 8.0, "delta": 1e-3}}})

@@ -65,7 +65,7 @@ def test_a_seeded_run_goes_on_to_the_very_same_weights(settings: tuple[str, ...]
         (CLIENTS, (SHARED, "privacy.noise=correlated", "privacy.groups=3"), "privacy.noise_by"),
         (CLIENTS, (SHARED, "privacy.clip={kind='median'}"), "privacy.clip"),
         (CLIENTS, (SHARED, "privacy.clip={kind='quantile', clip_norm=1.0}"), "privacy.clip"),
-        (RECORDS, (SHARED, "privacy.report_std=3"), "privacy.report_std"),
+        (RECORDS, (SHARED, "privacy.noise_multiplier=3"), "privacy.noise_multiplier"),
         (RECORDS, (SHARED, "local={learning_rate=2}"), "local.learning_rate"),
     ],
 )

@@ -223,9 +223,8 @@ def test_a_silo_whose_ledger_has_no_room_refuses_the_run_and_nobody_pays(folder:
     Run.create(small(*kept, "privacy.epsilon=3", "privacy.room=6"), folder / "third").train()  # the control
 
 
-def test_report_and_training_of_a_file_reach_the_silos() -> None:
+def test_the_training_of_a_file_reaches_the_silos() -> None:
     config = small(
-        "privacy.report_std=9.0",
         "privacy.clip_norm=0.5",
         "local.batch_size=100",
         "local.physical_batch=17",
@@ -233,6 +232,6 @@ def test_report_and_training_of_a_file_reach_the_silos() -> None:
     federation = assemble_silos(config)
     first = federation.plans[0]
     training = first.training()
-    assert (first.config.report_std, training.clip_norm, training.expected_batch) == (9.0, 0.5, 100)
+    assert (training.clip_norm, training.expected_batch) == (0.5, 100)
     ledger = Ledger.in_memory(budget=first.budget, relation=first.relation)
     assert federation.silo(0, ledger, label="run").training.physical_batch == 17

@@ -67,7 +67,7 @@ def to_json(stated: Plan | RoundForm) -> dict[str, Any]:
         "schedule": [asdict(step) for step in config.schedule.steps],
         "clip": _clip_to_json(config.clip),
         "steps": config.steps,
-        "report_std": config.report_std,
+        "report_std": None,  # a plan of before could add a report; fingerprints stay those of plans without one
         **({"parties": config.parties, "colluders": config.colluders} if config.noise_by == "parties" else {}),
         "accountants": list(config.accountants),
         "budget": asdict(stated.budget),
@@ -122,6 +122,8 @@ def _read_plan(form: PlanForm) -> Plan:
         "clip": _read_clip(form["clip"]),
         "accountants": tuple(form["accountants"]),
     }
+    if given.pop("report_std") is not None:
+        raise ConfigError(field="report_std", value=form["report_std"], remedy="reports are gone: plan without one")
     budget = Budget(**given.pop("budget"))
     return PlanConfig(**given).plan(budget)
 

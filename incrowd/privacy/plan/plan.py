@@ -76,8 +76,7 @@ class PlanConfig:
     Under `Cyclic` sampling clients take turns in groups of the schedule's cohort. Then the noise is correlated over the
     rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event.
 
-    Records take part in `steps` noised sums a round, each of an expected batch that is the schedule's cohort. With
-    `report_std` a silo also releases one table of counts at the end, each number with noise of this deviation.
+    Records take part in `steps` noised sums a round, each of an expected batch that is the schedule's cohort.
 
     Edge cases: a cohort larger than the number of members is refused, and one that does not fit its sampling: a
     fraction under `FixedSize`, less than all under `Everyone`, no whole division of the members under `Cyclic`. A
@@ -93,14 +92,12 @@ class PlanConfig:
     noise_by: NoiseBy = "server"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     steps: int = 1
-    report_std: float | None = None
     parties: int | None = None
     colluders: int | None = None
     accountants: tuple[str, ...] = ACCOUNTANTS
 
     def __post_init__(self) -> None:
         _validate.count(members=self.members, steps=self.steps)
-        _validate.positive(report_std=1.0 if self.report_std is None else self.report_std)
         known = ", ".join(kind.__name__ for kind in SAMPLING.values())
         remedy = f"give one of the classes {known}; SAMPLING has them by name"
         registered = type(self.sampling) is ThirdPartySampling
@@ -126,7 +123,6 @@ class PlanConfig:
         batch_size: float | None = None,
         epochs: float = 1.0,
         noise_multiplier: float = 1.0,
-        report_std: float | None = None,
     ) -> "PlanConfig":
         """Rounds of DP-SGD in a silo that declares so many records: so many epochs each, in expected batches."""
         batch = records if batch_size is None else batch_size
@@ -140,7 +136,6 @@ class PlanConfig:
             noise_by="party",
             clip=FixedClip(clip_norm=clip_norm),
             steps=max(1, round(epochs * records / batch)),
-            report_std=report_std,
         )
 
     @classmethod
@@ -208,17 +203,6 @@ class PlanConfig:
             return GaussianDpEvent(step.noise_multiplier / LOCAL_SENSITIVITY)
         return self.sampler(step).event(step.noise_multiplier)
 
-    @property
-    def report_noise(self) -> GaussianNoise | None:
-        """The noise that hides a record in the table of the report: it is in one number of it."""
-        return None if self.report_std is None else GaussianNoise(noise_multiplier=self.report_std, clip_norm=1.0)
-
-    @property
-    def report_runs(self) -> list[RepeatedEvent]:
-        """The cost of the report: reserved before the first round, so that the rounds leave room for it."""
-        noise = self.report_noise
-        return [] if noise is None else [(noise.event(), 1)]
-
     def runs(self) -> list[RepeatedEvent]:
         """The accounting events of all rounds, in order, equal neighbours counted.
 
@@ -232,8 +216,8 @@ class PlanConfig:
 
     @property
     def whole(self) -> DpEvent:
-        """The rounds and the report as one event."""
-        return compose([*self.runs(), *self.report_runs])
+        """The rounds as one event."""
+        return compose(self.runs())
 
     def scaled(self, factor: float) -> "PlanConfig":
         """The same config with every noise multiplier times a factor."""
@@ -276,8 +260,8 @@ class PlanConfig:
         _need(self.sampling is Poisson, sampling=self.sampling.__name__, remedy=remedy)
         remedy = "a record's gradient has a stated bound: use FixedClip"
         _need(isinstance(self.clip, FixedClip), clip=type(self.clip).__name__, remedy=remedy)
-        remedy = 'a round is one step, and there is no report, where noise_by is not "party": leave it out'
-        _need(self.noise_by == "party" or (self.steps, self.report_std) == (1, None), steps=self.steps, remedy=remedy)
+        remedy = 'a round is one step where noise_by is not "party": leave it out'
+        _need(self.noise_by == "party" or self.steps == 1, steps=self.steps, remedy=remedy)
         remedy = "a silo may miss rounds, so all have the same batch and noise: use constant(...)"
         _need(len(self.schedule.steps) == 1, schedule=len(self.schedule.steps), remedy=remedy)
 
@@ -298,8 +282,8 @@ class PlanConfig:
             _need(not adaptive, clip=clip, remedy=remedy)
             remedy = "correlated noise has one strength, and groups have one size: use constant(...)"
             _need(len(self.schedule.steps) == 1, schedule=len(self.schedule.steps), remedy=remedy)
-        remedy = "only records take part in several steps a round, or in a report: leave it out"
-        _need((self.steps, self.report_std) == (1, None), steps=self.steps, remedy=remedy)
+        remedy = "only records take part in several steps a round: leave it out"
+        _need(self.steps == 1, steps=self.steps, remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,8 +431,7 @@ class Plan:
         share = "all" if cohorts[0] == config.members else sizes
         if self.noise_by != "party":
             return f"Poisson, {share} of {config.members} records of all silos a round, {rounds}"
-        found = f"Poisson, {share} of {config.members} records a step, {config.steps} steps a round, at most {rounds}"
-        return found if config.report_std is None else f"{found}, and one table of counts at the end"
+        return f"Poisson, {share} of {config.members} records a step, {config.steps} steps a round, at most {rounds}"
 
     def training(self, size: int | None = None) -> RecordTraining:
         """The steps of a round over records; with a `size`, noise that fits no grid for so many weights is refused.
@@ -476,11 +459,6 @@ class Plan:
         Edge cases: this is for the silo itself, whose records they are, and before anything is spent.
         """
         check_declared(self.config.members, held=held, field="records", what=f"the records of {silo}")
-
-    def check_report(self, numbers: int) -> None:
-        """Refuse noise that could not be drawn for a report of so many numbers."""
-        if (noise := self.config.report_noise) is not None:
-            noise.step(numbers, contributions_bound=self.config.members)
 
     def _priced(self) -> Price:
         for step in self.config.schedule.steps:

@@ -36,5 +36,3 @@ def test_noise_of_a_silo_that_fits_no_grid_is_seen_before_it_is_paid_for() -> No
     plan().training(1000)
     with pytest.raises(ConfigError, match="noise scale"):
         plan(noise=1e12).training(1000)
-    with pytest.raises(ConfigError, match="noise scale"):
-        plan(report_std=1e13).check_report(12)

@@ -43,7 +43,7 @@ PLANS: dict[str, Callable[[], Any]] = {
         Budget(epsilon=2.0, delta=1e-5)
     ),
     "records": lambda: PlanConfig.of_records(
-        records=50, rounds=3, batch_size=10, clip_norm=2.0, noise_multiplier=2.5, report_std=4.0
+        records=50, rounds=3, batch_size=10, clip_norm=2.0, noise_multiplier=2.5
     ).plan(BUDGET),
     "round": lambda: RoundForm(plan="0" * 64, round=3, clip=FixedClip(clip_norm=1.5)),
 }
