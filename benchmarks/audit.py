@@ -18,8 +18,8 @@ from typing import Any
 
 from incrowd import Budget
 from incrowd.audit.audit import Effort, strongest
+from incrowd.audit.canaries import CanaryGame
 from incrowd.audit.checks import noise_checks
-from incrowd.audit.plays import CanaryGame
 from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
@@ -44,16 +44,16 @@ class Result:
 @contextmanager
 def shortened(share: float) -> Iterator[None]:
     """Noise that is short by so much."""
-    real: Any = vars(GaussianNoise)["_scale"]
+    real: Any = vars(GaussianNoise)["scale"]
 
     def scale(self: GaussianNoise, contributions_bound: int) -> float:
         return (1 - share) * float(real(self, contributions_bound))
 
-    setattr(GaussianNoise, "_scale", scale)  # noqa: B010 - a method, replaced on purpose
+    setattr(GaussianNoise, "scale", scale)  # noqa: B010 - a method, replaced on purpose
     try:
         yield
     finally:
-        setattr(GaussianNoise, "_scale", real)  # noqa: B010 - and put back
+        setattr(GaussianNoise, "scale", real)  # noqa: B010 - and put back
 
 
 def measured(canaries: int, share: float) -> Result:

@@ -1,1 +1,1 @@
-"""Attacks on our own pipelines: what somebody who wants to know really finds out, beside what was promised."""
+"""Audits: attacks that bound epsilon from below, beside the claimed epsilon."""

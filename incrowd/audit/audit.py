@@ -1,38 +1,57 @@
-"""The audit of a federation of whole clients: attacks on simulations of its settings, and looks inside."""
+"""Audit settings, a run or a specification: attacks on simulations, and checks of the mechanism."""
 
+import json
 import math
+import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from incrowd import _validate
-from incrowd._random import Floats
-from incrowd.audit.beyond import every_client_alike, noise_in_earnest
-from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
-from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
+from incrowd.audit.bounds import Audited, Check, Claim, Finding
+from incrowd.audit.canaries import CanaryGame, Play
+from incrowd.audit.checks import (
+    bit_checks,
+    charged_checks,
+    every_client_alike,
+    noise_checks,
+    noise_in_earnest,
+    order_of_charge,
+    party_checks,
+    price_checks,
+    sampling_checks,
+)
 from incrowd.audit.contributions import contribution_checks, order_checks
-from incrowd.audit.finding import Audited, Check, Finding, scored
+from incrowd.audit.devices import audit_specification
 from incrowd.audit.pipeline import pipeline_checks
-from incrowd.audit.plays import CanaryGame, Play
 from incrowd.audit.shares import share_checks
-from incrowd.errors import IncrowdError
+from incrowd.audit.silos import audit_silos
+from incrowd.drawdiscard.specification import read_specification
+from incrowd.errors import ConfigError, IncrowdError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.work import ClientWork
+from incrowd.runs.config import Config, read_back, tables
+from incrowd.runs.folder import settings_in
+from incrowd.runs.recipes import config_of
+from incrowd.runs.run import reopened
+from incrowd.runs.work import ClientWork, assemble
 
 _TRIALS, _QUICK = 20_000, 4_000
+_RECORDS, _QUICK_RECORDS = 5_000, 1_000
 _MOST_ROUNDS = 12_000
 _NOISE = 4_000_000
-"""So many numbers of noise are kept to be looked at."""
+"""Noise checks look at this many numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much an audit computes: so many canaries in all, or so many `repeats` of the federation; about 20,000
-    canaries unless one of them is given, and a fifth of that where it is to be `quick`.
+    """The size of an audit: a number of `canaries`, or of `repeats` of the federation.
+
+    The default is about 20,000 canaries, and a fifth of that if `quick`.
     """
 
     canaries: int | None = None
@@ -46,27 +65,55 @@ class Effort:
             if getattr(self, name) is not None:
                 _validate.count(**{name: getattr(self, name)})
 
-    @property
-    def trials(self) -> int:
-        """How many canaries are wanted in all."""
-        return self.canaries or (_QUICK if self.quick else _TRIALS)
+    def trials(self, most: int = _TRIALS, quick: int = _QUICK) -> int:
+        """The number of canaries, by default one of these two."""
+        return self.canaries or (quick if self.quick else most)
 
     def plays(self, game: CanaryGame) -> int:
-        """How often the federation is played. Edge cases: fewer than two would show no noise that comes again: two."""
+        """The number of federations: two at least, so that repeated noise shows."""
         if self.repeats is not None:
             return max(2, self.repeats)
-        affordable = self.trials if self.canaries else _MOST_ROUNDS // game.plan.rounds
-        return max(2, min(math.ceil(self.trials / game.canaries), affordable))
+        affordable = self.trials() if self.canaries else _MOST_ROUNDS // game.plan.rounds
+        return max(2, min(math.ceil(self.trials() / game.canaries), affordable))
+
+
+def audit(
+    source: Path | None, *, overrides: Sequence[str] = (), data: Path | None = None, effort: Effort | None = None
+) -> Audited:
+    """Audit the settings in a file, a draw-and-discard specification, the run in a folder, or the demonstration.
+
+    Guarantee: no ledger is opened or looked for: ledgers in memory pay.
+
+    Edge cases: a run is audited as it was made; other values or another data folder are refused.
+    """
+    effort = Effort() if effort is None else effort
+    is_run = source is not None and source.is_dir()
+    if (is_run or _is_specification(source)) and (overrides or data is not None):
+        remedy = "a run is audited as it was made: give its settings file to try others"
+        if not is_run:
+            remedy = "a specification is audited as it is: these are for settings of runs"
+        raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
+    if source is not None and is_run:
+        settings = settings_in(source.resolve())
+        config = read_back(settings["config"])
+        if config.of_records:
+            return _audit_records(config, effort=effort)
+        work = reopened(settings, config, source.resolve())
+        assert isinstance(work, ClientWork)  # noqa: S101 - whole clients have no other
+        return audit_work(work, effort=effort)
+    if source is not None and _is_specification(source):
+        return _audit_device(source, effort=effort)
+    config = config_of(tables(source, overrides=overrides, data=data))
+    return _audit_records(config, effort=effort) if config.of_records else audit_work(assemble(config), effort=effort)
 
 
 def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
-    """Attack a plan that was to keep to this budget, on federations that are made of canaries.
+    """Attack a plan with this budget, on federations of canaries.
 
-    Guarantee: nobody's data are looked at and no ledger is opened. A right plan fails once in some 30,000 audits: each
-    of about thirty looks fails once in a million.
+    Guarantee: no data are read and no ledger is opened. A right plan fails once in some 30,000 audits: each of about
+    thirty checks fails once in a million.
 
-    Edge cases: what a pipeline refuses in a look inside speaks against it. The leakage of the paper's median clip is in
-    no figure, as in its statement.
+    Edge cases: a refusal of the pipeline speaks against it. No figure includes the leakage of the paper's median clip.
     """
     games = [CanaryGame(plan=plan, colluding=True)] if plan.noise_by == "parties" else []
     games.append(CanaryGame(plan=plan))
@@ -80,7 +127,7 @@ def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
         try:
             plays = [game.play(effort.seed * 1_000_003 + number) for number in range(effort.plays(game))]
         except IncrowdError as error:
-            checks.append(_refusal("canaries", error))
+            checks.append(Check.refused("canaries", error))
             continue
         findings.append(strongest(game, plays))
         kept = plays[: max(2, _NOISE // max(1, plays[0].noise.size))]
@@ -101,71 +148,102 @@ def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
         try:
             checks += look()
         except IncrowdError as error:
-            checks.append(_refusal(name, error))
+            checks.append(Check.refused(name, error))
+    sampler = plan.round(0).sampler
     return Audited(
         claimed=plan.price.epsilon,
         delta=plan.budget.delta,
         findings=tuple(findings),
         checks=tuple(checks),
-        settings=_described(plan, effort),
+        settings={
+            "unit": "client",
+            "clients": sampler.clients,
+            "rounds": plan.rounds,
+            "sampler": type(sampler).__name__,
+            "clip": type(plan.config.clip).__name__,
+            "noise": plan.noise_by if plan.config.groups is None else "correlated",
+            "noise_multiplier": plan.noise_multiplier,
+            "seed": effort.seed,
+        },
         notes=tuple(notes),
     )
 
 
 def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
-    """Attack a federation as its settings have it: its plan by canaries, and where its data are public, a few rounds of
-    its own training from inside.
+    """Attack a configured federation: its plan by canaries and, on public data, a few rounds of its own training.
 
     Guarantee: private examples are not trained on; no ledger is opened.
     """
-    budget = work.config.privacy.budget
-    found = audit_plan(work.plan, budget, effort=effort)
-    notes = list(found.notes)
-    checks = list(found.checks)
+    found = audit_plan(work.plan, work.config.privacy.budget, effort=effort)
+    notes, checks = found.notes, found.checks
     if work.data.public:
         try:
-            checks += pipeline_checks(work, seed=effort.seed)
+            checks += tuple(pipeline_checks(work, seed=effort.seed))
         except IncrowdError as error:
-            checks.append(_refusal("federation", error))
+            checks += (Check.refused("federation", error),)
     else:
-        notes.append("the data are private: nothing was trained on them, and the training was not looked at")
-    return Audited(
-        claimed=found.claimed,
-        delta=found.delta,
-        findings=found.findings,
-        checks=tuple(checks),
-        settings={**found.settings, "model_size": work.model.size},
-        notes=tuple(notes),
-    )
+        notes += ("the data are private: nothing was trained on them, and the training was not looked at",)
+    return replace(found, checks=checks, notes=notes, settings={**found.settings, "model_size": work.model.size})
 
 
 def strongest(game: CanaryGame, plays: Sequence[Play]) -> Finding:
-    """The attack that the promise is about: one canary as bad as can be, all else known, every release seen."""
-    inside, outside = _split(plays)
-    note = f"{len(plays)} federations; canaries at right angles are trials by themselves"
-    attack = "one canary, told from its neighbour by all releases"
-    if game.colluding:
-        attack += " and the shares of all colluders"
-    return scored(game.plan, inside, outside, attack=attack, note=note)
-
-
-def _split(plays: Sequence[Play]) -> tuple[Floats, Floats]:
+    """Score the attack of the promise: the worst canary, everything else known, every release seen."""
+    plan = game.plan
     scores, coins = (np.concatenate([getattr(play, name) for play in plays]) for name in ("scores", "inside"))
-    return scores[coins], scores[~coins]
+    samplers = [plan.round(number).sampler for number in range(plan.rounds)]
+    full = plan.config.groups is not None or all(each.expected_cohort == each.clients for each in samplers)
+    attack = "one canary, told from its neighbour by all releases"
+    return Finding.of(
+        Claim(unit="client", epsilon=plan.price.epsilon, delta=plan.budget.delta, gaussian=full),
+        scores[coins],
+        scores[~coins],
+        attack=attack + " and the shares of all colluders" * game.colluding,
+        note=f"{len(plays)} federations; canaries at right angles are trials by themselves",
+    )
 
 
-def _refusal(name: str, error: IncrowdError) -> Check:
-    return Check(name=name, measured=f"refused: {error}", stated="works", holds=False)
+def _is_specification(path: Path | None) -> bool:
+    """Whether a file is a specification for devices: it has fields."""
+    if path is None or not path.is_file():
+        return False
+    try:
+        text = path.read_text(encoding="utf-8")
+        keys = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(keys, dict) and "fields" in keys
 
 
-def _described(plan: Plan, effort: Effort) -> dict[str, object]:
-    return {
-        "unit": "client",
-        "clients": plan.round(0).sampler.clients,
-        "rounds": plan.rounds,
-        "sampler": type(plan.round(0).sampler).__name__,
-        "clip": type(plan.config.clip).__name__,
-        "noise": plan.noise_by if plan.config.groups is None else "correlated",
-        "noise_multiplier": plan.noise_multiplier,
-        "seed": effort.seed,
-    }
+def _audit_records(config: Config, *, effort: Effort) -> Audited:
+    """Attack each silo with canary records; no record is read, and no ledger opened."""
+    trials = effort.trials(_RECORDS, _QUICK_RECORDS)
+    findings, checks, games = audit_silos(config, trials=trials, seed=effort.seed)
+    names = ", ".join(game.name for game in games)
+    return Audited(
+        claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
+        delta=config.privacy.delta,
+        findings=tuple(findings),
+        checks=tuple(checks),
+        settings={"unit": "record", "rounds": config.privacy.rounds, "seed": effort.seed},
+        notes=(f"attacked: {names}; silos whose plans are equal are attacked once",),
+    )
+
+
+def _audit_device(path: Path, *, effort: Effort) -> Audited:
+    asked = read_specification(path)
+    findings, checks = audit_specification(asked, trials=effort.trials(), seed=effort.seed)
+    return Audited(
+        claimed=asked.epsilon,
+        delta=asked.delta or 0.0,
+        findings=tuple(findings),
+        checks=tuple(checks),
+        settings={
+            "unit": "contribution",
+            "weights": asked.size,
+            "privacy": asked.privacy,
+            "bound": asked.bound,
+            "noise": asked.noise,
+            "seed": effort.seed,
+        },
+        notes=("epsilon is that of one contribution; a device's budget limits how many it makes",),
+    )

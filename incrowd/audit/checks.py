@@ -1,37 +1,49 @@
-"""Noise, samples and price, measured on federations of canaries, beside what their plan states.
+"""Checks of noise, samples, price and ledger: each measures the mechanism, beside what the plan claims.
 
-Noise is what is left of a release when what the canaries sent is taken off, so its size is measured on millions of
-numbers within seconds.
+An auditor knows what the canaries sent and takes it off a release; the noise that is left shows its size in millions of
+numbers within seconds. Checks of the ledger never ask the plan how much noise it adds: a plan may charge one noise and
+add another.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import NoOpDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
-from scipy.stats import chi2, norm
+from scipy.stats import binom, chi2, norm
 
-from incrowd._random import Floats, SeededRandomness
-from incrowd.audit.bounds import SURE
-from incrowd.audit.finding import Check
-from incrowd.audit.plays import CanaryGame, Play, participation
-from incrowd.privacy.account.accounting import Relation
+from incrowd._random import Floats, Randomness, SeededRandomness, Stream, SystemRandomness
+from incrowd.audit.bounds import SURE, Check
+from incrowd.audit.canaries import CanaryGame, Play, participation, send
+from incrowd.audit.contributions import FirstRound
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import compose, event_from_json
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip, QuantileClip
+from incrowd.privacy.mechanism.correlated import sensitivity
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Poisson
+from incrowd.privacy.release import PrivateRun, Release
+
+_NUMBERS, _LEDGERS, _COHORTS = 40_000, 100, 500
+"""Noise of the operating system and cohorts that are looked at."""
 
 ALARM = (1 - SURE) / 4
-"""How probable a false alarm of a measurement may be, on either side."""
+"""The probability of a false alarm of a measurement, on either side."""
 
 Steps = Mapping[tuple[float, float], int]
-"""How often a canary is sampled with this probability under this noise multiplier."""
+"""The number of releases with this sampling probability and noise multiplier."""
 
 
 def noise_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
-    """The noise of all releases, in stated standard deviations: its size in every part, and between rounds and plays.
+    """Check the size of the noise in every part, and its independence between rounds and plays.
 
-    Guarantee: of a right pipeline each of them fails once in a million audits at most.
+    Guarantee: a right pipeline fails each check once in a million audits at most.
     """
     noise = np.array([play.noise for play in plays])  # [plays, rounds, numbers]
     found, begin = [], 0
@@ -49,7 +61,7 @@ def noise_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
 
 
 def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
-    """How often canaries were drawn, and how large cohorts were, against what is priced."""
+    """Check how often canaries were drawn and how large cohorts were, against the priced sampler."""
     plan = game.plan
     sampler = plan.round(0).sampler
     cohorts = np.array([play.cohorts for play in plays])
@@ -94,7 +106,7 @@ def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
 
 
 def price_checks(plan: Plan) -> list[Check]:
-    """The stated epsilon, against a lower bound of the stated noise; and what the ledger says in the end."""
+    """Check the stated and the spent epsilon against a lower bound of the stated noise."""
     lost, stated = least_epsilon(plan), plan.price.epsilon
     game = CanaryGame(plan=plan)
     ledger = game.ledger()
@@ -120,12 +132,10 @@ def price_checks(plan: Plan) -> list[Check]:
 
 
 def least_epsilon(plan: Plan) -> float:
-    """The epsilon that an adversary gains at the plan's delta, from below.
+    """A lower bound of an adversary's epsilon at the plan's delta.
 
-    Guarantee: never above the epsilon of the stated mechanism.
-
-    Edge cases: correlated noise is one Gaussian release. Where neighbours replace a value, only full participation
-    counts both values.
+    Guarantee: never above the epsilon of the stated mechanism. Correlated noise is one Gaussian release. If neighbours
+    replace a value, only full participation counts both values.
     """
     delta = plan.budget.delta
     if plan.correlated is not None:
@@ -139,7 +149,7 @@ def least_epsilon(plan: Plan) -> float:
 
 
 def least_epsilon_of(steps: Steps, delta: float) -> float:
-    """The same for Gaussian releases of unit sensitivity."""
+    """The bound for Gaussian releases of unit sensitivity."""
     each = [
         pld.from_gaussian_mechanism(
             noise, sampling_prob=prob, pessimistic_estimate=False, use_connect_dots=False
@@ -150,9 +160,9 @@ def least_epsilon_of(steps: Steps, delta: float) -> float:
 
 
 def size_of_noise(name: str, noise: Floats, *, looks: int = 1, kurtosis: float = 3.0) -> Check:
-    """Whether numbers have the standard deviation 1, exactly for normal ones, nearly for others; one of so many looks.
+    """Check that numbers have the standard deviation 1, as one of some looks.
 
-    Edge cases: of few numbers that are not normal nothing is sure; the limits are wider than they need be.
+    The limits are exact for normal numbers, and wider than necessary for others.
     """
     count, alarm = noise.size, ALARM / looks
     ratio = float(np.sqrt((noise**2).mean()))
@@ -171,7 +181,7 @@ def size_of_noise(name: str, noise: Floats, *, looks: int = 1, kurtosis: float =
 
 
 def likeness(pairs: Sequence[tuple[Floats, Floats]], *, name: str) -> Check:
-    """Whether noise that should be independent is: no pair of it is alike."""
+    """Check that pairs of noise are uncorrelated."""
     size = pairs[0][0].size
     worst = max((float((one * other).mean()) for one, other in pairs), key=abs)
     limit = float(norm.isf(ALARM / len(pairs))) * math.sqrt((1 + 8 / math.sqrt(size)) / size)
@@ -189,6 +199,275 @@ def _span(low: float, high: float) -> str:
 
 
 def _pairs(count: int, most: int = 200) -> list[tuple[int, int]]:
-    """Some pairs of so many, neighbours first."""
+    """Some pairs, neighbours first."""
     pairs = [(first, first + gap) for gap in range(1, count) for first in range(count - gap)]
     return pairs[:most]
+
+
+def noise_in_earnest(plan: Plan) -> Check:
+    """Check the size of unseeded noise: a cheat could add all noise only where randomness is seeded."""
+    clip = plan.config.clip
+    layered = isinstance(clip, PerLayerClip | ElementwiseClip)
+    size = FirstRound(plan=plan).size if layered else _NUMBERS
+    noises: list[Floats] = []
+    while len(noises) < _LEDGERS and size * len(noises) < _NUMBERS:
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=size, label="audit")
+        opened, sends = run.round(0), [0] if plan.noise_by == "party" else []
+        send(opened, plan, run.cohort(0), np.zeros((len(sends), size)), clients=sends)
+        release = opened.release()
+        std = release.noise_std
+        if plan.noise_by == "party":
+            std = plan.round(0).noise_multiplier * release.clip_norm
+        noises.append(release.total.values / std)
+    return size_of_noise("noise in earnest", np.concatenate(noises))
+
+
+def every_client_alike(plan: Plan, *, seed: int) -> list[Check]:
+    """Check how often every client is drawn: a cheat could draw only the canaries as priced.
+
+    Full participation, and clients in turns, draw nothing: no check.
+    """
+    sampler = plan.round(0).sampler
+    chance = sampler.expected_cohort / sampler.clients
+    if chance == 1 or plan.config.groups is not None:
+        return []
+    alike = next((number for number in range(plan.rounds) if plan.round(number).sampler != sampler), plan.rounds)
+    size, taken, drawn = FirstRound(plan=plan).size, np.zeros(sampler.clients, np.int64), 0
+    while drawn < _COHORTS:
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        randomness = SeededRandomness(seed=seed * _COHORTS + drawn)
+        run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+        for number in range(min(alike, _COHORTS - drawn)):
+            taken[run.cohort(number)] += 1
+            drawn += 1
+    alarm = ALARM / sampler.clients
+    low, high = (float(limit) for limit in (binom.ppf(alarm, drawn, chance), binom.isf(alarm, drawn, chance)))
+    client = int(np.argmax(np.abs(taken - drawn * chance)))
+    return [
+        Check(
+            name="draws of the client that is furthest off",
+            measured=f"{taken[client] / drawn:.4f} of {drawn} cohorts",
+            stated=f"{chance:.4f}",
+            holds=low <= taken[client] <= high,
+            note=f"of {sampler.clients} clients; would see one off by {(high - low) / 2 / drawn + _shy(drawn):.2g}",
+        )
+    ]
+
+
+def _shy(drawn: int) -> float:
+    """The share of a difference that chance hides, at most, nine times out of ten."""
+    return 1.3 * math.sqrt(0.25 / drawn)
+
+
+_PARTY_ROUNDS = 20
+"""The noise of clients is compared over this many rounds."""
+
+_PARTY_NUMBERS = 20_000
+"""At least this many numbers of it are compared."""
+
+_RUNS = 200
+"""This many first rounds show the noise of a clip's bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChargedRound:
+    """The event of a round: a client's probability to take part, and the noise in bounds (0 if the event has none)."""
+
+    sampler: str
+    chance: float
+    multiplier: float
+
+    @classmethod
+    def of(cls, event: DpEvent, relation: Relation) -> "ChargedRound":
+        """Read an event; an unknown one is named."""
+        twice = 2.0 if relation is Relation.REPLACE_ONE else 1.0  # two values of one client differ by two bounds
+        if isinstance(event, GaussianDpEvent):
+            return cls(sampler="everyone", chance=1.0, multiplier=twice * event.noise_multiplier)
+        if isinstance(event, PoissonSampledDpEvent):
+            its = event.event.noise_multiplier
+            return cls(sampler="poisson", chance=event.sampling_probability, multiplier=its)
+        if isinstance(event, SampledWithoutReplacementDpEvent):
+            chance = event.sample_size / event.source_dataset_size
+            return cls(sampler="fixed", chance=chance, multiplier=twice * event.event.noise_multiplier)
+        return cls(
+            sampler="turns" if isinstance(event, NoOpDpEvent) else type(event).__name__, chance=1.0, multiplier=0.0
+        )
+
+    def std(self, clip: Clip) -> float:
+        """The noise on a sum under this clip; the bits of a quantile take part of the charge."""
+        multiplier = self.multiplier
+        if isinstance(clip, QuantileClip):
+            rest = multiplier**-2 - (2 * clip.bit_noise) ** -2
+            multiplier = rest**-0.5 if rest > 0 else math.inf
+        return multiplier * clip.clip_norm
+
+
+def charged_checks(plan: Plan, budget: Budget) -> list[Check]:
+    """Check noise, cohorts and price of all rounds, as the ledger has them."""
+    game = CanaryGame(plan=plan)
+    ledger, nobody = game.ledger(), np.zeros(game.canaries, np.bool_)
+    releases = [release for release, _ in game.releases(SeededRandomness(seed=0), nobody, ledger=ledger)]
+    entries = [entry.content() for entry in ledger.entries()]
+    events = [event_from_json(content["event"]) for content in entries if "event" in content]
+    rounds = [ChargedRound.of(event, plan.relation) for event in events]
+    if len(rounds) != len(releases):
+        measured, stated = f"{len(rounds)} on the ledger", f"{len(releases)}, as many as releases"
+        return [Check(name="charges", measured=measured, stated=stated, holds=False)]
+    return [_noise(game, rounds, releases), _cohorts(plan, rounds), _price(plan, events, budget)]
+
+
+def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[Release]) -> Check:
+    """Check that each release states the noise of its charge."""
+    plan = game.plan
+    ratios = []
+    for charged, release in zip(rounds, releases, strict=True):
+        if plan.correlated is not None:
+            column = plan.correlated.strategy.column(plan.rounds)
+            moves = sensitivity(column, plan.correlated.participation)
+            wanted = rounds[0].multiplier * moves * plan.correlated.clip_norm
+        else:
+            wanted = charged.std(_clip_of(game.clip, release.clip_norm))
+        local = math.sqrt(plan.round(release.round).sampler.clients) if plan.noise_by == "party" else 1.0
+        if plan.noise_by == "parties":  # all shares, of which those of the honest ones come to what is charged
+            parties, colluders = plan.config.sharing
+            wanted *= math.sqrt(parties / (parties - colluders))
+            wanted = math.hypot(wanted, math.sqrt(parties / 12) * release.total.step)
+        ratios.append(release.noise_std / local / wanted if wanted > 0 else 0.0)
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return Check(
+        name="noise that releases state",
+        measured=f"{worst:.5f} of what was charged",
+        stated="1",
+        holds=abs(worst - 1) < 1e-3,
+        note=f"{len(ratios)} rounds, each against its own event",
+    )
+
+
+def _clip_of(clip: Clip | MedianClip, bound: float) -> Clip:
+    if isinstance(clip, MedianClip):
+        return clip.fit(np.array([bound]))
+    return replace(clip, clip_norm=bound) if isinstance(clip, QuantileClip) else clip
+
+
+def _cohorts(plan: Plan, rounds: Sequence[ChargedRound]) -> Check:
+    """Check that clients are drawn by the charged sampler."""
+    kinds = {"Poisson": "poisson", "FixedSize": "fixed", "Everyone": "everyone"}
+    off, said, done = 0.0, "", ""
+    for number, charged in enumerate(rounds):
+        if plan.config.groups is not None:
+            continue  # turns are known, and priced as such, in one event for the whole run
+        sampler = plan.round(number).sampler
+        chance = sampler.expected_cohort / sampler.clients
+        kind = "everyone" if chance == 1 else kinds[type(sampler).__name__]
+        if kind != charged.sampler or abs(charged.chance - chance) > 1e-12:
+            off, said, done = 1.0, f"{charged.sampler}, {charged.chance:.6g}", f"{kind}, {chance:.6g}"
+    return Check(
+        name="sampling that is charged", measured=done or "as drawn", stated=said or "as drawn", holds=off == 0
+    )
+
+
+def _price(plan: Plan, events: Sequence[DpEvent], budget: Budget) -> Check:
+    """Price all charges anew at the budget's delta: no more than is stated and allowed."""
+    stated = min(plan.price.epsilon, budget.epsilon)
+    runs = [(event, 1) for event in events]
+    cost = price(compose(runs), delta=budget.delta, relation=plan.relation).epsilon
+    return Check(
+        name="price of what was charged",
+        measured=f"{cost:.6g}",
+        stated=f"{stated:.6g} at delta = {budget.delta:g}",
+        holds=cost <= stated * (1 + 1e-6),
+    )
+
+
+def order_of_charge(plan: Plan) -> Check:
+    """Check that a round's event is on the ledger before its noise is drawn."""
+    first = FirstRound(plan=plan)
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    paid: list[int] = []
+
+    def tell() -> None:
+        paid.append(sum("event" in entry.content() for entry in ledger.entries()))
+
+    run = PrivateRun(plan, ledger=ledger, randomness=_Overheard(first.seed, tell), size=first.size, label="audit")
+    opened = run.round(0)
+    cohort = run.cohort(0)[:1]
+    send(opened, plan, run.cohort(0), np.zeros((len(cohort), first.size)), clients=cohort)
+    opened.release()
+    return Check(
+        name="charges on the ledger when noise is drawn",
+        measured=f"{min(paid, default=0)}",
+        stated="1",
+        holds=bool(paid) and min(paid) == 1,
+    )
+
+
+class _Overheard:
+    """Seeded randomness that tells when noise is drawn."""
+
+    simulated = True
+    source = "audit"
+
+    def __init__(self, seed: int, tell: Callable[[], None]) -> None:
+        self._inner, self._tell = SeededRandomness(seed=seed), tell
+
+    def stream(self, purpose: str, *indices: int) -> Stream:
+        """See `Randomness.stream`."""
+        if purpose in ("noise", "clip bit"):
+            self._tell()
+        return self._inner.stream(purpose, *indices)
+
+
+def party_checks(plan: Plan, *, seed: int) -> list[Check]:
+    """Check that local noise is independent between clients and between rounds.
+
+    A seeded round may run again: each time with one client alone, whose noised contribution is then the release.
+    """
+    if plan.noise_by != "party":
+        return []
+    game = CanaryGame(plan=plan)
+    ledger = game.ledger()
+    size = FirstRound(plan=plan).size
+    randomness = SeededRandomness(seed=seed)
+    run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+    rounds = min(plan.rounds, _PARTY_ROUNDS)
+    clients = min(plan.round(0).sampler.clients, max(4, math.ceil(_PARTY_NUMBERS / size / rounds)), 400 // rounds)
+    sent: dict[int, list[Floats]] = {client: [] for client in range(clients)}
+    for number in range(rounds):
+        for client, its in sent.items():
+            opened = run.round(number)
+            opened.add(np.zeros((1, size)), clients=[client])
+            release = opened.release()
+            its.append(release.total.values / (plan.round(number).noise_multiplier * release.clip_norm))
+    noises = [np.concatenate(its) for its in sent.values()]
+    found = [size_of_noise("noise that clients send", np.concatenate(noises))]
+    pairs = [(one, other) for place, one in enumerate(noises) for other in noises[max(0, place - 3) : place]]
+    return [*found, likeness(pairs, name="noise of two clients, alike by")] if pairs else found
+
+
+def bit_checks(plan: Plan, *, seed: int) -> list[Check]:
+    """Check the noise on the share that moves the bound of a quantile clip."""
+    first = FirstRound(plan=plan)
+    clip = first.clip
+    if not isinstance(clip, QuantileClip):
+        return []
+    expected = plan.round(0).sampler.expected_cohort
+    noises = []
+    for number in range(_RUNS):
+        randomness: Randomness = SeededRandomness(seed=seed * _RUNS + number)
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=first.size, label="audit")
+        cohort, opened = run.cohort(0), run.round(0)
+        lengths = np.where(np.arange(len(cohort)) % 2 == 0, 100.0, 0.01) * clip.clip_norm  # every other one is clipped
+        if len(cohort):
+            opened.add(lengths[:, None] * np.eye(1, first.size), clients=cohort)
+        after = opened.release().clip
+        if not isinstance(after, QuantileClip):
+            continue
+        share = clip.quantile - math.log(after.clip_norm / clip.clip_norm) / clip.learning_rate
+        if 1e-9 < share < 1 - 1e-9:  # beyond, the bound moved as far as it may
+            sent = float((lengths < clip.clip_norm).sum()) - len(cohort) / 2
+            noises.append(((share - 0.5) * expected - sent) / clip.bit_noise)
+    if len(noises) < _RUNS // 2:
+        return []  # most of the noise is cut off: the rest does not show its size
+    return [size_of_noise("noise of the clip's bits", np.array(noises))]

@@ -1,7 +1,7 @@
-"""What one contribution does to a release, exactly; and what the way of a round refuses.
+"""The exact influence of one contribution on a release, and the attempts that a round must refuse.
 
-Whoever knows the seed of a simulation can take its noise away: two rounds with the same seed, one with a contribution
-and one without, differ by what entered of it, to the last bit.
+A simulation's seed reveals its noise: two rounds with the same seed, with and without a contribution, differ by what
+entered of it, to the last bit.
 """
 
 import math
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
-from incrowd.audit.finding import Check
-from incrowd.audit.plays import send, shared_in
+from incrowd.audit.bounds import Check
+from incrowd.audit.canaries import send, shared_in
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import (
@@ -30,54 +30,54 @@ from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
-_ROUNDING = 1e-4
-"""A contribution may lose so much of its length to the grid, and to factors that are rounded down."""
+ROUNDING = 1e-4
+"""The grid, and factors that are rounded down, may shorten a contribution by this share."""
 
 _SIZE = 24
-"""So many numbers has a contribution of a clip that takes any."""
+"""The size of a contribution, where the clip takes any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRound:
-    """The first round of a plan, from outside: as often as wanted, with any contributions."""
+    """The first round of a plan, which runs as often as needed, with any contributions."""
 
     plan: Plan
 
     @cached_property
     def clip(self) -> Clip | MedianClip:
-        """What bounds contributions."""
+        """The clip that bounds contributions."""
         return self.plan.config.clip
 
     @cached_property
     def size(self) -> int:
-        """How many numbers a contribution has."""
+        """The size of a contribution."""
         if isinstance(self.clip, PerLayerClip):
             return sum(self.clip.parts)
         return self.clip.size if isinstance(self.clip, ElementwiseClip) else _SIZE
 
     @cached_property
     def seed(self) -> int:
-        """A seed whose first cohort is not empty. Edge cases: of tiny samples a hundred thousand are tried."""
+        """A seed whose first cohort is not empty."""
         return next(seed for seed in range(100_000) if len(self._run(SeededRandomness(seed=seed)).cohort(0)))
 
     @cached_property
     def drawn(self) -> NDArray[np.int64]:
-        """Who is in that cohort."""
+        """The clients of that cohort."""
         return self._run(SeededRandomness(seed=self.seed)).cohort(0)
 
     def release(self, rows: Sequence[Floats], *, randomness: Randomness | None = None) -> Release:
-        """The release with these contributions, of the first clients of the cohort."""
+        """Release the round with these contributions of the cohort's first clients."""
         _, opened = self.opened(rows, randomness=SeededRandomness(seed=self.seed) if randomness is None else randomness)
         return opened.release()
 
     def entered(self, row: Floats, *, others: Sequence[Floats] = ()) -> Floats:
-        """What a contribution adds to the release that also has those of others."""
+        """The difference that a contribution makes to a release with those of others."""
         apart = self.release([*others, row]), self.release([*others, np.zeros(self.size)])
         steps = apart[0].total.steps - apart[1].total.steps
         return steps.astype(np.float64) * apart[0].total.step
 
     def noised(self) -> Whole:
-        """What is released of a contribution of zeros, with the operating system's noise."""
+        """Release a contribution of zeros, with the operating system's noise."""
         run = self._run(SystemRandomness())
         opened, drawn = run.round(0), run.cohort(0)[:1]
         send(opened, self.plan, run.cohort(0), np.zeros((len(drawn), self.size)), clients=drawn)
@@ -86,7 +86,7 @@ class FirstRound:
     def opened(
         self, rows: Sequence[Floats] = (), *, randomness: Randomness | None = None
     ) -> tuple[PrivateRun, PrivateRound]:
-        """A run, and its first round, with these contributions of the first clients of its cohort."""
+        """Open a run and its first round, with these contributions of its cohort's first clients."""
         run = self._run(SystemRandomness() if randomness is None else randomness)
         opened, drawn = run.round(0), run.cohort(0)
         send(opened, self.plan, drawn, np.array(rows).reshape(-1, self.size), clients=drawn[: len(rows)])
@@ -94,7 +94,7 @@ class FirstRound:
 
     @cached_property
     def slack(self) -> float:
-        """By how many bounds rounding with a share of the noise may lengthen, or shorten, a contribution."""
+        """The bounds by which rounding with a share of the noise may change a contribution's length."""
         if self.plan.noise_by != "parties":
             return 0.0
         return math.sqrt(self.size) * shared_in(self.plan).step / shared_in(self.plan).noise.clip_norm
@@ -105,17 +105,17 @@ class FirstRound:
         return PrivateRun(plan, ledger=ledger, randomness=randomness, size=self.size, label=label)
 
     def twice(self) -> None:
-        """One client contributes twice."""
+        """Let one client contribute twice."""
         _, opened = self.opened([np.ones(self.size)], randomness=SeededRandomness(seed=self.seed))
         opened.add(np.ones((1, self.size)), clients=self.drawn[:1])
 
     def stranger(self) -> None:
-        """A client contributes that is none of the plan's."""
+        """Let a client contribute that the plan does not have."""
         _, opened = self.opened(randomness=SeededRandomness(seed=self.seed))
         opened.add(np.ones((1, self.size)), clients=[self.plan.round(0).sampler.clients])
 
     def again(self) -> None:
-        """A round is released twice, each time with fresh noise."""
+        """Release a round twice, each time with fresh noise."""
         run, opened = self.opened()
         opened.release()
         again = run.round(0)
@@ -123,17 +123,16 @@ class FirstRound:
         again.release()
 
     def second(self) -> None:
-        """The same plan once more, on the ledger that has paid for all of it."""
+        """Run the plan again on a ledger that has paid for all of it."""
         ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
         for label in ("first", "second"):
             self._run(SystemRandomness(), ledger=ledger, label=label)
 
 
 def contribution_checks(plan: Plan) -> list[Check]:
-    """What enters of a contribution, however it is made, and that it is a function of its own client alone.
+    """Check that hostile contributions enter within the bound, and independently of other clients.
 
-    Edge cases: the median of a cohort depends on others, as its statement says: of such a plan only the denominator is
-    looked at.
+    The median of a cohort depends on other clients, as its statement says: such a plan gets the last check alone.
     """
     first = FirstRound(plan=plan)
     clip = first.clip
@@ -156,7 +155,7 @@ def contribution_checks(plan: Plan) -> list[Check]:
 
 
 def order_checks(plan: Plan) -> list[Check]:
-    """Each client once and each round once, as long as the ledger has room; noise that never comes again."""
+    """Check that each client and each round counts once, within the budget, and that noise is never repeated."""
     first = FirstRound(plan=plan)
     attempts: dict[str, Callable[[], None]] = {
         "a client that contributes twice": first.twice,
@@ -184,7 +183,7 @@ def order_checks(plan: Plan) -> list[Check]:
 
 
 def _odd(size: int) -> Iterator[tuple[str, Floats]]:
-    """Contributions as nobody would make them who means well."""
+    """Hostile contributions."""
     stream = SeededRandomness(seed=0).stream("audit")
     random = stream.normals(size)
     yield "zeros", np.zeros(size)
@@ -207,7 +206,7 @@ def _length(clip: Clip, entered: Floats) -> float:
 
 
 def _as_stated(first: FirstRound, clip: Clip) -> Check:
-    """Short and long contributions enter as a textbook clips them."""
+    """Check that short and long contributions enter as a textbook clips them."""
     stream = SeededRandomness(seed=1).stream("audit")
     off = 0.0
     for share in (0.1, 0.9, 3.0, 50.0):
@@ -218,12 +217,12 @@ def _as_stated(first: FirstRound, clip: Clip) -> Check:
         name="what a clip makes of a contribution",
         measured=f"off by {off:.3g} bounds",
         stated=f"{type(clip).__name__}",
-        holds=off <= _ROUNDING + first.slack,
+        holds=off <= ROUNDING + first.slack,
     )
 
 
 def _alone(first: FirstRound) -> Check:
-    """The same enters of a contribution, whoever else is there."""
+    """Check that other contributions do not change what enters."""
     if first.drawn.size < 2:
         return Check(name="what others change", measured="nobody else is drawn", stated="nothing", holds=True)
     stream = SeededRandomness(seed=2).stream("audit")
@@ -241,7 +240,7 @@ def _alone(first: FirstRound) -> Check:
 
 
 def _denominator(first: FirstRound) -> Check:
-    """The divisor is what was planned, whoever answers."""
+    """Check that the divisor is the planned one, however many clients answer."""
     planned = first.plan.round(0).sampler.expected_cohort
     releases = [first.release([np.ones(first.size)] * count) for count in {0, 1, min(2, first.drawn.size)}]
     divisors = []
@@ -267,7 +266,7 @@ def _refused(attempt: Callable[[], None]) -> bool:
 
 
 def slowly_clipped(clip: Clip, row: Floats) -> Floats:
-    """A contribution as a textbook clips it, to compare fast ways with; one that is not finite counts as zero."""
+    """Clip a contribution as a textbook does; one that is not finite counts as zero."""
     if not np.isfinite(row).all():
         return np.zeros_like(row)
     if isinstance(clip, ElementwiseClip):
@@ -278,14 +277,14 @@ def slowly_clipped(clip: Clip, row: Floats) -> Floats:
 
 
 def _parts(clip: Clip, row: Floats) -> list[tuple[Floats, float]]:
-    """The parts of a contribution that are bounded by themselves, each with its bound."""
+    """The separately bounded parts of a contribution, each with its bound."""
     if isinstance(clip, PerLayerClip):
         return list(zip(np.split(row, np.cumsum(clip.parts)[:-1]), clip.clip_norms, strict=True))
     return [(row, clip.clip_norm)]
 
 
 def _in_bounds(clip: Clip, row: Floats) -> float:
-    """How long a contribution is in its bounds: 1 is what may enter, of the part that is longest."""
+    """The length of a contribution's longest part, in bounds; 1 may enter."""
     if isinstance(clip, ElementwiseClip):
         return float(np.abs(row).max() / clip.limit)
     return max(float(np.linalg.norm(part)) / bound for part, bound in _parts(clip, row))

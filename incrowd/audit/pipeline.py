@@ -1,8 +1,7 @@
-"""The federation of some settings itself, a few rounds of it: its own model, engine, clip, noise and server.
+"""The first rounds of a configured federation, with its own model, engine, clip, noise and server.
 
-Each round's release is held against a slow sum of the very contributions that the engine gave, clipped one by one as a
-textbook does; what is left has to be the stated noise and nothing else. So a fault anywhere between a client's gradient
-and the weights shows, however the fast paths add up.
+A slow sum clips the engine's contributions one by one, as a textbook does. A release without this sum has to be the
+stated noise and nothing else, so a fault anywhere between a client's gradient and the weights shows.
 """
 
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ from scipy.stats import norm
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.algorithms import ClientCohort, FedAvg, State
+from incrowd.audit.bounds import Check
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
-from incrowd.audit.contributions import slowly_clipped
-from incrowd.audit.finding import Check
+from incrowd.audit.contributions import ROUNDING, slowly_clipped
 from incrowd.errors import ConfigError
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.engine import EngineTrainer
@@ -26,19 +25,15 @@ from incrowd.privacy.release import PrivateRun, Release
 from incrowd.runs.work import ClientWork
 
 ROUNDS = 3
-"""So many rounds are looked at: noise differs from round to round, and so may a broken one."""
+"""The audit takes this many rounds."""
 
 _ALONE = 3
-"""Of so many clients what they learn alone is held against what they learn among others."""
-
-
-_ROUNDING = 1e-4
-"""A contribution may lose so much of its length to the grid, and to factors that are rounded down."""
+"""This many clients learn alone and among others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LookedAt:
-    """One round: its release, the slow sum of what went in, and the weights before and after it."""
+    """One round: its release, the slow sum of its contributions, and the weights before and after it."""
 
     release: Release
     total: Floats
@@ -47,12 +42,10 @@ class LookedAt:
 
 
 def pipeline_checks(work: ClientWork, *, seed: int, rounds: int = ROUNDS) -> list[Check]:
-    """Take the federation through its first rounds.
+    """Check the federation's first rounds, and the sum of its last.
 
-    Guarantee: a ledger in memory pays; the real one is not opened. Of a right pipeline each check fails once in a
-    million audits at most, and the noise of every part of the model and of every round is looked at.
-
-    Edge cases: only data that are public are trained on, since nothing pays for what an audit shows: `ConfigError`.
+    Guarantee: a ledger in memory pays; the real one is not opened. A right pipeline fails each check once in a million
+    audits at most. Private data are refused (`ConfigError`), because no budget pays for the result.
     """
     if not work.data.public:
         remedy = "an audit trains on the clients' examples and pays for nothing: only public ones may be looked at"
@@ -101,7 +94,7 @@ def _algorithm(work: ClientWork, *, seed: int) -> FedAvg[ClientCohort]:
 def slow_sum(
     trainer: EngineTrainer, cohort: Integers, work: ClientWork, *, number: int, clip: Clip | MedianClip
 ) -> Floats:
-    """The sum of the cohort's contributions, each clipped by itself."""
+    """Sum the cohort's contributions, clipped one by one."""
     if isinstance(clip, MedianClip):
         chunks = trainer.cohort(cohort, round=number).chunks()
         lengths = [chunk.norms()[:, 0] for chunk in chunks if isinstance(chunk, Contributions)]
@@ -114,9 +107,7 @@ def slow_sum(
 
 
 def _noise(work: ClientWork, looked: Sequence[LookedAt]) -> Floats:
-    """What is left of each release without what went in, in stated standard deviations; that of correlated noise as
-    each round's fresh noise shows to whoever undoes the correlation.
-    """
+    """Each release without its slow sum, in stated deviations; correlation is undone."""
     left = np.array([one.release.total.values - one.total for one in looked])
     if work.plan.correlated is not None:
         noise, rounds = work.plan.correlated, len(looked)
@@ -129,7 +120,7 @@ def _noise(work: ClientWork, looked: Sequence[LookedAt]) -> Floats:
 
 
 def _along(looked: Sequence[LookedAt], noise: Floats) -> Check:
-    """Nothing of what went in is left: not a second helping of it, nor one that was cut short."""
+    """Check that the noise has no part along the slow sum."""
     lengths = [float(np.linalg.norm(one.total)) for one in looked]
     scores = [
         abs(float(left @ one.total) / length)
@@ -147,10 +138,7 @@ def _along(looked: Sequence[LookedAt], noise: Floats) -> Check:
 
 
 def _last_sum(work: ClientWork, state: State, *, seed: int) -> list[Check]:
-    """The engine's sum in the last round is the slow one: a fault may begin after the first rounds.
-
-    Edge cases: clips that take rows one by one have no fast sum: no check.
-    """
+    """Check the engine's sum of the last round: a fault may begin late. Clips without a fast sum have no check."""
     clip, number = state.carry.clip, work.plan.rounds - 1
     if work.plan.noise_by == "party" or not isinstance(clip, ScalingClip):
         return []
@@ -160,7 +148,7 @@ def _last_sum(work: ClientWork, state: State, *, seed: int) -> list[Check]:
     fast = ClippedSum(work.engine.size, clip, contributions_bound=max(1, len(clients)))
     fast.add_summed(clip, trainer.cohort(clients, round=number))
     slow = slow_sum(trainer, clients, work, number=number, clip=clip)
-    off, limit = float(np.linalg.norm(fast.close().values - slow)) / clip.clip_norm, _ROUNDING * max(1, len(clients))
+    off, limit = float(np.linalg.norm(fast.close().values - slow)) / clip.clip_norm, ROUNDING * max(1, len(clients))
     return [
         Check(
             name="sum of the last round",
@@ -173,7 +161,7 @@ def _last_sum(work: ClientWork, state: State, *, seed: int) -> list[Check]:
 
 
 def _moved(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
-    """The federation's own rounds come to the same weights."""
+    """Check that the federation's own rounds give the same weights."""
     algorithm = _algorithm(work, seed=seed)
     state = algorithm.init()
     same = True
@@ -189,7 +177,7 @@ def _moved(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
 
 
 def _independent(work: ClientWork, looked: Sequence[LookedAt], *, seed: int) -> Check:
-    """What a client contributes, alone and among others, bit for bit: to a query, and when it learns."""
+    """Check that a client contributes the same alone and among others, bit for bit, to a query and in training."""
     engine, randomness = work.engine, SeededRandomness(seed=seed)
     clients = engine.present(np.arange(min(work.data.present, 4 * _ALONE))).tolist()
     training = 0 if engine.label_query is None else 1  # the first round that trains clients

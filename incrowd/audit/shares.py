@@ -1,4 +1,4 @@
-"""Noise in shares, and the masks that hide them: the looks of an audit that plans with `noise_by = "parties"` need."""
+"""Check noise in shares and the masks that hide it, for plans with `noise_by = "parties"`."""
 
 import math
 import secrets
@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy.stats import binom, chi2, norm
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.audit.bounds import Check
+from incrowd.audit.canaries import send, shared_in, shares_std
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
-from incrowd.audit.finding import Check
-from incrowd.audit.plays import send, shared_in, shares_std
 from incrowd.errors import DataError, IncrowdError, SpecificationRefused
 from incrowd.parties.frames import unsealed
 from incrowd.parties.roster import Card, Roster
@@ -39,10 +39,7 @@ _NUMBERS, _SHARES, _LIKE = 2**14, 200_000, 10_000
 
 
 def share_checks(plan: Plan, *, seed: int) -> list[Check]:
-    """Checks of the noise in shares, its rounding, and the masks.
-
-    Edge cases: a plan without shared noise has no checks. Four made-up parties play the protocol of masks.
-    """
+    """Check the shares of noise, their rounding and the masks; a plan without shared noise has no checks."""
     return [*_sizes(plan), _dithered(plan, seed=seed), *mask_checks()] if plan.noise_by == "parties" else []
 
 
@@ -291,7 +288,7 @@ def _replayed(folder: Path) -> Check:
 
 
 def _rosters_apart(folder: Path) -> Check:
-    """A party with a false roster, in which the server plays a party, agrees on keys with nobody."""
+    """A party with a false roster, in which the server plays a party, agrees on keys with no party."""
     honest = _Parties(folder=folder / "honest")
     false = {**honest.secrets, **_secrets(_NAMES[-1])}
     fooled = _Parties(folder=folder / "fooled", secrets=false, server=honest.server)

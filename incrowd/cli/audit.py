@@ -10,7 +10,7 @@ from incrowd.cli._options import DataFolder, Json, Overrides, need_training
 from incrowd.cli._print import print_facts, print_json, print_table, short
 
 if TYPE_CHECKING:
-    from incrowd.audit.finding import Audited
+    from incrowd.audit.bounds import Audited
 
 app = typer.Typer()
 
@@ -43,7 +43,7 @@ def audit(
     need_training()
     from incrowd import _files
     from incrowd.audit.audit import Effort
-    from incrowd.audit.wanted import audit as run
+    from incrowd.audit.audit import audit as run
     from incrowd.errors import ConfigError
 
     if out is not None and (out / RESULT).exists():

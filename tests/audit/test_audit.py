@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.audit.audit import Effort, audit_plan, audit_work
+from incrowd.audit.audit import Effort, audit, audit_plan, audit_work
 from incrowd.audit.pipeline import pipeline_checks
-from incrowd.audit.wanted import audit
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig

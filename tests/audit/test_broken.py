@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd.audit.audit import Effort, audit_plan
-from incrowd.audit.plays import CanaryGame
+from incrowd.audit.canaries import CanaryGame
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import ElementwiseClip, FixedClip, PerLayerClip, QuantileClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig

@@ -4,11 +4,10 @@ import pytest
 
 from incrowd import Specification
 from incrowd.audit.audit import Effort, audit_plan
+from incrowd.audit.bounds import Check, Finding
 from incrowd.audit.devices import audit_specification
-from incrowd.audit.finding import Check, Finding
 from incrowd.audit.shares import share_checks
-from incrowd.audit.silo_plays import SiloGame, SumsGame
-from incrowd.audit.silos import audit_silo
+from incrowd.audit.silos import SiloGame, SumsGame, audit_silo
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig

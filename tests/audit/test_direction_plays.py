@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from incrowd import Specification
-from incrowd.audit.device_plays import DeviceGame
-from incrowd.audit.devices import audit_specification
-from incrowd.audit.direction_plays import DirectionGame, direction_looks
+from incrowd.audit.devices import DeviceGame, DirectionGame, audit_specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism import whole_noise
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection
@@ -25,7 +23,7 @@ def asked(**changes: object) -> Specification:
 
 
 def broken(**changes: object) -> list[str]:
-    finding, checks = direction_looks(asked(**changes), trials=1_200, seed=3)
+    (finding,), checks = audit_specification(asked(**changes), trials=1_200, seed=3)
     return [check.name for check in checks if not check.holds] + ([] if finding.holds else ["epsilon"])
 
 
@@ -42,17 +40,10 @@ def replaced(target: object, name: str, value: Any) -> Breakage:
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "at_least"), [(0.5, -1.0), (2.0, 1.2), (4.0, 2.0)])
 def test_a_right_device_passes_and_most_of_what_it_may_tell_is_found(epsilon: float, at_least: float) -> None:
-    finding, checks = direction_looks(asked(epsilon=epsilon), trials=1_500, seed=1)
+    (finding,), checks = audit_specification(asked(epsilon=epsilon), trials=1_500, seed=1)
     assert [check.name for check in checks if not check.holds] == []
     assert finding.lower_bound is not None
     assert at_least < finding.lower_bound <= epsilon
-
-
-@pytest.mark.slow
-def test_a_specification_is_audited_as_a_whole() -> None:
-    findings, checks = audit_specification(asked(), trials=1_500, seed=3)
-    assert len(findings) == 1
-    assert all(check.holds for check in checks)
 
 
 def always_true(word: Callable[[], int], loss: int) -> bool:
@@ -95,7 +86,7 @@ def test_a_broken_device_is_caught(name: str) -> None:
 
 
 def test_the_game_of_noise_is_not_for_directions() -> None:
-    with pytest.raises(ConfigError, match="direction_plays"):
+    with pytest.raises(ConfigError, match="DirectionGame"):
         DeviceGame(specification=asked())
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from incrowd.audit.finding import Audited, Check, Finding
+from incrowd.audit.bounds import Audited, Check, Finding
 
 
 def finding(**given: object) -> Finding:

@@ -14,8 +14,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import incrowd
-from incrowd.audit.audit import Effort
-from incrowd.audit.wanted import audit
+from incrowd.audit.audit import Effort, audit
 from incrowd.data import load_digits
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.flower.simulation import RecordLine, RecordStock

@@ -1,9 +1,9 @@
-"""Federations of canaries: every client is one, each with a direction of its own, and a coin says whether it is inside.
+"""Simulated federations whose clients are canaries, for membership attacks.
 
-What is attacked is the way of every real round: plan, sampler, clip, grid, sum, charge, noise. Contributions are the
-worst that a clip lets pass, and at right angles, so that each canary is a trial by itself: what the others do is not in
-its direction. The adversary sees every release and knows everything but the coins: its score is the logarithm of the
-likelihood ratio of the stated mechanism (Neyman and Pearson: against that mechanism nobody does better).
+Each canary sends the longest update that the clip lets pass, in its own direction, and a coin decides whether it takes
+part. Updates pass the real path of a round: plan, sampler, clip, grid, sum, charge, noise. Orthogonal canaries are
+independent trials. The adversary knows everything but the coins and sees every release. Its score is the log-likelihood
+ratio of the stated mechanism, the optimal test (Neyman and Pearson).
 """
 
 import math
@@ -27,20 +27,20 @@ from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
 MOST = 256
-"""So many canaries share a federation: more cost more memory than they save time."""
+"""A federation has at most this many canaries: more would cost more memory than they save time."""
 
 FAR = 100.0
-"""A canary's contribution is so many times longer than the bound, so that only a clip keeps it to it."""
+"""A canary's contribution is this many bounds long, so that only the clip shortens it."""
 
 _SIGNS = 32
-"""Where every number has a limit, a canary has at least so many times as many numbers as there are canaries."""
+"""Under an elementwise clip there are at least this many numbers for each canary."""
 
 
 Numbers = Sequence[int] | NDArray[np.int64]
 
 
 def send(opened: PrivateRound, plan: Plan, drawn: NDArray[np.int64], rows: Floats, *, clients: Numbers) -> None:
-    """Add the contributions of some clients of a round. Where parties share the noise, all others send zeros."""
+    """Add the contributions of some clients of a round; if parties share the noise, all others send zeros."""
     if plan.noise_by == "parties":
         opened.listing(len(drawn))
         silent = np.setdiff1d(drawn, clients)
@@ -51,7 +51,7 @@ def send(opened: PrivateRound, plan: Plan, drawn: NDArray[np.int64], rows: Float
 
 
 def shared_in(plan: Plan, number: int = 0) -> SharedNoise:
-    """The noise that parties share in a round. Edge cases: another plan is a `ConfigError`."""
+    """The noise that parties share in a round."""
     clip = plan.config.clip
     shared = None if isinstance(clip, MedianClip) else plan.shared(number, clip)
     if shared is None:
@@ -61,7 +61,7 @@ def shared_in(plan: Plan, number: int = 0) -> SharedNoise:
 
 @dataclass(kw_only=True)
 class Colluders:
-    """The colluders of a plan in a simulation: the last parties of its roster, who tell an adversary their parts."""
+    """The colluders of a simulated plan: the last parties of its roster, whose parts the adversary knows."""
 
     plan: Plan
     randomness: Randomness
@@ -72,7 +72,7 @@ class Colluders:
         self._run = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=self.size, label="colluders")
 
     def less(self, release: Release) -> Release:
-        """A release without the colluders' parts, which are zeros with their shares, and the noise that is left."""
+        """Take the colluders' parts, zeros with their shares, off a release."""
         config, plan = self.plan.config, self.plan
         assert not isinstance(config.clip, MedianClip)  # noqa: S101 - such a plan shares no noise
         shared, (parties, colluders) = shared_in(plan, release.round), config.sharing
@@ -94,9 +94,7 @@ class Colluders:
 
 
 def shares_std(plan: Plan, number: int, parties: int, *, listed: int | None = None) -> float:
-    """The noise that a plan states for the shares of so many parties with their rounding, of so many that are listed;
-    of all, unless it is said.
-    """
+    """The stated noise of some parties' shares with their rounding, if this many (or all) parties are listed."""
     shared, (everyone, colluders) = shared_in(plan, number), plan.config.sharing
     honest = (everyone if listed is None else listed) - colluders
     share = plan.round(number).noise_multiplier * shared.noise.clip_norm / math.sqrt(honest)
@@ -105,10 +103,10 @@ def shares_std(plan: Plan, number: int, parties: int, *, listed: int | None = No
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Play:
-    """One federation: who was inside, what the adversary thinks of each, and the noise that was seen.
+    """One federation: which canaries were inside, and the adversary's score of each.
 
-    `noise` is what is left of each release without what went in, in stated standard deviations, [rounds, numbers];
-    `cohorts` are the sizes of the cohorts, and `taken` how often each canary was drawn.
+    `noise` is each release without its contributions, in stated deviations, [rounds, numbers]; `taken` counts how often
+    each canary was drawn.
     """
 
     inside: NDArray[np.bool_]
@@ -127,19 +125,19 @@ class CanaryGame:
 
     @cached_property
     def clip(self) -> Clip | MedianClip:
-        """What bounds the canaries."""
+        """The clip that bounds the canaries."""
         return self.plan.config.clip
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
-        """The sizes of the parts that have a bound of their own."""
+        """The sizes of the separately bounded parts."""
         if isinstance(self.clip, PerLayerClip):
             return tuple(self.clip.parts)
         return (self.clip.size,) if isinstance(self.clip, ElementwiseClip) else (self.canaries,)
 
     @cached_property
     def canaries(self) -> int:
-        """How many play at once: whoever noises alone is seen alone."""
+        """The number of canaries; one, if each client adds its noise."""
         clients = self.plan.round(0).sampler.clients - self.colluders
         if self.plan.noise_by == "party":
             return 1
@@ -150,24 +148,24 @@ class CanaryGame:
 
     @property
     def colluders(self) -> int:
-        """How many parties the plan allows to collude; none where they share no noise."""
+        """The number of parties that may collude."""
         return self.plan.config.sharing[1] if self.plan.noise_by == "parties" else 0
 
     @cached_property
     def reach(self) -> float:
-        """How long a canary is that was clipped, in L2 bounds: of signs a few are left over."""
+        """The length of a clipped canary, in L2 bounds; rows of signs leave a few numbers zero."""
         if not isinstance(self.clip, ElementwiseClip):
             return 1.0
         return math.sqrt(np.count_nonzero(self.directions[0]) / self.clip.size)
 
     @cached_property
     def replaces(self) -> bool:
-        """Whether neighbours differ by another value in place of a value: then who is outside sends the opposite."""
+        """Whether neighbours replace a value: canaries outside then send the opposite."""
         return self.plan.relation is Relation.REPLACE_ONE
 
     @cached_property
     def directions(self) -> Floats:
-        """What each canary sends, [canaries, numbers], far beyond the bound."""
+        """The contribution of each canary, far beyond the bound, [canaries, numbers]."""
         if isinstance(self.clip, ElementwiseClip):
             return FAR * self.clip.limit * sign_rows(self.canaries, self.clip.size)
         bounds = self.clip.clip_norms if isinstance(self.clip, PerLayerClip) else (1.0,)
@@ -188,13 +186,13 @@ class CanaryGame:
         return seen.play()
 
     def ledger(self) -> Ledger:
-        """A ledger that nobody keeps, with room for the plan."""
+        """A ledger in memory with the plan's budget."""
         return Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
 
     def releases(
         self, randomness: Randomness, inside: NDArray[np.bool_], *, ledger: Ledger
     ) -> Iterator[tuple[Release, NDArray[np.int64]]]:
-        """Every round's release, and who was drawn for it."""
+        """Every round's release and cohort."""
         plan = self.plan
         size = self.directions.shape[1]
         private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
@@ -210,20 +208,20 @@ class CanaryGame:
             yield release if known is None else known.less(release), drawn
 
     def contributions(self, drawn: NDArray[np.int64], inside: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.int64]]:
-        """What canaries of a cohort send, one a row, and who they are."""
+        """The contributions of a cohort's canaries, one a row, and their numbers."""
         there = drawn[drawn < self.canaries]
         sends = there if self.replaces else there[inside[there]]
         return self.directions[sends] * np.where(inside[sends], 1.0, -1.0)[:, None], sends
 
     def ratio(self, seen: Floats, noise: float, number: int) -> Floats:
-        """The logarithm of the likelihood ratio of what is seen of each canary in a round, in lengths of canaries."""
+        """The log-likelihood ratio of each canary's projection in a round, in lengths of canaries."""
         prob = participation(self.plan, number)
         inside = log_mixed(seen, 1.0, noise, prob)
         return inside - log_mixed(seen, -1.0, noise, prob) if self.replaces else inside
 
 
 class Adversary:
-    """What an adversary makes of the releases, one after the other, who knows all but the coins."""
+    """An adversary who knows all but the coins, and sees one release after the other."""
 
     def __init__(self, game: CanaryGame, inside: NDArray[np.bool_]) -> None:
         self._game, self._inside = game, inside
@@ -234,7 +232,7 @@ class Adversary:
         self._unit = game.directions / np.linalg.norm(game.directions, axis=1, keepdims=True)
 
     def see(self, release: Release, drawn: NDArray[np.int64]) -> None:
-        """One more release and its cohort."""
+        """See one more release and its cohort."""
         game = self._game
         there = drawn[drawn < game.canaries]
         signs = np.where(self._inside, 1.0, -1.0 if game.replaces else 0.0)
@@ -249,7 +247,7 @@ class Adversary:
             self._llr += game.ratio(self._unit @ left / bound, std / bound, release.round)
 
     def play(self) -> Play:
-        """What the adversary thinks in the end."""
+        """Score the canaries."""
         noise = np.array(self._noise)
         scores = self._llr
         if self._game.plan.config.groups is not None:
@@ -263,14 +261,14 @@ class Adversary:
         )
 
     def _std(self, release: Release) -> float:
-        """What is stated of a single sum's noise: that of one client where only one is seen."""
+        """The stated noise of a sum, or of the one client that is seen."""
         plan = self._game.plan
         if plan.noise_by == "party":
             return plan.round(release.round).noise_multiplier * release.clip_norm
         return release.noise_std
 
     def _whitened(self, noise: Floats) -> tuple[Floats, Floats]:
-        """Noise and scores as the fresh noise of each round shows them to whoever undoes the correlation."""
+        """Undo the correlation: the fresh noise of each round, and the scores that it gives."""
         plan = self._game.plan
         its = plan.correlated
         assert its is not None  # noqa: S101 - asked before
@@ -286,12 +284,12 @@ class Adversary:
 
 
 def power_of_two(most: int) -> int:
-    """The largest power of two that is not more. Edge cases: of none there is one."""
+    """The largest power of two that is not more, and at least 1."""
     return 1 << max(0, most.bit_length() - 1)
 
 
 def sign_rows(rows: int, size: int) -> Floats:
-    """Rows of +1 and -1 at right angles, a power of two of them, after Sylvester (1867); what is left over is 0."""
+    """Orthogonal rows of +1 and -1, a power of two of them, after Sylvester (1867), padded with zeros."""
     found = np.zeros((rows, size))
     times = size // rows
     found[:, : rows * times] = np.tile(hadamard(rows), times)
@@ -299,7 +297,7 @@ def sign_rows(rows: int, size: int) -> Floats:
 
 
 def participation(plan: Plan, number: int) -> float:
-    """The probability with which a canary is in a round."""
+    """The probability that a canary is in a round."""
     sampler = plan.round(number).sampler
     if isinstance(sampler, Poisson | FixedSize):
         return sampler.expected_cohort / sampler.clients
@@ -307,7 +305,7 @@ def participation(plan: Plan, number: int) -> float:
 
 
 def log_mixed(seen: Floats, moved: float, noise: float, prob: float) -> Floats:
-    """The logarithm of the density of what is seen over that of noise alone, for a canary that is there so often."""
+    """The log-density of a projection over that of noise alone, if a canary takes part with this probability."""
     gain = (2 * moved * seen - moved**2) / (2 * noise**2)
     if prob == 1:
         return gain
