@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.flower import need_flower
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.engine import EngineTrainer
-from incrowd.parties.asking import Patience, Transport, ask
+from incrowd.parties.asking import Patience
 from incrowd.parties.contribution import RoundTask, part
 from incrowd.parties.frames import Place, Request, sealed_answer
 from incrowd.parties.network import Deal, Network, Node, SiloServer, by_party, in_blocks
@@ -159,6 +158,15 @@ class RecordStock:
         return RecordBlock(self.work)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SumTask:
+    """One silo's step: Ray copies it to the worker."""
+
+    place: int
+    weights: Floats = field(repr=False)
+    batches: Stream = field(repr=False)
+
+
 class RecordBlock:
     """Simulated silos that send the clipped sums of their batches."""
 
@@ -166,30 +174,26 @@ class RecordBlock:
         torch.set_num_threads(work.threads)
         self._work = work
 
-    def answer(self, frame: bytes) -> bytes:
-        """The sum of one silo, in whole steps."""
-        place, weights, batches = pickle.loads(frame)  # noqa: S301 - from the process that started this one
-        engine, training = self._work.engines[place], self._work.plan.training()
-        return clipped_sum(engine, weights, training, batches=batches).steps.tobytes()
+    def answer(self, task: SumTask) -> Whole:
+        """The sum of one silo."""
+        engine, training = self._work.engines[task.place], self._work.plan.training()
+        return clipped_sum(engine, task.weights, training, batches=task.batches)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordLine:
-    """The way to simulated silos that send sums."""
+    """The way to simulated silos that send sums; `all_answers` asks each node its own task."""
 
-    transport: Transport
+    all_answers: Callable[[Mapping[int, SumTask]], Mapping[int, Whole]]
     nodes: Sequence[int]
-    work: RecordWork
-    patience: Patience
 
     def sums(self, number: int, weights: Floats, batches: Callable[[int], Stream]) -> Mapping[int, Whole]:
         """The clipped sums of a round, by place: see `incrowd.algorithms.RecordCohort`."""
-        size = self.work.model.size
-        step = self.work.plan.training().grid_step(size)
-        frames = {node: pickle.dumps((place, weights, batches(place))) for place, node in enumerate(self.nodes)}
-        found = ask(self.transport, frames, longest=8 * size, read=lambda _, frame: frame, patience=self.patience)
-        steps = {node: np.frombuffer(frame, np.int64) for node, frame in found.items()}
-        return {place: Whole(steps=steps[node], step=step) for place, node in enumerate(self.nodes)}
+        tasks = {
+            node: SumTask(place=place, weights=weights, batches=batches(place)) for place, node in enumerate(self.nodes)
+        }
+        found = self.all_answers(tasks)
+        return {place: found[node] for place, node in enumerate(self.nodes)}
 
 
 def _shared(value: Any) -> Any:
@@ -217,7 +221,7 @@ class _App:
     key: bytes = field(repr=False)
     stock: "ObjectRef[Stock | SiloStock | RecordStock]" = field(repr=False)
 
-    def __call__(self, message: bytes, context: None) -> bytes:
+    def __call__(self, message: Any, context: None) -> Any:
         if self.server not in _blocks:  # its first message
             import ray
 
@@ -241,7 +245,7 @@ class ActorLine:
     Edge cases: a node that fails is a `DataError`, and so is a killed actor, or no room for an actor.
     """
 
-    def __init__(self, app: Callable[..., bytes], *, nodes: int, gpus: float = 0.0) -> None:
+    def __init__(self, app: Callable[..., Any], *, nodes: int, gpus: float = 0.0) -> None:
         self.nodes: Sequence[int] = range(1, nodes + 1)
         self._app = app
         self._gpus = gpus
@@ -272,8 +276,7 @@ class ActorLine:
         """See `Transport.push`. An actor passes frames on to the app as they are."""
         owners, app = dict[str, int](), self._app
         for node in nodes:
-            actor = self._actors[self.nodes.index(node) % len(self._actors)]
-            reference = actor.run.remote(lambda: app, content, str(node), None)
+            reference = self._actor(node).run.remote(lambda: app, content, str(node), None)
             self._asked[reference.hex()] = reference
             owners[reference.hex()] = node
         return owners
@@ -291,6 +294,23 @@ class ActorLine:
                 raise DataError(f"a node failed: {error}") from error
             if len(answer) <= longest:
                 yield reference.hex(), answer
+
+    def all_answers(self, tasks: Mapping[int, Any], *, seconds: float) -> dict[int, Any]:
+        """Each node's answer to its own task, which need not be bytes.
+
+        Edge cases: as for `pull`; so is an answer that does not come in time.
+        """
+        import ray
+
+        app = self._app
+        asked = [self._actor(node).run.remote(lambda: app, task, str(node), None) for node, task in tasks.items()]
+        try:
+            return {node: answer for node, (_, answer, _) in zip(tasks, ray.get(asked, timeout=seconds), strict=True)}
+        except ray.exceptions.RayError as error:
+            raise DataError(f"a node failed: {error}") from error
+
+    def _actor(self, node: int) -> Any:
+        return self._actors[self.nodes.index(node) % len(self._actors)]
 
     def now(self) -> float:
         """See `Clock.now`."""
@@ -371,8 +391,8 @@ class Simulation:
 
     def _records(self, run: Run, work: RecordWork, watchers: Sequence[Tracker]) -> Summary:
         with self._line(RecordStock(work=work), Ed25519PrivateKey.generate(), nodes=len(work.names)) as (line, _):
-            patience = replace(self.patience, clock=line)
-            silos = RecordLine(transport=line, nodes=line.nodes, work=work, patience=patience)
+            answers = partial(line.all_answers, seconds=self.patience.timeout)
+            silos = RecordLine(all_answers=answers, nodes=line.nodes)
             return run.summed_by(silos.sums).train(watchers)
 
     @contextmanager

@@ -18,7 +18,6 @@ from incrowd.audit.audit import Effort, audit
 from incrowd.data import load_digits
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.flower.simulation import RecordLine, RecordStock
-from incrowd.parties.asking import Patience
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.statement import SUMS_TRUST
 from incrowd.runs.advice import advice
@@ -30,7 +29,6 @@ from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
 from incrowd.runs.silo_work import RecordWork
 from incrowd.types import Tracker
-from tests.parties.nodes import PlainLine, VirtualClock
 
 SMALL = (
     "features={name='none'}",
@@ -173,9 +171,11 @@ def summed_elsewhere(run: Run) -> Run:
     """The run with its silos in workers, as Ray has them, but in this process."""
     assert isinstance(run.work, RecordWork)
     blocks = [RecordStock(work=run.work).block(server=KEY.public_key(), key=KEY) for _ in run.work.names]
-    line = PlainLine({node: block.answer for node, block in enumerate(blocks, start=5)})
-    patience = Patience(timeout=5, clock=VirtualClock(), all_needed=True)
-    return run.summed_by(RecordLine(transport=line, nodes=range(5, 8), work=run.work, patience=patience).sums)
+    nodes = dict(enumerate(blocks, start=5))
+    line = RecordLine(
+        all_answers=lambda tasks: {at: nodes[at].answer(task) for at, task in tasks.items()}, nodes=[*nodes]
+    )
+    return run.summed_by(line.sums)
 
 
 def test_silos_in_workers_release_the_model_of_one_machine(tmp_path: Path) -> None:
