@@ -13,7 +13,7 @@ import pytest
 from scipy.special import ndtr
 
 from incrowd.audit.bounds import allowed
-from incrowd.privacy.account.accountants import log_delta
+from incrowd.privacy.account.events import log_delta
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "docs/_static/board.js"

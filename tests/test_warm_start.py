@@ -9,8 +9,8 @@ import torch
 import incrowd
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home
-from incrowd.privacy.ledger.tally import DataIdentity
 from tests.test_federation import clients, federation
 
 pytestmark = pytest.mark.usefixtures("one_thread")

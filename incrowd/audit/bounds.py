@@ -13,7 +13,7 @@ from scipy.special import betaincinv, ndtri
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accountants import GaussianCurve
+from incrowd.privacy.account.accounting import GaussianCurve
 
 CONFIDENCE = 0.95
 

@@ -116,8 +116,8 @@ def new(
     Example: incrowd ledger new --data-of shop.toml --epsilon 20 --delta 1e-5 --witness /mnt/other/shop.witness
     """
     from incrowd.privacy.account.accounting import Budget
+    from incrowd.privacy.content import DataIdentity
     from incrowd.privacy.ledger.home import Home
-    from incrowd.privacy.ledger.tally import DataIdentity
 
     budget = Budget(epsilon=epsilon, delta=delta)
     if data_of is not None:

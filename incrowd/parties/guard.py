@@ -17,9 +17,9 @@ from incrowd.errors import ConfigError, IncrowdError, LedgerRolledBack, Specific
 from incrowd.parties.frames import DIGEST, Request, chained
 from incrowd.parties.policy import PartyPolicy
 from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.paid import Note
 from incrowd.privacy.plan.plan import Plan, Unit
 

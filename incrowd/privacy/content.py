@@ -1,18 +1,24 @@
-"""Keyed digests of rows, by which data are recognised under other names; the registry keeps a sample."""
+"""The identity of data: their name, and keyed digests of rows by which they are recognised under other names."""
 
 import hashlib
 import hmac
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from incrowd.errors import ConfigError
 
 Digests = NDArray[np.uint64]
 
 KEPT = 256
 """So many digests of each kind are kept of some data."""
+
+PUBLIC_KEY = b"data that protect nobody"
+"""The key for data that are declared public: any holder of them may recognise them."""
 
 _LEAST = 0.05  # the share of two samples that is the same by more than chance
 _STANDARD_ERRORS = 4.0
@@ -121,6 +127,58 @@ class Content:
     def like(self, samples: Iterable[Sample]) -> bool:
         """Whether they are the data of which these samples were kept, or partly: see `Rows.like`."""
         return any(self.kinds[sample.kind].like(sample) for sample in samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """Data that are declared public, under all names that they may have; `remedy` is for private data."""
+
+    names: tuple[str, ...]
+    content: Content
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataIdentity:
+    """Some data, and the unit that is protected in them, say "client".
+
+    `fingerprint` is of the content, or None if only the name is known. `public` data protect no unit. `division` says
+    how units are made: the column of a table, or how examples were divided; for records, how silos divide them.
+    `whole` is the fingerprint of all that was divided, if these data are a part of it. `released` says that they were
+    released without privacy before. `content` recognises them under another name, and `declared` holds the public data
+    of their run. `parts` are the fingerprints of each silo, if one ledger is for all. None of these is in the ledger.
+
+    Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
+    """
+
+    name: str
+    fingerprint: str | None = None
+    public: bool = False
+    unit: str | None = None
+    division: str = ""
+    whole: str | None = None
+    released: bool = False
+    content: Content | None = field(default=None, compare=False, repr=False)
+    declared: tuple[Declared, ...] = field(default=(), compare=False, repr=False)
+    parts: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= 1000:
+            raise ConfigError(field="data_identity", value=self.name, remedy="give a text of 1 to 1000 characters")
+
+    def __str__(self) -> str:
+        return f"public: {self.name}" if self.public else self.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The identity as JSON can hold it: `DataIdentity(**identity.to_json())` is equal to it."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+
+
+def same(first: str | None, second: str | None) -> bool | None:
+    """Whether two fingerprints are of the same content; None where one is missing, or their keys differ."""
+    if first is None or second is None or first.partition(":")[0] != second.partition(":")[0]:
+        return None
+    return hmac.compare_digest(first, second)
 
 
 def _among(some: Digests, ordered: Digests) -> int:

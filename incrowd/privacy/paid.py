@@ -11,12 +11,11 @@ from incrowd._random import Randomness
 from incrowd.errors import ConfigError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Draws, Receipt
-from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
-from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
+from incrowd.privacy.mechanism.grid import REACH, GaussianNoise, Whole, contribution_step
 from incrowd.privacy.mechanism.shared import SharedNoise
-from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.forms import check_ours, fingerprint, to_json
 from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
 
 Note = Mapping[str, str | int | float | bool | None]
@@ -38,7 +37,7 @@ class PaidRun:
     """The plans that it pays for, by the unit of protection and the actor that adds noise."""
 
     def __init__(self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str) -> None:
-        forms.check_ours(plan)
+        check_ours(plan)
         if (plan.unit, plan.noise_by) not in self.takes:
             other = "RecordRun" if (plan.unit, plan.noise_by) == ("record", "party") else "PrivateRun"
             remedy = f"a {type(self).__name__} does not pay for its rounds: give the plan to a {other}"
@@ -53,7 +52,7 @@ class PaidRun:
         self.randomness = randomness
         self.label = label
         self._third_party: dict[str, None] = {}
-        self.fingerprint = forms.fingerprint(forms.to_json(plan))
+        self.fingerprint = fingerprint(to_json(plan))
         self._looked_at = 0  # entries of the ledger
 
     def name_third_party(self, *parts: str) -> None:
@@ -141,12 +140,12 @@ class RoundNoise:
         if self.shared is not None and isinstance(self.noise, GaussianNoise):
             self.shared.share(self.listed)
             fine = self.noise.step(size, contributions_bound=self.clients)
-            self.shared.fine(min(fine, grid.contribution_step(self.clip.clip_norm, contributions_bound=self.clients)))
+            self.shared.fine(min(fine, contribution_step(self.clip.clip_norm, contributions_bound=self.clients)))
         elif isinstance(self.noise, CorrelatedNoise):
             self.noise.scale(size)
         else:
             step = self.noise.step(size, contributions_bound=1 if self.local else self.clients)
-            largest = (grid.REACH * self.noise.noise_multiplier + 1) * 1.01 * self.noise.clip_norm / step
+            largest = (REACH * self.noise.noise_multiplier + 1) * 1.01 * self.noise.clip_norm / step
             if self.local and self.clients * largest >= 2.0**63:
                 remedy = "the noise of so many clients does not fit 64 bits: choose a smaller noise multiplier"
                 raise ConfigError(field="clients", value=self.clients, remedy=remedy)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
-from incrowd.privacy.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.ledger import Ledger
 
 FORMAT = "incrowd statement 1"
 
@@ -221,7 +223,7 @@ class Claims:
 
 
 def stated(
-    ledger: Ledger,
+    ledger: "Ledger",
     *,
     unit: str,
     trust: str,
@@ -278,7 +280,7 @@ def _known(epsilon: float | None) -> str:
     return "unknown" if epsilon is None else rounded_up(epsilon)
 
 
-def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
+def _noted(ledger: "Ledger", *, unit: str, trust: str) -> list[str]:
     """The notes of a ledger's charges that a statement for all of them must not leave out."""
     notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
     units = Counter(note.get("unit", unit) for note in notes)

@@ -19,9 +19,9 @@ from incrowd.data.examples import each, single
 from incrowd.learning.features.table_rows import texts_of
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import RepeatedEvent
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.run import Run, work_of

@@ -16,11 +16,10 @@ from incrowd.data.clients import MEASURED
 from incrowd.data.fingerprints import Cells, RowDigests, digests_of_cells, digests_of_examples, table_cells
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.content import Content, digests
+from incrowd.privacy.content import PUBLIC_KEY, Content, DataIdentity, Declared, digests, same
 from incrowd.privacy.ledger.home import Home, is_begun
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.registry import Registered
-from incrowd.privacy.ledger.tally import PUBLIC_KEY, DataIdentity, Declared, same
 from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic, Poisson
 from incrowd.runs.config import Config, parse

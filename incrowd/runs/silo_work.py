@@ -18,9 +18,10 @@ from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, Execution
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
-from incrowd.privacy.account.accounting import Budget, most_rounds, price
+from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.calibrate import most_rounds
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, constant

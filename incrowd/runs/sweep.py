@@ -18,8 +18,8 @@ from incrowd.data.reading import read_once
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import RepeatedEvent, compose
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.build import featured

@@ -18,11 +18,10 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError, RoundLost
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
-from incrowd.privacy.account.accountants import GaussianCurve, RenyiCurve
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, GaussianCurve, RenyiCurve
 from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, constant, growing, preceded
 from incrowd.privacy.release import PrivateRun

@@ -18,7 +18,8 @@ from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.local_algorithms import Sgd
 from incrowd.parties.offer import Offer
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price, smallest_noise
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, delta_at, price
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import clipping
 from incrowd.privacy.plan import forms, third_party

@@ -9,8 +9,9 @@ from dp_accounting import GaussianDpEvent
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity, Forgotten
+from incrowd.privacy.ledger.tally import Forgotten
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Schedule, Step

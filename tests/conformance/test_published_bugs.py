@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from incrowd._random import SeededRandomness, Stream, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerMismatch, UnpricedEvent
 from incrowd.learning.contributions import Shortening
-from incrowd.privacy.account.accountants import GaussianCurve
-from incrowd.privacy.account.accounting import Budget, Relation, delta_at, price
+from incrowd.privacy.account.accounting import Budget, GaussianCurve, Relation, delta_at, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import (

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from incrowd.privacy.content import KEPT, Content, Digests, Rows, digests, fingerprint, which
-from incrowd.privacy.ledger.tally import same
+from incrowd.privacy.content import KEPT, Content, Digests, Rows, digests, fingerprint, same, which
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 ROWS = [b"ann", b"bob", b"bob", b"cat"]

@@ -12,8 +12,9 @@ from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy import statement
 from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity, Forgotten
+from incrowd.privacy.ledger.tally import Forgotten
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
     ALWAYS_UNCOVERED,

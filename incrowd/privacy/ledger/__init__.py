@@ -1,7 +1,8 @@
 """The privacy budget ledger: each charge is on disk before anything is released."""
 
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import DataIdentity, Receipt
+from incrowd.privacy.ledger.tally import Receipt
 
 __all__ = [
     "DataIdentity",

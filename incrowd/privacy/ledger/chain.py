@@ -77,6 +77,14 @@ class Entry:
         return content
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """How many entries a ledger had, and the hash of the last of them."""
+
+    entries: int
+    head: str
+
+
 def canonical(content: Mapping[str, object]) -> str:
     """The one way to write some content as JSON."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

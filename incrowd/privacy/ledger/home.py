@@ -12,11 +12,11 @@ from incrowd import _files
 from incrowd._private import check_ours, make_ours
 from incrowd.errors import AccountingError, ConfigError, LedgerError, LedgerMismatch, LedgerMisplaced
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.content import Content
-from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, copy
+from incrowd.privacy.content import Content, DataIdentity, Declared, same
+from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, Mark, copy
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.registry import Guard, Registered, Registry, beside, write_witness
-from incrowd.privacy.ledger.tally import DataIdentity, Declared, Forgotten, Mark, Tally, same
+from incrowd.privacy.ledger.tally import Forgotten, Tally
 
 
 class Home(Registry):

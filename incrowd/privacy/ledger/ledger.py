@@ -23,14 +23,13 @@ from incrowd.errors import (
 )
 from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_within, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
-from incrowd.privacy.ledger.chain import Chain, Entry
+from incrowd.privacy.content import DataIdentity
+from incrowd.privacy.ledger.chain import Chain, Entry, Mark
 from incrowd.privacy.ledger.registry import Guard, Location, state_folder, write_witness
 from incrowd.privacy.ledger.tally import (
     SEAL,
-    DataIdentity,
     Draws,
     Forgotten,
-    Mark,
     Receipt,
     Reservation,
     Tally,
@@ -41,8 +40,6 @@ from incrowd.privacy.ledger.tally import (
     noted,
     runs_to_json,
 )
-
-__all__ = ["DataIdentity", "Entry", "Ledger", "Receipt", "Reservation", "Verification", "renew_witness", "verify"]
 
 EARNEST = SystemRandomness()
 """The source of noise unless a caller names another."""

@@ -23,9 +23,8 @@ from incrowd.errors import (
     LedgerRolledBack,
     LedgerUnwritable,
 )
-from incrowd.privacy.content import Content, Sample
-from incrowd.privacy.ledger.chain import check_own, connect, translated
-from incrowd.privacy.ledger.tally import DataIdentity, Mark
+from incrowd.privacy.content import Content, DataIdentity, Sample
+from incrowd.privacy.ledger.chain import Mark, check_own, connect, translated
 
 Location = str | PathLike[str]
 

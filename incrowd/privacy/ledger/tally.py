@@ -1,13 +1,12 @@
 """The sum of a ledger's entries: data, budget, charges, reservations; and the receipts by which noise is drawn."""
 
-import hmac
 import json
 import os
 import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
@@ -18,63 +17,8 @@ from incrowd._random import Randomness, Stream, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerDamaged
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, event_from_json, event_to_json, fingerprint
-from incrowd.privacy.content import Content
-from incrowd.privacy.ledger.chain import Chain, Entry, canonical
-
-PUBLIC_KEY = b"data that protect nobody"
-"""The key for data that are declared public: any holder of them may recognise them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """Data that are declared public, under all names that they may have; `remedy` is for private data."""
-
-    names: tuple[str, ...]
-    content: Content
-    remedy: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataIdentity:
-    """Some data, and the unit that is protected in them, say "client".
-
-    `fingerprint` is of the content, or None if only the name is known. `public` data protect no unit. `division` says
-    how units are made: the column of a table, or how examples were divided; for records, how silos divide them.
-    `whole` is the fingerprint of all that was divided, if these data are a part of it. `released` says that they were
-    released without privacy before. `content` recognises them under another name, and `declared` holds the public data
-    of their run. `parts` are the fingerprints of each silo, if one ledger is for all. None of these is in the ledger.
-
-    Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
-    """
-
-    name: str
-    fingerprint: str | None = None
-    public: bool = False
-    unit: str | None = None
-    division: str = ""
-    whole: str | None = None
-    released: bool = False
-    content: Content | None = field(default=None, compare=False, repr=False)
-    declared: tuple[Declared, ...] = field(default=(), compare=False, repr=False)
-    parts: tuple[str, ...] = field(default=(), compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not 0 < len(self.name) <= 1000:
-            raise ConfigError(field="data_identity", value=self.name, remedy="give a text of 1 to 1000 characters")
-
-    def __str__(self) -> str:
-        return f"public: {self.name}" if self.public else self.name
-
-    def to_json(self) -> dict[str, Any]:
-        """The identity as JSON can hold it: `DataIdentity(**identity.to_json())` is equal to it."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
-
-
-def same(first: str | None, second: str | None) -> bool | None:
-    """Whether two fingerprints are of the same content; None where one is missing, or their keys differ."""
-    if first is None or second is None or first.partition(":")[0] != second.partition(":")[0]:
-        return None
-    return hmac.compare_digest(first, second)
+from incrowd.privacy.content import DataIdentity
+from incrowd.privacy.ledger.chain import Chain, Entry, Mark, canonical
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +82,6 @@ class Reservation:
             if charged < count:
                 yield place, count - charged
             charged = max(0, charged - count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """How many entries a ledger had, and the hash of the last of them."""
-
-    entries: int
-    head: str
 
 
 @dataclass

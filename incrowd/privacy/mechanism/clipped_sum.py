@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, clip_rows, factors_of, part_norms
-from incrowd.privacy.mechanism.grid import Whole, check_sum
+from incrowd.privacy.mechanism.grid import Whole, check_sum, coarse_step, contribution_step, whole_steps
 
 ClientNumbers = Sequence[int] | Integers
 
@@ -137,8 +136,8 @@ class ClippedSum:
         if len(summed.norms) != len(cohort.clients):
             raise DataError(f"{len(cohort.clients)} clients were asked, and {len(summed.norms)} contributions came")
         check_sum(summed.total, bound=clip.clip_norm, contributions_bound=max(1, len(cohort.clients)))
-        step = grid.coarse_step(clip.clip_norm)
-        self._add(grid.whole_steps(summed.total, step=step), step=step)
+        step = coarse_step(clip.clip_norm)
+        self._add(whole_steps(summed.total, step=step), step=step)
         lengths: Floats = np.hypot.reduce(summed.norms, axis=1)
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
@@ -180,7 +179,7 @@ class ClippedSum:
         clip, self._closed = self.settle(), True
         if self._noised is not None:
             return self._noised
-        step = grid.contribution_step(clip.clip_norm, contributions_bound=self._most)
+        step = contribution_step(clip.clip_norm, contributions_bound=self._most)
         total = Whole(steps=np.zeros(self.size, np.int64), step=min([step, *self._by_step]))
         for its, steps in self._by_step.items():
             np.add(total.steps, Whole(steps=steps.astype(np.int64), step=its).on(total.step), out=total.steps)
@@ -213,7 +212,7 @@ class ClippedSum:
         rows, self._waiting = [row for several in self._waiting for row in several], []
         norms = np.concatenate([np.empty((0, 1)), *(part_norms(row[None].astype(np.float64), None) for row in rows)])
         fitted, finite = clip.fit(norms[:, 0]), np.isfinite(norms)
-        step = grid.contribution_step(fitted.clip_norm, contributions_bound=self._most)
+        step = contribution_step(fitted.clip_norm, contributions_bound=self._most)
         for row, factor in zip(rows, _factors(fitted, norms)[:, 0], strict=True):
             if factor > 0:
                 steps = np.multiply(row, factor / step, dtype=np.float64)  # exact: a step is a power of two
@@ -225,7 +224,7 @@ class ClippedSum:
         """A contribution as it enters: clipped, and rounded towards zero to whole steps."""
         clipped = clip_rows(clip, row)
         self._count(1, int(clipped.dropped.sum()), int(clipped.unclipped.sum()))
-        step = grid.contribution_step(clip.clip_norm, contributions_bound=self._most)
+        step = contribution_step(clip.clip_norm, contributions_bound=self._most)
         return np.trunc(clipped.rows[0] / step), step
 
     def _add_whole(self, noised: Whole) -> None:

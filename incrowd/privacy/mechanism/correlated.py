@@ -22,6 +22,7 @@ have the error of r as well.
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from dp_accounting import GaussianDpEvent
@@ -29,9 +30,12 @@ from dp_accounting import GaussianDpEvent
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.ledger.tally import Receipt
-from incrowd.privacy.mechanism import grid
-from incrowd.privacy.mechanism.grid import Purpose, Whole
+from incrowd.privacy.mechanism.grid import REACH, SHARE, Purpose, Whole, check_sum, padded, sample_noise
+from incrowd.privacy.mechanism.grid import add as on_grid
+from incrowd.privacy.mechanism.grid import step as grid_step
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.tally import Receipt
 
 NoiseMemory = tuple[Floats, ...]
 
@@ -148,31 +152,31 @@ class CorrelatedNoise:
         return NoiseState(round=0, size=size, memory=())
 
     def add(
-        self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose
+        self, total: Floats | Whole, *, state: NoiseState, receipt: "Receipt", at: Purpose
     ) -> tuple[Whole, NoiseState]:
         """One round's noised sum, and the state for the next round."""
         if state.round >= self.participation.rounds:
             rounds = self.participation.rounds
             raise ConfigError(field="round", value=state.round, remedy=f"this noise ends after {rounds} rounds")
-        size = grid.check_sum(total, bound=self.clip_norm, contributions_bound=self.contributions_bound)
+        size = check_sum(total, bound=self.clip_norm, contributions_bound=self.contributions_bound)
         if size != state.size:
             raise DataError(f"a sum of {size} numbers does not fit a state of {state.size}: give the run's state")
         step, scale = self.scale(state.size)
-        fresh = grid.sample_noise(scale=scale / step, size=size, stream=receipt.noise_stream(self, *at))
+        fresh = sample_noise(scale=scale / step, size=size, stream=receipt.noise_stream(self, *at))
         echo = self.strategy.echo(state.memory, state.size)
         correlated = fresh - np.rint(echo, out=echo).astype(np.int64)
         memory = self.strategy.remember(state.memory, correlated.astype(np.float64))
-        return grid.add(total, correlated, step=step), NoiseState(round=state.round + 1, size=size, memory=memory)
+        return on_grid(total, correlated, step=step), NoiseState(round=state.round + 1, size=size, memory=memory)
 
     def scale(self, size: int) -> tuple[float, float]:
         """The grid's step for sums of so many numbers, and the standard deviation of the fresh noise of a round."""
-        bound = grid.padded(self.clip_norm, contributions_bound=self.contributions_bound)
+        bound = padded(self.clip_norm, contributions_bound=self.contributions_bound)
         numbers = math.sqrt(self.participation.rounds * size)
         exact = self.sensitivity * bound
-        largest = 1.1 * grid.REACH * self.noise_multiplier * exact * self._spread + 2 * bound
+        largest = 1.1 * REACH * self.noise_multiplier * exact * self._spread + 2 * bound
         error = 2 * largest * self.strategy.rounding
-        step = grid.step(
-            share=grid.SHARE * self.clip_norm / numbers,
+        step = grid_step(
+            share=SHARE * self.clip_norm / numbers,
             scale=self.noise_multiplier * exact,
             # noise stays below 2^52 steps, so that the memory holds it exactly
             largest_sum=max(self.contributions_bound * self.clip_norm, 2**9 * largest),

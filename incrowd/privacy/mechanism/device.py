@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
@@ -25,12 +25,15 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats, Integers
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
-from incrowd.privacy.account.accounting import Budget, Relation, smallest_noise
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import PureDpEvent
-from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism.clipping import ROUNDED_UP, Clip, ElementwiseClip, FixedClip, clip_rows
 from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection, WholeLaplace
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.tally import Draws, Receipt
 
 Unit = Literal["feature", "model"]
 NoiseName = Literal["laplace", "gaussian", "direction", "none"]
@@ -168,7 +171,7 @@ class Mechanism:
         return GaussianDpEvent(relative) if self.noise == "gaussian" else LaplaceDpEvent(relative)
 
     @property
-    def pays_for(self) -> Draws:
+    def pays_for(self) -> "Draws":
         """The draws that a charge of a contribution pays for."""
         return () if self._drawn is None else ((self._drawn, 1),)
 
@@ -179,7 +182,7 @@ class Mechanism:
             return drawn.bounded(gradient.astype(np.float64))
         return self.clipped(gradient)
 
-    def noised(self, bounded: Floats | Integers, receipt: Receipt) -> Whole:
+    def noised(self, bounded: Floats | Integers, receipt: "Receipt") -> Whole:
         """A bounded gradient plus noise: whole steps of a public grid, and their value."""
         at, drawn = ("noise", receipt.entry.position), self._drawn
         if isinstance(drawn, WholeLaplace | ChosenDirection):
@@ -250,7 +253,7 @@ class Contribution:
         self._mechanism = mechanism
         self._bounded: Floats | Integers | None = mechanism.bounded(gradient)
 
-    def release(self, *, charge: Callable[[Mechanism], Receipt]) -> Whole:
+    def release(self, *, charge: "Callable[[Mechanism], Receipt]") -> Whole:
         """The noised gradient, paid for by `charge`: whole steps, and the value of a step.
 
         An error of `charge` is passed on; nothing was released then.

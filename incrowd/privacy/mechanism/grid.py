@@ -16,7 +16,7 @@ import math
 import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dp_accounting import GaussianDpEvent
@@ -26,7 +26,9 @@ from incrowd import _validate
 from incrowd._machine_code import LoopsOrPlain
 from incrowd._random import Bits, Floats, Integers, Stream
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.ledger.tally import Receipt
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.tally import Receipt
 
 SHARE = 2.0**-20
 """The share of one contribution's bound that rounding a sum to the grid may add to the sensitivity."""
@@ -272,7 +274,7 @@ class GaussianNoise:
         """The cost of one release."""
         return GaussianDpEvent(self.noise_multiplier)
 
-    def add(self, total: Floats | Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
+    def add(self, total: Floats | Whole, *, receipt: "Receipt", at: Purpose, contributions_bound: int) -> Whole:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
         size = check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
         step = self.step(size, contributions_bound=contributions_bound)
@@ -351,7 +353,7 @@ class RecordTraining:
         step = self.grid_step(total.size)
         return Whole(steps=np.rint(total / step).astype(np.int64), step=step)
 
-    def noised(self, total: Floats, *, receipt: Receipt, at: Purpose) -> Floats:
+    def noised(self, total: Floats, *, receipt: "Receipt", at: Purpose) -> Floats:
         """A step's clipped sum with noise on it, safe on floating point; every call costs `event`."""
         return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.most_records).values
 

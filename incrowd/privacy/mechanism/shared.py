@@ -11,14 +11,17 @@ docs/secure-sum.md has the proof.
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from dp_accounting import GaussianDpEvent
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.grid import REACH, GaussianNoise, Purpose, Whole, check_sum, sample_noise
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.tally import Receipt
 
 LEAST_STEPS = 4.0
 """Every share has a standard deviation of at least so many steps of the grid."""
@@ -139,7 +142,7 @@ class NoiseShare:
         check_sum(part, bound=shared.noise.clip_norm, contributions_bound=contributions_bound)
         return shared.fine(part.step)
 
-    def add(self, part: Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
+    def add(self, part: Whole, *, receipt: "Receipt", at: Purpose, contributions_bound: int) -> Whole:
         """The part of one party with its share, rounded to the nearest step of the coarse grid.
 
         Guarantee: noise is added first, in whole steps of a fine grid on which the part is exact. One share is drawn.

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 from dp_accounting import LaplaceDpEvent
@@ -28,8 +29,10 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, Integers, Stream
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.events import PureDpEvent
-from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.grid import Whole
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.tally import Receipt
 
 FINEST, COARSEST = 40, -400
 """Steps are between 2 to the minus these."""
@@ -135,7 +138,7 @@ class WholeLaplace:
             steps = np.trunc(steps * (self.bound / total))  # the sum errs by less than a step, and is a whole number
         return steps.astype(np.int64)
 
-    def noised(self, bounded: Integers, *, receipt: Receipt, at: Place) -> Whole:
+    def noised(self, bounded: Integers, *, receipt: "Receipt", at: Place) -> Whole:
         """The release: bounded whole steps, with noise that a receipt pays for."""
         noise = discrete_laplace(self.scale, size=self.size, stream=receipt.noise_stream(self, *at))
         return Whole(steps=bounded + noise, step=self.step)
@@ -203,7 +206,7 @@ class ChosenDirection:
         unit = (LARGEST_SUM // max(1, self.size)) / longest
         return np.rint(values * unit).astype(np.int64)
 
-    def noised(self, bounded: Integers, *, receipt: Receipt, at: Place) -> Whole:
+    def noised(self, bounded: Integers, *, receipt: "Receipt", at: Place) -> Whole:
         """The release: a direction, in whole steps, that a receipt pays for."""
         stream = receipt.noise_stream(self, *at)
         named = self.named(bounded, random_words(stream, self.candidates))

@@ -13,8 +13,15 @@ from typing import Any
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.ledger.chain import canonical
-from incrowd.privacy.mechanism import clipping
-from incrowd.privacy.mechanism.clipping import Clip, MedianClip, PerLayerClip
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
@@ -26,12 +33,12 @@ PLAN, ROUND = "incrowd plan 2", "incrowd round 1"
 CLIPS: dict[str, type[Any]] = {
     each.__name__: each
     for each in (
-        clipping.ElementwiseClip,
-        clipping.FixedClip,
-        clipping.MedianClip,
-        clipping.NormalisedClip,
-        clipping.PerLayerClip,
-        clipping.QuantileClip,
+        ElementwiseClip,
+        FixedClip,
+        MedianClip,
+        NormalisedClip,
+        PerLayerClip,
+        QuantileClip,
         ThirdPartyClip,
     )
 }

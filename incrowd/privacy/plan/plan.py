@@ -7,16 +7,16 @@ rounds. Sampler, noise and accounting event of a round come out of it together, 
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from dp_accounting import DpEvent, GaussianDpEvent
 from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price, smallest_noise
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
+from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, optimal_banded
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
@@ -33,6 +33,9 @@ from incrowd.privacy.statement import (
     of_shares,
     stated,
 )
+
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.ledger import Ledger
 
 Unit = Literal["client", "record"]
 """Who is protected: a client with all its examples, or one record of a silo."""
@@ -394,7 +397,7 @@ class Plan:
             return None
         return SharedNoise(noise=noise, parties=parties, colluders=colluders, contributions_bound=bound)
 
-    def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
+    def statement(self, ledger: "Ledger", *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """The promise of all that was charged to a ledger; so many of the charges are for rounds of this plan."""
         cautions = None if self.config.clip.private else MEDIAN, self._caution(), *self._of_shares()
         assumed = RECORDS_ASSUMED if self.unit == "record" else ALWAYS_ASSUMED

@@ -10,7 +10,8 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, largest_cohort, most_rounds, price
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, price
+from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, NoiseBy, Plan, PlanConfig, Sampling

@@ -21,7 +21,7 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
 from scipy import stats
 
 from incrowd.errors import AccountingError
-from incrowd.privacy.account.accountants import ORDERS, Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
+from incrowd.privacy.account.accounting import ORDERS, Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, mechanisms
 
 GRID = 1e-3

@@ -22,8 +22,15 @@ from hypothesis import strategies as st
 
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.privacy.account import accounting
-from incrowd.privacy.account.accountants import RenyiCurve
-from incrowd.privacy.account.accounting import Budget, Relation, delta_at, first_bound, plainly_within, price
+from incrowd.privacy.account.accounting import (
+    Budget,
+    Relation,
+    RenyiCurve,
+    delta_at,
+    first_bound,
+    plainly_within,
+    price,
+)
 from incrowd.privacy.account.events import PureDpEvent, compose
 
 

@@ -16,16 +16,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
-from incrowd.privacy.account.accounting import (
-    LEAST_NOISE,
-    Budget,
-    Relation,
-    first_bound,
-    largest_cohort,
-    most_rounds,
-    price,
-    smallest_noise,
-)
+from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
+from incrowd.privacy.account.calibrate import LEAST_NOISE, largest_cohort, most_rounds, smallest_noise
 
 ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 BUDGET = Budget(epsilon=8.0, delta=1e-5)

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from incrowd.privacy.account.accountants import (
-    Curve,
-    LossDistributionCurve,
-    RenyiCurve,
-    divergence,
-    fixed_size_loss,
-    poisson_loss,
-)
-from incrowd.privacy.account.accounting import Relation
-from incrowd.privacy.account.events import RepeatedEvent
+from incrowd.privacy.account.accounting import Curve, LossDistributionCurve, Relation, RenyiCurve
+from incrowd.privacy.account.events import RepeatedEvent, divergence, fixed_size_loss, poisson_loss
 
 Vector = NDArray[np.float64]
 GRID = 1e-3

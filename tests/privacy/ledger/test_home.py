@@ -21,12 +21,11 @@ from incrowd.errors import (
     LedgerUnwritable,
 )
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.content import Content
+from incrowd.privacy.content import Content, DataIdentity, Declared
 from incrowd.privacy.ledger.chain import Chain, check_own
 from incrowd.privacy.ledger.home import Home, fresh
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.registry import Registered, state_folder
-from incrowd.privacy.ledger.tally import DataIdentity, Declared
 from tests.privacy.ledgers import BUDGET, EVENT, RELATION, SMALL, start, status_of
 from tests.privacy.test_content import people
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import BudgetExceeded, LedgerUnwritable
-from incrowd.privacy.ledger.ledger import Ledger, Reservation, verify
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.ledger.tally import Reservation
 from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, start, status_of, written
 from tests.runs.kills import killed_at
 

@@ -17,9 +17,9 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMisplaced, LedgerRolledBack
 from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import RepeatedEvent, compose
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home, backup, move, restore
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.ledger.tally import DataIdentity
 from tests.privacy.ledgers import BUDGET, RELATION, quick_folder
 
 EVENTS = st.sampled_from([GaussianDpEvent(10.0), GaussianDpEvent(17.0), GaussianDpEvent(25.0)])
