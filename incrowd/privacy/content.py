@@ -42,8 +42,7 @@ def which(key: bytes) -> str:
 
 
 def fingerprint(rows: Digests, owners: NDArray[np.int64], *, key: bytes) -> str:
-    """The fingerprint of rows, from the digests of each: it depends on the rows that an owner has together, and not on
-    their order. Its first part names the key that made it.
+    """The fingerprint of rows, which does not depend on their order; its first part names the key that made it.
 
     The digests of an owner are added up modulo 2^64 (a keyed multiset hash); the sums, in order, are hidden by one
     more digest. Without the key it tells nothing, not even how many rows there are.
@@ -147,8 +146,6 @@ class DataIdentity:
     `whole` is the fingerprint of all that was divided, if these data are a part of it. `released` says that they were
     released without privacy before. `content` recognises them under another name, and `declared` holds the public data
     of their run. `parts` are the fingerprints of each silo, if one ledger is for all. None of these is in the ledger.
-
-    Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
     """
 
     name: str

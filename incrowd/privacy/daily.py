@@ -27,11 +27,8 @@ class DailyLimit:
     """The most that a ledger may charge for one day; without an `epsilon` there is no limit.
 
     Guarantee: the charges that `check` let through, and that note its day, cost at most `epsilon` together, at the
-    ledger's delta. The caller holds a lock from the check to the charge.
-
-    Edge cases: charges that count `per` another unit than this limit are refused, for their prices do not add up. A
-    clock that is put back does not bring a day back: the latest day that was charged goes on. A clock that was far
-    ahead holds up the limit until that day; the budget needs no clock.
+    ledger's delta. The caller holds a lock from the check to the charge. A clock that is put back does not bring a day
+    back: the latest day that was charged goes on.
     """
 
     ledger: Ledger
@@ -52,7 +49,7 @@ class DailyLimit:
         return self._cost(self._present()[1])
 
     def check(self, new: Sequence[RepeatedEvent]) -> str:
-        """The day for which these events may be charged. Edge cases: the day has no room for them: `NotToday`."""
+        """The day for which these events may be charged, if it has room for them (`NotToday`)."""
         day, runs = self._present()
         runs = [*runs, *new]
         if self.epsilon is None or plainly_within(runs, Budget(epsilon=self.epsilon, delta=self.ledger.budget.delta)):

@@ -66,7 +66,7 @@ class Entry:
     hash: str
 
     def content(self) -> dict[str, Any]:
-        """The body without its random number. Edge cases: a body that is no JSON object raises `LedgerDamaged`."""
+        """The body without its random number."""
         try:
             content = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -99,12 +99,11 @@ def link(previous: str, *, position: int, kind: str, at: str, body: str) -> str:
 class Chain:
     """One connection to the entries of a file, or of a ledger in memory. Every access needs a `transaction`.
 
+    `mode` is SQLite's: "ro", "rw" or "rwc" (which makes an empty file, for this user alone).
+
     Guarantee: when a writing transaction ends without an exception, its entries are on disk (fsync); after an exception
     all of them are, or none. One transaction at most writes at any moment, among all threads and processes, and sees
-    all that was written before it.
-
-    Edge cases: `mode` is SQLite's: "ro", "rw" or "rwc" (which makes an empty file, for this user alone). A file that
-    was replaced or removed under the connection raises `LedgerRolledBack`, use in a forked process `LedgerUnwritable`.
+    all that was written before it. A file that was replaced under the connection is refused, as is a forked process.
     """
 
     def __init__(self, path: Path | None, *, mode: str = "rw") -> None:

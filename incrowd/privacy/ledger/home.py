@@ -25,11 +25,8 @@ class Home(Registry):
     Guarantee: known data have the ledger that they had before: under another name, in another order of rows, with other
     labels, whatever was removed but this folder. Data that were declared public are remembered, and are private later
     only if the settings say so. If many processes ask at once for new data, one begins the ledger and all get it; a
-    crash at any instruction leaves a state that the next one can use.
-
-    Edge cases: changed content under a known name, another division among silos or into units, and another delta or
-    neighbouring relation raise `LedgerMismatch`. If the key is gone, data are known by name alone, with a warning, and
-    new names are refused. A lost or older registry takes in the ledgers in this folder, with a warning.
+    crash at any instruction leaves a state that the next one can use. If the key is gone, data are known by name alone,
+    with a warning, and new names are refused. A lost registry takes in the ledgers in this folder, with a warning.
     """
 
     def ledger_of(
@@ -41,11 +38,7 @@ class Home(Registry):
         path: Path | None = None,
         witness: Path | None = None,
     ) -> Registered:
-        """The ledger of some data, begun with this budget if there is none yet.
-
-        A known ledger keeps its budget, of which only the delta must be this one. A given path and witness must be the
-        ledger's; a new ledger is begun there, and an existing one that fits is taken up.
-        """
+        """The ledger of some data, begun with this budget (at a given path) if there is none yet."""
         path, witness = (None if each is None else each.resolve() for each in (path, witness))
         with self.alone():
             self._check_undivided(identity)
@@ -144,10 +137,7 @@ class Home(Registry):
                 )
 
     def _check_apart(self, identity: DataIdentity) -> None:
-        """No ledger holds charges of these data by silo, or of all silos together: the same records would have two.
-
-        Guarantee: the fingerprints alone decide, however many rows are alike or how few a silo has.
-        """
+        """No ledger holds charges of these data by silo, or of all silos together: the same records would have two."""
         for known in self.ledgers() if identity.fingerprint is not None else ():
             if known.unit != (identity.unit or "") or identity.fingerprint in known.fingerprints:
                 continue
@@ -303,8 +293,6 @@ def fresh(
 
     Guarantee: the terms of the new ledger say for good which ledgers it forgets, and that its data were `released`
     without privacy. The old one stays where it is, for reading. A crash leaves all of this done, or nothing.
-
-    Edge cases: without a readable old ledger its neighbouring relation has to be given (`ConfigError`).
     """
     if known.retired:
         raise ConfigError(field="ledger", value=str(known.path), remedy="it was closed by a fresh start already")

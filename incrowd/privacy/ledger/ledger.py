@@ -58,11 +58,9 @@ class Ledger:
     reservation is refused before it is written if all that is charged and reserved would then exceed the budget, or has
     no price. This holds among any number of threads and processes. An edited, truncated or damaged file is refused. So
     is an older copy or another ledger in its place, unless its witness was restored with it, and of a registered ledger
-    (`incrowd.privacy.ledger.home`) even then. A registered ledger is charged at its registered place only.
-
-    Edge cases: a charge on a reservation is not priced, since the whole plan was, and must be the plan's next event.
-    If a call raises `LedgerUnwritable`, its event may be on disk; then it counts as charged, and nothing may be
-    released for it. Notes, labels and data identities are stored in clear, so they hold public information only.
+    (`incrowd.privacy.ledger.home`) even then. A registered ledger is charged at its registered place only. If a call
+    raises `LedgerUnwritable`, its event may be on disk; then it counts as charged, and nothing may be released for it.
+    Notes, labels and data identities are stored in clear, so they hold public information only.
 
     Not covered: the price assumes that no charge or reservation was chosen by looking at earlier releases from the same
     data (ending a plan early is no such choice).
@@ -96,12 +94,9 @@ class Ledger:
     ) -> "Ledger":
         """Open the ledger at a path for writing, or begin one there; a text as data identity is a name.
 
-        Guarantee: an existing ledger keeps its terms. A new one is for this user alone (0600, whatever the umask).
-
-        Edge cases: a new one needs budget, relation and data identity (`ConfigError`); those of an existing one must be
-        equal to given ones (`LedgerMismatch`). A ledger that is gone or empty, and was seen by a witness or the
-        registry, raises `LedgerRolledBack`. A copy of a registered ledger, a file with hard links and one that others
-        may write raise `LedgerMisplaced`.
+        Guarantee: an existing ledger keeps its terms. A new one is for this user alone (0600, whatever the umask). A
+        ledger that was seen before and is gone is not begun anew (`LedgerRolledBack`); a copy of a registered one, a
+        file with hard links and one that others may write are refused (`LedgerMisplaced`).
         """
         guard = Guard(path, witness)
         identity = DataIdentity(name=data_identity) if isinstance(data_identity, str) else data_identity
@@ -169,12 +164,9 @@ class Ledger:
             yield self.mark
 
     def reserve(self, runs: Sequence[RepeatedEvent], *, label: str) -> Reservation:
-        """Reserve a plan: events in order, each with its count.
+        """Reserve a plan: events in order, each with its count. The same runs under the same label continue it.
 
         Guarantee: afterwards every event of the plan can be charged, whatever else is charged meanwhile.
-
-        Edge cases: the same runs under the same label, say after a crash, continue the same reservation. Other runs
-        under its label, and the label of a released reservation, raise `ConfigError`.
         """
         return self.reserve_all({label: runs})[0]
 
@@ -218,12 +210,8 @@ class Ledger:
         The receipt pays for the noises of `pays_for`, drawn from `randomness`, which is noted; each of `people` draws a
         share. A `key` is charged once.
 
-        Guarantee: see `Ledger` and `check_paid`. A charged key with the same event and the same seed gives a receipt
-        once more, and nothing is written: the very same noise is no second release.
-
-        Edge cases: a charged key in any other case, an event that costs less than its noises, another than the
-        reservation's next, an unknown or released reservation and a note that is not small and flat raise
-        `ConfigError`; a reservation without remaining events raises `BudgetExceeded`.
+        Guarantee: see `Ledger` and `check_paid`. A charged key is refused, but the same event with the same seed gives
+        a receipt once more, and nothing is written: the very same noise is no second release.
         """
         check_note(note := dict(note or {}))
         check_text(**({} if key is None else {"key": key}))
@@ -254,7 +242,7 @@ class Ledger:
         return self._ask(lambda tally: (tally.charged, tally.simulated))
 
     def release_reservation(self, reservation: str) -> None:
-        """Give back what a reservation has not charged. Edge cases: if nothing remains, nothing is written.
+        """Give back what a reservation has not charged.
 
         Guarantee: rounds whose cohorts were drawn are charged first. Who gave them back and drew again under another
         label until a cohort pleased would exceed the sampling probability that is charged.
@@ -274,7 +262,7 @@ class Ledger:
         self._testify()
 
     def reservation(self, reservation: str) -> Reservation:
-        """A reservation as it stands now. Edge cases: an unknown one raises `ConfigError`."""
+        """A reservation as it stands now."""
         return self._ask(lambda tally: tally.reservation(reservation))
 
     def reservations(self) -> tuple[Reservation, ...]:
@@ -305,10 +293,7 @@ class Ledger:
             return tuple(self._chain.entries(start=start, previous=previous))
 
     def verify(self, *, head: str | None = None) -> Tally:
-        """Check everything again, from the first byte: file, chain, witness, and that the budget was kept.
-
-        Edge cases: a head hash that was kept elsewhere and is not among the entries raises `LedgerRolledBack`.
-        """
+        """Check everything again, from the first byte: file, chain, witness, head (kept elsewhere), and the budget."""
         with self._current(write=False):
             tally = Tally.of(self._chain)
         if head is not None and head not in tally.hashes:
@@ -373,10 +358,7 @@ class Ledger:
 
 
 def verify(path: Location, *, head: str | None = None, witness: Location | None = None) -> Verification:
-    """Check a ledger from the first byte to the last, and report instead of raising. No file is created or changed.
-
-    Edge cases: a path with neither a ledger nor a witness raises `ConfigError`.
-    """
+    """Check a ledger from the first byte to the last, and report instead of raising. No file is created or changed."""
     try:
         with Ledger.read(path, witness=witness) as ledger:
             tally, spent, delta = ledger.verify(head=head), ledger.spent().epsilon, ledger.budget.delta
@@ -388,10 +370,7 @@ def verify(path: Location, *, head: str | None = None, witness: Location | None 
 
 
 def renew_witness(path: Location, *, head: str, witness: Location | None = None) -> None:
-    """Replace a lost witness (`ConfigError` if it exists): the operator vouches for the ledger's last head hash.
-
-    Edge cases: another head than the ledger's raises `LedgerRolledBack`.
-    """
+    """Replace a lost witness: the operator vouches for the ledger's last head hash."""
     guard = Guard(path, witness)
     if guard.witness.exists():
         remedy = "it is still there; only a lost one is renewed"

@@ -76,9 +76,7 @@ class Registry:
 
     Guarantee: each change is one transaction, and on disk (fsync) when it returns, among any number of threads and
     processes. The folder and its files are for this user alone, and refused (`ConfigError`) where others may write.
-
-    Edge cases: without a folder or a table there are no ledgers, and reading makes neither. A damaged table raises
-    `LedgerDamaged`. A state folder that was removed or restored as a whole goes unnoticed.
+    A state folder that was removed or restored as a whole goes unnoticed.
     """
 
     folder: Path
@@ -170,10 +168,7 @@ class Registry:
             )
 
     def add(self, ledger: str, its: DataIdentity, mark: Mark, *places: Path, replaces: str | None = None) -> None:
-        """Register a ledger of some data, with its path and its witness.
-
-        It takes the names and fingerprints of the ledger that it replaces, which is retired.
-        """
+        """Register a ledger, with its path and witness; it takes over the data of the ledger that it replaces."""
         with self._transaction(write=True) as connection:
             row = (ledger, its.unit or "", *map(str, places), mark.entries, mark.head, its.division or None)
             connection.execute("INSERT INTO ledgers VALUES (?, ?, ?, ?, ?, ?, ?, 0)", row)
@@ -224,9 +219,7 @@ class Guard:
     """The rollback guard of the ledger at a path: all that remembers how far it had come.
 
     The main `witness` is the registered one, else the named one, else the file `<path>.witness`. `files` also holds
-    the witnesses beside other names that lead to the ledger through symbolic links.
-
-    Edge cases: another witness than the registered one raises `LedgerMismatch`. Witness files that are restored
+    the witnesses beside other names that lead to the ledger through symbolic links. Witness files that are restored
     together with an unregistered ledger go unnoticed, unless `verify` gets a head hash that was kept elsewhere.
     """
 
@@ -261,8 +254,7 @@ class Guard:
     def check(self, hashes: Sequence[str], *, moved: bool = False) -> None:
         """The ledger with the entries of these hashes still has each entry that was seen (`LedgerRolledBack`).
 
-        Edge cases: a ledger with more entries is fine, since a crash may have come between. Without its witness, a
-        ledger of more than one entry is refused; for one that was `moved` or restored, another memory is enough.
+        It may have more, since a crash may have come between. For one that was `moved`, one memory is enough.
         """
         marks = self._marks()
         for name, mark in marks.items():

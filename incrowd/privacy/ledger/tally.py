@@ -86,10 +86,7 @@ class Reservation:
 
 @dataclass
 class Tally:
-    """The sum of a ledger's entries, each of which `apply` adds.
-
-    Guarantee: `promised` changes only where `version` does, and a charge on a reservation changes neither.
-    """
+    """The sum of a ledger's entries. A charge on a reservation changes neither `version` nor what is `promised`."""
 
     version: int = 0
     charged: int = 0
@@ -114,7 +111,7 @@ class Tally:
 
     @property
     def terms(self) -> Terms:
-        """The first entry. Edge cases: no entry, no terms: `LedgerDamaged`."""
+        """The first entry."""
         if self._terms is None:
             raise LedgerDamaged("the ledger has no entries: put an intact copy back")
         return self._terms
@@ -142,7 +139,7 @@ class Tally:
         return [(self._events[kind], count) for kind, count in total.items()]
 
     def reservation(self, label: str) -> Reservation:
-        """A reservation as it stands now. Edge cases: an unknown label raises `ConfigError`."""
+        """A reservation as it stands now."""
         if label not in self.reservations:
             remedy = f"give one of this ledger's reservations: {', '.join(map(repr, self.reservations)) or 'none'}"
             raise ConfigError(field="reservation", value=label, remedy=remedy)
@@ -232,7 +229,7 @@ class Tally:
 
 
 def runs_to_json(runs: Sequence[RepeatedEvent]) -> list[list[object]]:
-    """Runs as JSON can hold them. Edge cases: no runs, or a count below 1, raise `ConfigError`."""
+    """Runs as JSON can hold them."""
     if not runs:
         raise ConfigError(field="runs", value=runs, remedy="give at least one event with its count")
     for _, count in runs:
@@ -275,9 +272,8 @@ class Receipt:
 
     Guarantee: the event of a receipt is on the ledger's disk. Noise comes from the randomness that the ledger noted
     with the charge, so a charge of the operating system's noise is never drawn from a seed. A noise that was not paid
-    for, a draw too many, and a second draw for the same purpose are refused, among any number of threads.
-
-    Edge cases: a receipt is neither copied nor sent to another process.
+    for, a draw too many, and a second draw for the same purpose are refused, among any number of threads. A receipt is
+    neither copied nor sent to another process.
     """
 
     def __init__(self, entry: Entry, *, randomness: Randomness, pays_for: Draws, seal: object) -> None:
@@ -342,9 +338,7 @@ def check_paid(
     `whole_run` is paid for by all that is `planned` under the reservation.
 
     Guarantee: the sum of 1 / z^2 of the event's Gaussian releases is at least that of the noises, and so is the sum of
-    the epsilons of all others.
-
-    Edge cases: this function does not see how participants are sampled: `PrivateRun` and `RecordRun` draw them. A
+    the epsilons of all others. How participants are sampled is not seen here: `PrivateRun` and `RecordRun` draw them. A
     charge `per` feature, as the ledger notes, is one number of the many that a noise bounds together: not checked.
     """
     if per == "feature" or not pays_for:

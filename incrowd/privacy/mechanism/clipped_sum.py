@@ -66,9 +66,8 @@ class Elsewhere(Protocol):
         """The clients that the server asked."""
 
     def collected(self, clip: Clip) -> "Part":
-        """The sum of the replies, clipped by this clip, or by a bound of each client that adds its own noise.
-
-        Edge cases: a client without a proper answer counts as zero.
+        """The sum of the replies, clipped by this clip, or by a bound of each client that adds its own noise; a client
+        without a proper answer counts as zero.
         """
 
 
@@ -99,8 +98,6 @@ class ClippedSum:
 
     Guarantee: only clipped contributions enter, once for each call, in whole steps of a public grid and never longer
     for the rounding; so the sum is exact, and the same in any order. One that is not finite counts as zero.
-
-    Edge cases: a contribution of another size is refused, and so is one that comes after `settle` or `close`.
     """
 
     def __init__(self, size: int, clip: Clip | MedianClip, *, contributions_bound: int) -> None:
@@ -142,11 +139,7 @@ class ClippedSum:
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
     def add_part(self, clip: Clip, cohort: Elsewhere, *, noised: bool) -> None:
-        """Add a sum that was clipped, and perhaps noised, elsewhere.
-
-        Edge cases: a sum of another size, one longer than its clipped contributions can be, and one of more
-        contributions than clients were asked are refused.
-        """
+        """Add a sum that was clipped, and perhaps noised, elsewhere, if as many contributions can have it."""
         self._check_filling()
         part, asked = cohort.collected(clip), len(cohort.clients)
         seen = part.observed

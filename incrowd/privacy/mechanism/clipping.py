@@ -33,8 +33,6 @@ class Layout:
 
     Guarantee: all arrays become one vector with one norm, so that several arrays cannot be clipped apart by accident;
     arrays of whole numbers and of truth values count like any other (they are converted to floating point).
-
-    Edge cases: an array of size 0 takes no place; a missing, unknown or differently shaped array is refused.
     """
 
     names: tuple[str, ...]
@@ -129,9 +127,7 @@ class FixedClip(_ScalesAll):
     """Scale a contribution down to the L2 norm `clip_norm` if it is longer.
 
     Guarantee: the result is finite with a norm of at most `clip_norm`; a contribution is never scaled up; a clearly
-    shorter one stays exactly as it is.
-
-    Edge cases: an all-zero or empty contribution stays; a norm equal to the bound may shrink by one part in 10^7.
+    shorter one stays exactly as it is. A norm equal to the bound may shrink by one part in 10^7.
     """
 
     clip_norm: float
@@ -144,10 +140,8 @@ class FixedClip(_ScalesAll):
 class NormalisedClip(_ScalesAll):
     """Scale every contribution to the L2 norm `clip_norm`, up or down.
 
-    Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more. No threshold has to be tuned
-    on, or read from, private data.
-
-    Edge cases: an all-zero (or unmeasurably small) contribution has no direction and becomes zero.
+    Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more; an all-zero contribution stays
+    zero. No threshold has to be tuned on, or read from, private data.
     """
 
     clip_norm: float = 1.0
@@ -167,8 +161,6 @@ class PerLayerClip:
 
     Guarantee: layer i of the result has a norm of at most clip_norms[i], and the layers are priced as one joint
     mechanism: `clip_norm` is the root of the sum of their squares, and one noise of that size covers all of them.
-
-    Edge cases: as `FixedClip`, layer by layer; sizes that do not add up to the contribution are refused.
     """
 
     private: ClassVar[bool] = True
@@ -198,12 +190,7 @@ class PerLayerClip:
 
 @dataclass(frozen=True, kw_only=True)
 class ElementwiseClip:
-    """Limit every number of a contribution to [-limit, limit].
-
-    Guarantee: no number of the result exceeds `limit`, so its L2 norm is at most limit * sqrt(size).
-
-    Edge cases: a contribution of another size is refused.
-    """
+    """Limit every number of a contribution to [-limit, limit]: its L2 norm is at most limit * sqrt(size)."""
 
     private: ClassVar[bool] = True
     limit: float
@@ -234,9 +221,6 @@ class QuantileClip(_ScalesAll):
     Guarantee: the round's update and its bits together cost the plan's price of the round: the update's noise
     multiplier is raised to (z^-2 - (2 * bit_noise)^-2)^(-1/2), their Theorem 1. The noise of a round belongs to the
     bound that clipped in that round.
-
-    Edge cases: bit noise too small to leave anything for the update is refused; the bound moves by at most a factor of
-    e^(learning_rate) a round beyond the noise, and never out of [1e-12, 1e12].
     """
 
     clip_norm: float
@@ -273,8 +257,6 @@ class MedianClip:
 
     NOT private: the median is a function of private data and its leakage is not in epsilon. It reproduces published
     results, and every statement of a run with it notes that.
-
-    Edge cases: an empty cohort, or one whose median is zero, gets the bound `floor`.
     """
 
     floor: float = 1e-12
@@ -304,8 +286,6 @@ def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
 
     Guarantee: every row of the result is finite and within the clip's bound, even for a third-party clip. A row that
     cannot be (NaN, an infinity, a norm that overflows) is dropped, which is a zero contribution, and marked.
-
-    Edge cases: whole numbers are converted; no rows, and rows of no numbers, are fine.
     """
     rows = np.atleast_2d(np.asarray(rows, dtype=np.float64))
     norms = part_norms(rows, None)[:, 0]

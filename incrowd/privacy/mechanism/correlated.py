@@ -53,10 +53,9 @@ class Participation:
 
 @dataclass(frozen=True, kw_only=True)
 class Banded:
-    """C of a few bands; coefficients are c_0 = 1, c_1, ... and 0 after them. Remembers the noise of the last rounds.
+    """C of a few bands; coefficients are c_0 = 1, c_1, ... and 0 after them. One band is independent noise.
 
-    Edge cases: one band is independent noise; coefficients that rise or are negative are refused, because the worst
-    pattern of participation would be unknown.
+    Coefficients never rise, because the worst pattern of participation would be unknown.
     """
 
     coefficients: tuple[float, ...]
@@ -113,11 +112,7 @@ class CorrelatedNoise:
     client that leaves its place empty, and no client takes part more often than `participation` says. The error of
     `grid.sample_noise` adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta. The sums may
     depend on earlier releases. A run that goes on from a state releases bit for bit the same as an uninterrupted run,
-    given the same streams.
-
-    Edge cases: a round beyond the last, a sum of another size than the state's, and a sum that is not finite or larger
-    than contributions_bound contributions can make it, are refused; so is noise too extreme for the grid. A state is
-    not changed by its use, but each may be used for one release only: the event does not cover two.
+    given the same streams. Each state may be used for one release only: the event does not cover two.
     """
 
     noise_multiplier: float

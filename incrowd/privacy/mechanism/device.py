@@ -53,11 +53,8 @@ class Mechanism:
     (`incrowd.privacy.mechanism.grid`), which adds at most 2^-42 a number to epsilon.
 
     `repeats` says in how many of the numbers one thing of the table, say a column, may appear again. A price per
-    feature counts it that many times, and no more than all numbers together.
-
-    Edge cases: numbers so extreme that no grid fits are refused at once. Noise ``none`` is for simulations: it has no
-    event, and nothing can be released through it. A delta without Gaussian noise, Gaussian noise without a delta, and a
-    bound of the norm per feature are refused; so are directions for anything but the whole model.
+    feature counts it that many times, and no more than all numbers together. Noise ``none`` is for simulations: it has
+    no event, and nothing can be released through it.
     """
 
     size: int
@@ -240,11 +237,8 @@ class Mechanism:
 class Contribution:
     """One device's bounded gradient. It is private, and held only until it is released.
 
-    Guarantee: `release` charges first and then draws the noise; the content has no other way out. It can be released
-    once.
-
-    Edge cases: numbers that are not finite count as zero (for Gaussian noise the whole gradient does then); a gradient
-    of another size is refused.
+    Guarantee: `release` charges first and then draws the noise; the content has no other way out, and this one once.
+    Numbers that are not finite count as zero (for Gaussian noise the whole gradient does then).
     """
 
     def __init__(self, mechanism: Mechanism, gradient: NDArray[Any]) -> None:
@@ -254,10 +248,7 @@ class Contribution:
         self._bounded: Floats | Integers | None = mechanism.bounded(gradient)
 
     def release(self, *, charge: "Callable[[Mechanism], Receipt]") -> Whole:
-        """The noised gradient, paid for by `charge`: whole steps, and the value of a step.
-
-        An error of `charge` is passed on; nothing was released then.
-        """
+        """The noised gradient, paid for by `charge`: whole steps, and the value of a step."""
         if self._bounded is None:
             raise ConfigError(field="contribution", value="released", remedy="a contribution is released once")
         receipt = charge(self._mechanism)

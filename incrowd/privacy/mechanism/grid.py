@@ -50,10 +50,7 @@ _LARGEST_SUM = 2.0**61
 
 
 def step(*, share: float, scale: float, largest_sum: float) -> float:
-    """The grid's step: a power of two of at most `share`, and fine compared with the noise.
-
-    Edge cases: a largest sum or a scale that does not fit 64-bit integers in such steps is refused.
-    """
+    """The grid's step: a power of two of at most `share`, fine compared with the noise, in which all fits 64 bits."""
     wanted = min(share, scale / _FINE)
     if not 2.0**-900 < wanted < 2.0**900 or scale > _LARGEST_SCALE * wanted or largest_sum > _LARGEST_SUM * wanted:
         raise ConfigError(
@@ -106,7 +103,7 @@ def coarse_step(bound: float) -> float:
 
 
 def whole_steps(total: Floats, *, step: float) -> Floats:
-    """A sum in whole steps. Edge cases: any other sum is a `DataError`, for its low bits would tell too much."""
+    """A sum in whole steps; any other sum is refused, for its low bits would tell too much."""
     steps = np.divide(total, step)
     if not np.array_equal(steps, np.rint(steps)):
         raise DataError(f"a sum that is not whole steps of {step:g}: add contributions up in whole steps")
@@ -118,10 +115,8 @@ def sample_noise(*, scale: float, size: int, stream: Stream) -> Integers:
 
     Guarantee: except with probability 2^-62 a value, every whole number has its exact probability to within a factor
     of 1 +- 2^-43, for scales of 2^28 and above: floating point enters as the chance of keeping a number, never as the
-    number. Every value has 64 fresh bits of its own, and 64 more if these leave open whether it is kept.
-
-    Edge cases: the magnitude stays below `REACH` scales and one cell; the mean is half a step below 0, of 2^28 or more
-    steps in a scale; size 0 draws nothing.
+    number. Every value has 64 fresh bits of its own, and 64 more if these leave open whether it is kept. The magnitude
+    stays below `REACH` scales and one cell; the mean is half a step below 0.
     """
     cells = _Staircase.under(scale)
     values = np.empty(size, np.int64)
@@ -258,10 +253,6 @@ class GaussianNoise:
     exact Gaussian noise, scaled to `padded(clip_norm)`, up to the error of `sample_noise`. This adds at most
     size * 2^-42 to epsilon and size * 2^-61 to delta (for 532,000 numbers 1.3e-7 and 2.4e-13). The output depends on
     the sum through whole grid steps only. The grid is made from public numbers: clip_norm, noise_multiplier and size.
-
-    Edge cases: no number moves by more than 9.4 standard deviations; an empty sum gives an empty release. A sum that is
-    not finite, or larger than contributions_bound contributions can make it, is refused; so are a noise multiplier of 0
-    and one too extreme for the grid.
     """
 
     noise_multiplier: float
@@ -303,9 +294,6 @@ class RecordTraining:
     rounding errors of a sum.
 
     Guarantee: the noise of every step is `noise_multiplier` times `sensitivity`, which the plan's event supposes.
-
-    Edge cases: a probability of 1 takes every record in every step. Clip bounds outside of 1e-20 to 1e20 would meet the
-    ends of float32 and are refused.
     """
 
     steps: int
@@ -340,14 +328,14 @@ class RecordTraining:
         return GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
 
     def grid_step(self, size: int) -> float:
-        """The step of the grid of sums of so many numbers. Edge cases: noise that fits no grid is refused, unpaid."""
+        """The step of the grid of sums of so many numbers; noise that fits no grid is refused, unpaid."""
         return self.noise.step(size, contributions_bound=self.most_records)
 
     def whole(self, total: Floats) -> Whole:
         """A silo's clipped sum of one step as it leaves for a server that adds the noise: whole steps of its grid.
 
         Guarantee: sums of several silos add up exactly, and one record moves them by at most `sensitivity` beside the
-        rounding that the noise covers. Edge cases: a sum that its records cannot have is refused.
+        rounding that the noise covers.
         """
         check_sum(total, bound=self.sensitivity, contributions_bound=self.most_records)
         step = self.grid_step(total.size)

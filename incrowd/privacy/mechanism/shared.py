@@ -37,10 +37,8 @@ class SharedNoise:
 
     Guarantee: the shares of all listed parties but `colluders` have together at least the variance of `noise`.
     Step, `largest` and word follow from the plan alone, never from who is listed. Sums of listed parties never
-    exceed `largest`, with at least one spare bit in a word.
-
-    Edge cases: with no colluder one share would have to hide all others from its own party, so there is at least one;
-    a list that colluders could fill is refused. So is noise that fits no grid of 64-bit numbers.
+    exceed `largest`, with at least one spare bit in a word. With no colluder one share would have to hide all others
+    from its own party, so there is at least one; a list that colluders could fill is refused.
     """
 
     noise: GaussianNoise
@@ -76,10 +74,7 @@ class SharedNoise:
         return float(2.0 ** math.floor(math.log2(self.deviation(self.parties) / LEAST_STEPS)))
 
     def fine(self, step: float) -> float:
-        """The step in which a part in steps of such a size and a share are added, exactly.
-
-        Edge cases: noise or sums that do not fit 64-bit numbers in such steps are refused.
-        """
+        """The step in which a part in steps of such a size and a share are added, exactly, in 64-bit numbers."""
         fine = min(step, self.step * 2.0**-_FINE)
         sums = self.contributions_bound * self.noise.clip_norm + self._most_noise
         if sums >= _LARGEST_SUM * fine or self.deviation(self.colluders + 1) >= _LARGEST_SCALE * fine:
@@ -109,7 +104,7 @@ class SharedNoise:
     def total(self, sums: np.ndarray) -> Whole:
         """The released sum, from the sum of all answers in words.
 
-        Edge cases: numbers that no sum can have are a `DataError`: lists or questions differed, or a party lied.
+        Numbers that no sum can have are refused: lists or questions differed, or a party lied.
         """
         whole = sums.view(np.int16 if sums.dtype == np.uint16 else np.int32).astype(np.int64)
         if np.abs(whole).max(initial=0) > self.largest:

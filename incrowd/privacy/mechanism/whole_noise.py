@@ -73,12 +73,9 @@ class WholeLaplace:
 
     Guarantee: `fitting` gives the finest steps that there is room for, with a bound of at most the clip and a scale of
     at least `distance` / epsilon, exactly, so that a release costs at most epsilon. `bounded` is within the bound for
-    any gradient. The noise has exactly the probabilities P(z) = (1 - q) / (1 + q) q^|z|, q = exp(-1 / scale). It is
+    any gradient: numbers that are not finite count as zero, and a joint gradient too long for whole numbers is
+    shortened first. The noise has exactly the probabilities P(z) = (1 - q) / (1 + q) q^|z|, q = exp(-1 / scale). It is
     drawn against a receipt, once.
-
-    Edge cases: a clip, an epsilon and a number of weights for which no step leaves the bound at least one step are
-    refused (`ConfigError`). Numbers that are not finite count as zero. A joint gradient too long for whole numbers is
-    shortened first, in the same direction.
     """
 
     exponent: int
@@ -152,10 +149,7 @@ class ChosenDirection:
 
     Guarantee: `loss` is at most epsilon, exactly, and an answer for one table is at most e^loss times as likely as
     for any other, even to someone who knows the directions. A release is at most `clip` long (L2 norm). It is drawn
-    against a receipt, once.
-
-    Edge cases: a clip and a size for which no grid has room are refused (`ConfigError`). Numbers that are not finite
-    count as zero. A gradient of zeros is answered like any other: its release has no direction.
+    against a receipt, once. Numbers that are not finite count as zero, and a gradient of zeros is answered like others.
     """
 
     exponent: int
@@ -254,11 +248,8 @@ def below(word: Callable[[], int], most: int) -> int:
 
 
 def discrete_laplace(scale: int, *, size: int, stream: Stream) -> Integers:
-    """Independent whole numbers, each z with a probability proportional to exp(-|z| / scale), exactly.
-
-    A value takes about 8.5 random words, each used once and in order.
-
-    Edge cases: the scale is at least 1 and below 2^31; size 0 draws nothing.
+    """Independent whole numbers, each z with a probability proportional to exp(-|z| / scale), exactly; the scale is at
+    least 1 and below 2^31. A value takes about 8.5 random words, each used once and in order.
     """
     word = random_words(stream, size)
     return np.array([_laplace(word, scale) for _ in range(size)], dtype=np.int64)

@@ -82,11 +82,7 @@ def to_json(stated: Plan | RoundForm) -> dict[str, Any]:
 
 
 def from_json(form: PlanForm) -> Plan | RoundForm:
-    """What `to_json` wrote.
-
-    Edge cases: another format, a name too many or too few, or values that make no plan: `ConfigError`; a plan that was
-    given less noise than its budget needs is refused as any other.
-    """
+    """What `to_json` wrote; a plan that was given less noise than its budget needs is refused as any other."""
     rest = {name: value for name, value in form.items() if name != "format"}
     try:
         if form.get("format") == ROUND:
@@ -100,10 +96,7 @@ def from_json(form: PlanForm) -> Plan | RoundForm:
 
 
 def check_ours(plan: object) -> None:
-    """Refuse a plan, and any part of one, of another class than ours: it could state one noise and draw another.
-
-    Edge cases: subclasses of ours are not ours, and neither are unregistered clips.
-    """
+    """Refuse a plan, and any part of one, of another class than ours: it could state one noise and draw another."""
     left: list[object] = [plan]
     while left:
         stated = left.pop()

@@ -41,9 +41,6 @@ class Question:
 
     Guarantee: the answer is a plan whose price fits its budget; the unknown is rounded to the private side (more noise,
     fewer rounds, a smaller cohort, a larger epsilon or delta).
-
-    Edge cases: no unknown, or more than one, is refused; a question without an answer says which number to change.
-    Under `Everyone` the cohort is all clients and cannot be asked for.
     """
 
     clients: int
@@ -118,12 +115,9 @@ class Question:
 class Comparison:
     """Plans for every combination of these numbers of clients, budgets, rounds and cohorts.
 
-    `shares` are cohorts, too, in parts of the clients. An epsilon of None is found.
-
-    Edge cases: missing rounds or cohorts are solved for when the noise is given, and otherwise taken from a small grid;
-    the cohort is a tenth of the clients if several numbers of clients or budgets are compared. Epsilon is solved for
-    when noise, rounds and cohort are all given, and may not be given, too. A cohort that grows starts from `grow_from`;
-    a share of less than one client is one client.
+    `shares` are cohorts in parts of the clients. Missing rounds or cohorts are solved for when the noise is given, and
+    otherwise taken from a small grid. An epsilon of None is solved for when noise, rounds and cohort are all given. A
+    cohort that grows starts from `grow_from`.
     """
 
     clients: tuple[int, ...]

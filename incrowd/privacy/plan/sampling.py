@@ -66,8 +66,6 @@ class Poisson:
     Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
     2^-64; neighbours differ by one client added or removed, which changes no other client's coin: `clients` and
     `cohort` are declared, and public, and give the probability and the denominator for any clients that are there.
-
-    Edge cases: the cohort may be empty; a cohort of all clients means that everyone takes part, without amplification.
     """
 
     clients: int
@@ -107,11 +105,8 @@ class Poisson:
 class FixedSize:
     """A uniformly random set of exactly `cohort` clients.
 
-    Guarantee: every set of that size is equally likely; neighbours differ by one client replaced, which can change the
-    sum by two clip bounds, and the event says so.
-
-    Edge cases: a cohort of all clients is priced without amplification. Two clients tie with probability below
-    clients^2 / 2^65, in which case the lower-placed one is preferred.
+    Guarantee: every set of that size is equally likely, but for ties of probability below clients^2 / 2^65; neighbours
+    differ by one client replaced, which can change the sum by two clip bounds, and the event says so.
     """
 
     clients: int
@@ -181,9 +176,7 @@ class Cyclic:
     Guarantee: two participations of one client are exactly `groups` rounds apart for any other clients, which is what
     correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
     Neighbours differ by one client that contributes nothing; one that is absent contributes nothing in its own rounds.
-
-    Edge cases: cohorts may differ in size, and by name any number of clients may share a turn; the denominator is the
-    same in all rounds.
+    Cohorts may differ in size; the denominator is the same in all rounds.
     """
 
     clients: int
@@ -225,10 +218,7 @@ def named_places(names: Sequence[str]) -> Integers:
 
 
 def fewest(declared: int) -> int:
-    """The fewest that a declared number allows, nine tenths of it; the most is the number itself.
-
-    Guarantee: a number that was rounded up to two digits is within it.
-    """
+    """The fewest that a declared number allows, nine tenths of it, so that it can be rounded up to two digits."""
     return -(-9 * declared // 10)
 
 
@@ -236,9 +226,8 @@ def check_declared(declared: int, *, held: int, field: str, what: str) -> None:
     """Refuse a declared number that is not what it is declared for.
 
     Guarantee: the refusal does not say how many there are, nor whether they are too few or too many. Data sets between
-    `fewest` and the declared number are treated alike.
-
-    Edge cases: the refusal itself depends on private data: it is for their owner, and comes before anything is spent.
+    `fewest` and the declared number are treated alike. The refusal itself depends on private data: it is for their
+    owner, and comes before anything is spent.
     """
     if not fewest(declared) <= held <= declared:
         raise ConfigError(
@@ -277,10 +266,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The rounds of a run, as steps of equal rounds.
-
-    Edge cases: a schedule without rounds is refused; equal steps side by side become one.
-    """
+    """The rounds of a run, as steps of equal rounds; equal steps side by side become one."""
 
     steps: tuple[Step, ...]
 
@@ -330,8 +316,6 @@ def growing(*, rounds: int, first_cohort: float, last_cohort: float, steps: int 
     Early updates need few clients to point the right way and late ones need many; at a constant ratio the distortion of
     the mean changes only through m_t. Cohorts are whole numbers on a geometric scale; rounds are split as evenly as
     possible.
-
-    Edge cases: with fewer rounds than steps each round is a step; a shrinking cohort is allowed.
     """
     _validate.count(rounds=rounds, steps=steps)
     _validate.positive(first_cohort=first_cohort, last_cohort=last_cohort)

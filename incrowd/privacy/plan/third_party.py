@@ -27,10 +27,8 @@ class ThirdPartyClip:
     """A registered clip function (`incrowd.types.ClipFunction`) with its bound.
 
     Guarantee: `incrowd.privacy.mechanism.clipping.clip_rows` measures every row that the function returns, and scales
-    it down to `clip_norm`. The function sees one contribution at a time, as a copy.
-
-    Edge cases: a function that returns another shape, or other numbers than before for the same synthetic
-    contribution, is refused: it may remember contributions.
+    it down to `clip_norm`. The function sees one contribution at a time, as a copy. If it returns other numbers than
+    before for the same synthetic contribution, it is refused: it may remember contributions.
     """
 
     private: ClassVar[bool] = True
@@ -77,9 +75,8 @@ class ThirdPartySampler:
 
     Guarantee: a cohort has existing clients, once each, as many as its event states. Its event has the noise that the
     plan draws: the sampler states probabilities alone, and these are not verified (`incrowd.testing.check_sampler`).
-
-    Edge cases: a sampler is refused if it gives another cohort for the same stream and round: it may look at more than
-    these, say at the clients that answered. A machine that only reads a plan never draws a cohort.
+    It is refused if it gives another cohort for the same stream and round: it may look at more than these, say at the
+    clients that answered.
     """
 
     name: str
