@@ -26,7 +26,7 @@ from incrowd.privacy.mechanism.shared import NoiseShare
 from incrowd.privacy.paid import PaidRun, RoundNoise
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler, check_planned
-from incrowd.privacy.statement import UNNUMBERED, Statement
+from incrowd.privacy.statement import Statement
 
 
 class Trainer(Protocol):
@@ -71,15 +71,11 @@ class PrivateRun(PaidRun):
     """All rounds of one plan, over contributions of one size.
 
     Contributions come with their clients' numbers, so that each client of a round's cohort counts once and no other
-    does. A caller who cannot give numbers says so (`numbered=False`), and then so does the statement. `places` are the
-    public places of numbered clients, from which their turns follow (`incrowd.privacy.plan.sampling.Cyclic`); without
-    them a client's number is its place.
+    does. `places` are the public places of numbered clients, from which their turns follow
+    (`incrowd.privacy.plan.sampling.Cyclic`); without them a client's number is its place.
 
     Guarantee: a round can be released once, in the plan's order, with the sampler, noise and denominator that the plan
-    priced.
-
-    Edge cases: a ledger without room for the plan refuses here, before anything is trained or spent. A clip that is not
-    the plan's, and a label under which another plan's rounds are charged are refused.
+    priced. A ledger without room for the plan refuses here, before anything is trained or spent.
     """
 
     takes = frozenset(
@@ -94,13 +90,11 @@ class PrivateRun(PaidRun):
         randomness: Randomness,
         size: int,
         label: str = "run",
-        numbered: bool = True,
         places: Integers | None = None,
     ) -> None:
         _validate.count(size=size)
         super().__init__(plan, ledger=ledger, randomness=randomness, label=label)
         self.size = size
-        self.numbered = numbered
         self.places = places
         self._clip = plan.config.clip
         self._cohorts: dict[int, NDArray[np.int64]] = {}
@@ -162,9 +156,7 @@ class PrivateRun(PaidRun):
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
         """An empty sum for one round; `carry` is that of the round before it, once released.
 
-        Edge cases: a round that is not planned is refused; so is a later one without a carry where something has to be
-        carried: the bound of an adaptive clip, or the memory of correlated noise. A clip that is not the plan's is
-        refused, for the plan's alone is priced and stated; only a quantile's bound moves.
+        A later round needs a carry where something is carried: the bound of an adaptive clip, or correlated noise.
         """
         self.plan.round(number)
         if carry is None:
@@ -176,7 +168,7 @@ class PrivateRun(PaidRun):
         return PrivateRound(self, number, carry=carry)
 
     def check_carry(self, carry: Carry) -> None:
-        """Refuse a clip that is not the plan's."""
+        """Refuse a clip that is not the plan's, which alone is priced and stated; only a quantile's bound moves."""
         clip = carry.clip
         if isinstance(clip, QuantileClip) and isinstance(self._clip, QuantileClip):
             clip = replace(clip, clip_norm=self._clip.clip_norm)
@@ -202,7 +194,6 @@ class PrivateRun(PaidRun):
         note: dict[str, str | int | bool] = {
             "round": number,
             "plan": self.fingerprint,
-            "numbered": self.numbered,
             "private": clip.private and self._clip.private,
         }
         people = noise.clients if noise.local else max(1, listed)
@@ -217,7 +208,7 @@ class PrivateRun(PaidRun):
 
     def statement(self) -> Statement:
         """The promise of all that was charged to the ledger, by this run and others."""
-        return self.plan.statement(self.ledger, own=self.next_round, caveats=() if self.numbered else (UNNUMBERED,))
+        return self.plan.statement(self.ledger, own=self.next_round)
 
 
 class PrivateRound:
@@ -226,11 +217,8 @@ class PrivateRound:
     Guarantee: only clients of the round's cohort enter, each once; the denominator is the plan's expected cohort and
     the noise is that of the bound that clipped, however many contributions came in; the event is on disk before any
     noise is drawn: before the release, and where noise is local before the first contribution enters with its own.
-    After a release the sum is gone. After a failed charge the round is as it was, and may be released again.
-
-    Edge cases: no contributions at all give noise (and nothing where noise is local); a second release, or a
-    contribution after the release, is refused; so are contributions of clients where records are protected, and sums of
-    records where clients are. After the last round nothing is remembered of its noise.
+    After a release the sum is gone. After a failed charge the round is as it was, and may be released again. After the
+    last round nothing is remembered of its noise.
     """
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
@@ -257,16 +245,13 @@ class PrivateRound:
         return self._after
 
     def listing(self, parties: int) -> None:
-        """Say how many parties are listed, each of whom adds a share of the noise, before any part comes.
-
-        Edge cases: a list that colluders could fill, a second list, or one without shares in the plan are refused.
-        """
+        """Say how many parties are listed, each of whom adds a share of the noise, before any part comes."""
         if self._shared is None or self._listed:
             remedy = "a round has one list, of a plan whose noise is shared by parties"
             raise ConfigError(field="listed", value=parties, remedy=remedy)
         self._listed = self._shared.share(parties).listed
 
-    def add(self, rows: NDArray[Any], *, clients: ClientNumbers | None = None) -> None:
+    def add(self, rows: NDArray[Any], *, clients: ClientNumbers) -> None:
         """Take contributions in, one vector or one a row, with their clients' numbers."""
         rows, clip = np.atleast_2d(rows), self._sum.clip
         self._sum.check_fits(rows)
@@ -277,8 +262,8 @@ class PrivateRound:
             return
         receipt = self._paid(clip)
         self._admit(clients, contributions=len(rows))
-        for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
-            at = "noise", self._number, client
+        for row, client in zip(rows, clients, strict=True):
+            at = "noise", self._number, int(client)
             self._sum.add_noised(clip, row, partial(noise.add, receipt=receipt, at=at, contributions_bound=1))
 
     def add_cohort(self, cohort: CohortContributions | Elsewhere) -> None:
@@ -287,8 +272,6 @@ class PrivateRound:
 
         Guarantee: all clients that were asked count as contributors to a sum from elsewhere. If they add noise, the
         round is charged before they are asked.
-
-        Edge cases: a median clip is refused for a sum from elsewhere, because its norms are not known here.
         """
         clip = self._sum.clip
         if isinstance(cohort, Elsewhere):
@@ -310,9 +293,7 @@ class PrivateRound:
         """Add the clipped sum of one silo's batch (`RecordTraining.whole`); it declared so many records.
 
         Guarantee: a silo adds one sum, which is no longer than its records can make it; all silos together have at most
-        the plan's records.
-
-        Edge cases: any other sum is a `DataError`, and the round is as it was; a plan for clients is a `ConfigError`.
+        the plan's records. Any other sum is refused, and the round is as it was.
         """
         training = self._run.plan.training(self._run.size)
         self._sum.check_open()
@@ -329,10 +310,7 @@ class PrivateRound:
         self._silos[silo] = records
 
     def add_shared(self, listed: int, collect: Callable[[], Whole]) -> None:
-        """Add a sum over records with the noise of so many listed silos, charged before `collect` asks for it.
-
-        Edge cases: a sum that is not on the grid of the plan's shared noise is a `DataError`.
-        """
+        """Add a sum over records with the noise of so many listed silos, charged before `collect` asks for it."""
         self.listing(listed)
         clip, shared = self._sum.clip, self._shared
         assert shared is not None  # noqa: S101 - a plan that is listed shares its noise
@@ -399,15 +377,10 @@ class PrivateRound:
         """The noise that each contributor adds to its own part; None where the server noises the sum."""
         return self._local if self._shared is None else self._shared.share(self._listed)
 
-    def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:
-        """Refuse a contribution that is not of the cohort, or not its client's first, as far as numbers are given."""
+    def _admit(self, clients: ClientNumbers, *, contributions: int) -> None:
+        """Refuse a contribution that is not of the cohort, or not its client's first."""
         if self._run.plan.unit == "record":
             raise ConfigError(field="unit", value="record", remedy="give sums over records: add_records")
-        if clients is None:
-            if self._run.numbered:
-                remedy = "give the number of each contribution's client, or say PrivateRun(..., numbered=False)"
-                raise ConfigError(field="clients", value=None, remedy=remedy)
-            return
         numbers = [int(client) for client in clients]
         if len(numbers) != contributions:
             raise DataError(f"{contributions} contributions, and {len(numbers)} clients: give each its own")
@@ -419,13 +392,6 @@ class PrivateRound:
                 "of a round's cohort contributes once"
             )
         self._waiting -= set(numbers)
-
-    def _numbers(self, clients: ClientNumbers | None, contributions: int) -> list[int]:
-        """The numbers that name the streams of local noise; clients without numbers are counted."""
-        if clients is not None:
-            return [int(client) for client in clients]
-        before = self._sum.observed.contributions
-        return list(range(before, before + contributions))
 
     def _next_clip(self, noise: RoundNoise, receipt: Receipt) -> Clip | MedianClip:
         """The next round's clip; a quantile moves by the released fraction of contributions that were not clipped."""

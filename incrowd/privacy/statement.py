@@ -119,7 +119,7 @@ AFRESH = (
     "in epsilon"
 )
 
-UNNUMBERED = (
+UNNUMBERED = (  # an earlier version allowed it, and its ledgers say so
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
     "duty of whoever ran this code, and is not checked"
 )

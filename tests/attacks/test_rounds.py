@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerUnwritable
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
@@ -15,7 +15,6 @@ from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip,
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Sampler, Schedule, Step
 from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
-from incrowd.privacy.statement import UNNUMBERED
 from tests.reference.stacks import Stack, StackCohort
 
 pytestmark = pytest.mark.watched
@@ -44,9 +43,9 @@ def a_plan(
     ).plan(BUDGET)
 
 
-def a_run(plan: Plan, *, ledger: Ledger | None = None, numbered: bool = True) -> PrivateRun:
+def a_run(plan: Plan, *, ledger: Ledger | None = None, randomness: Randomness | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
-    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=1, numbered=numbered)
+    return PrivateRun(plan, ledger=ledger, randomness=randomness or SeededRandomness(1), size=1)
 
 
 def ones(count: int) -> Floats:
@@ -76,7 +75,6 @@ class TestWhoContributes:
         "in a cohort": lambda asked: asked.add_cohort(StackCohort([Stack(ones(1), first=3), Stack(ones(1), first=3)])),
         "in a cohort and alone": in_a_cohort_and_alone,
         "a thousand of eight": lambda asked: asked.add(ones(1000), clients=list(range(8)) * 125),
-        "nobody's": lambda asked: asked.add(ones(1)),
         "another's": lambda asked: asked.add(ones(1), clients=[8]),
         "too few numbers": lambda asked: asked.add(ones(2), clients=[1]),
     }
@@ -115,21 +113,25 @@ class TestWhoContributes:
         first[:] = 0  # who is handed it cannot change it
         assert len(set(run.cohort(0).tolist())) == 3
 
-    def test_control_a_sum_without_numbers_moves_by_eight_bounds_and_the_statement_says_whose_duty_it_is(self) -> None:
-        run = a_run(a_plan(), numbered=False)
-        assert UNNUMBERED in run.statement().caveats  # before anything is charged, too
-        asked = run.round(0)
-        for _ in range(8):
-            asked.add(ones(1))
+    def test_control_eight_clients_move_the_sum_by_eight_bounds(self) -> None:
+        asked = a_run(a_plan()).round(0)
+        asked.add(ones(8), clients=range(8))
         assert total(asked) == pytest.approx(8.0, abs=0.01)
-        assert UNNUMBERED in run.statement().caveats
-        assert UNNUMBERED not in a_run(a_plan()).statement().caveats
 
-    def test_more_local_contributions_than_clients_have_no_noise_to_be_had(self) -> None:
-        asked = a_run(a_plan(noise_by="party"), numbered=False).round(0)
-        asked.add(ones(CLIENTS))
+    def test_local_noise_is_charged_once_and_there_is_none_for_more_contributions_than_clients(self) -> None:
+        run = a_run(a_plan(noise_by="party"), randomness=SystemRandomness())
+        asked = run.round(0)
+        for client in range(2):
+            asked.add(ones(1), clients=[client])
+        asked.release()
+        assert run.ledger.charges() == (1, 0)
+        clip = FixedClip(clip_norm=1.0)
+        noise, receipt = run.plan.party_noise(1, clip), run.charge(1, clip)
+        assert noise is not None
+        for client in range(CLIENTS):
+            noise.add(np.zeros(1), receipt=receipt, at=("noise", 1, client), contributions_bound=1)
         with pytest.raises(BudgetExceeded):
-            asked.add(ones(1))
+            noise.add(np.zeros(1), receipt=receipt, at=("noise", 1, CLIENTS), contributions_bound=1)
 
 
 class TestAfterAFailure:

@@ -68,12 +68,12 @@ def a_plan(
 
 def a_run(plan: Plan, *, size: int, seed: int = 0) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BIG, relation=plan.relation)
-    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(seed), size=size, numbered=False)
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(seed), size=size)
 
 
 def released(plan: Plan, rows: Rows, *, seed: int = 0) -> Release:
     open_round = a_run(plan, size=rows.shape[1], seed=seed).round(0)
-    open_round.add(rows)
+    open_round.add(rows, clients=range(len(rows)))
     return open_round.release()
 
 

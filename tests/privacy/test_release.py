@@ -34,11 +34,10 @@ def a_run(
     size: int,
     randomness: Randomness | None = None,
     ledger: Ledger | None = None,
-    numbered: bool = False,
 ) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
     randomness = SeededRandomness(3) if randomness is None else randomness
-    return PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, numbered=numbered)
+    return PrivateRun(plan, ledger=ledger, randomness=randomness, size=size)
 
 
 @pytest.mark.parametrize("randomness", [SeededRandomness(1), SystemRandomness()], ids=["seeded", "system"])
@@ -47,8 +46,7 @@ def test_a_release_is_the_clipped_sum_and_noise_over_the_public_denominator(rand
     run = a_run(a_plan(noise=1.5), size=size, randomness=randomness)
     contributions = np.random.Generator(np.random.PCG64(0)).normal(size=(7, size))
     open_round = run.round(0)
-    for row in contributions:
-        open_round.add(row)
+    open_round.add(contributions, clients=range(7))
     released = open_round.release()
     clipped = 2.0 * contributions / np.linalg.norm(contributions, axis=1, keepdims=True)
     noise = released.mean * 20 - clipped.sum(axis=0)
@@ -120,7 +118,7 @@ def test_rounds_go_in_order_and_only_once() -> None:
     with pytest.raises(ConfigError, match="it has been released"):
         first.release()
     with pytest.raises(ConfigError, match="it has been released"):
-        first.add(np.zeros(1))
+        first.add(np.zeros(1), clients=[0])
     with pytest.raises(ConfigError, match="fresh noise would cost again"):
         run.round(0).release()
     run.round(1).release()
@@ -150,7 +148,7 @@ def test_no_contributions_give_noise_over_the_same_denominator() -> None:
 def test_a_contribution_that_is_not_finite_counts_as_zero() -> None:
     def release(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         open_round = a_run(a_plan(), size=2).round(0)
-        open_round.add(rows)
+        open_round.add(rows, clients=range(len(rows)))
         return open_round.release().mean
 
     good = np.array([[0.5, 0.5]])
@@ -173,8 +171,8 @@ def test_an_engine_s_chunks_give_what_single_contributions_give(clip: Clip | Med
     rows = np.random.Generator(np.random.PCG64(2)).normal(size=(9, 4)) * np.geomspace(0.1, 10, 9)[:, None]
     rows[4, 1] = math.nan
     one_by_one, chunked = (a_run(a_plan(clip=clip), size=4).round(0) for _ in range(2))
-    for row in rows:
-        one_by_one.add(row)
+    for client, row in enumerate(rows):
+        one_by_one.add(row, clients=[client])
     chunked.add_cohort(StackCohort([Stack(rows[:2]), Stack(rows[2:7], first=2), Stack(rows[7:], first=7)]))
     expected, got = one_by_one.release(), chunked.release()
     # A sum where the arrays live is rounded towards zero to 2^-18 of the bound, one contribution at a time.
@@ -188,7 +186,7 @@ def test_an_engine_s_chunks_give_what_single_contributions_give(clip: Clip | Med
 
 def test_a_contribution_of_another_size_is_refused() -> None:
     with pytest.raises(DataError, match="does not fit a run over 3"):
-        a_run(a_plan(), size=3).round(0).add(np.zeros(4))
+        a_run(a_plan(), size=3).round(0).add(np.zeros(4), clients=[0])
 
 
 class TestLocalNoise:
@@ -207,7 +205,7 @@ class TestLocalNoise:
     def test_every_contribution_brings_its_own_noise(self, contributions: int) -> None:
         size = 5000
         open_round = self.a_local_run(size=size).round(0)
-        open_round.add(np.full((contributions, size), 1e-3))
+        open_round.add(np.full((contributions, size), 1e-3), clients=range(contributions))
         released = open_round.release()
         sigma = 80.0 * math.sqrt(contributions)
         assert released.noise_std == pytest.approx(80.0 * math.sqrt(20))  # of as many as should answer: a public number
@@ -254,8 +252,8 @@ class TestAdaptiveClips:
 
         def fraction(seed: int) -> float:
             open_round = a_run(a_plan(clip=clip), size=1, randomness=SeededRandomness(seed)).round(0)
-            open_round.add(np.full((14, 1), 0.5))
-            open_round.add(np.full((6, 1), 5.0))
+            open_round.add(np.full((14, 1), 0.5), clients=range(14))
+            open_round.add(np.full((6, 1), 5.0), clients=range(14, 20))
             after = open_round.release().clip
             assert isinstance(after, QuantileClip)
             return 0.5 - math.log(after.clip_norm)
@@ -276,7 +274,7 @@ class TestAdaptiveClips:
 
         def bits(values: list[float]) -> float:
             open_round = a_run(a_plan(clip=clip), size=1, randomness=SeededRandomness(3)).round(0)
-            open_round.add(np.array(values)[:, None])
+            open_round.add(np.array(values)[:, None], clients=range(len(values)))
             after = open_round.release().clip
             assert isinstance(after, QuantileClip)
             return -20 * math.log(after.clip_norm)
@@ -312,8 +310,7 @@ class TestAdaptiveClips:
         run = a_run(a_plan(clip=MedianClip()), size=1)
         for number, norms in enumerate(([1.0, 2.0, 9.0], [4.0])):
             open_round = run.round(number)
-            for norm in norms:
-                open_round.add(np.array([norm]))
+            open_round.add(np.array(norms)[:, None], clients=range(len(norms)))
             released = open_round.release()
             assert released.clip_norm == np.median(norms)
             assert released.clip == MedianClip()
@@ -322,7 +319,7 @@ class TestAdaptiveClips:
         open_round = a_run(a_plan(clip=MedianClip()), size=1).round(0)
         open_round.release()
         with pytest.raises(ConfigError, match="it has been released"):
-            open_round.add(np.zeros(1))
+            open_round.add(np.zeros(1), clients=[0])
 
 
 def test_the_cohort_is_drawn_as_planned() -> None:

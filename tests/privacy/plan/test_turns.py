@@ -25,7 +25,7 @@ def a_plan(budget: Budget = BUDGET, **changes: Any) -> Plan:
 
 def a_run(plan: Plan, *, size: int, ledger: Ledger | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
-    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size, numbered=False)
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size)
 
 
 def released_means(run: PrivateRun) -> np.ndarray:
