@@ -40,7 +40,7 @@ def measure(path: Path, *, events: int, steps: int) -> dict[str, float]:
         reservation = ledger.reserve(runs, label="run")
         for number, event in enumerate(event for event, count in runs for _ in range(count)):
             start = time.perf_counter()
-            ledger.charge(event, reservation=reservation.id, note={"round": number})
+            ledger.charge(event, reservation=reservation.label, note={"round": number})
             durations.append(1000 * (time.perf_counter() - start))
     start = time.perf_counter()
     Ledger.open(path).close()

@@ -13,7 +13,7 @@ def simulated_statement(plan: Plan) -> Statement:
     """What a ledger says that was kept in memory, holds all rounds of this plan, and nothing else."""
     source = SeededRandomness(0)
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
-        reserved = ledger.reserve(plan.runs, label="run").id
+        reserved = ledger.reserve(plan.runs, label="run").label
         for event, rounds in plan.runs:
             for _ in range(rounds):
                 ledger.charge(event, reservation=reserved, randomness=source)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import NamedTuple
 
 from dp_accounting import DpEvent
 
@@ -74,13 +73,13 @@ class DailyLimit:
         length, window = self.ledger.mark.entries, _WINDOW
         while True:
             charged = self._charged(start=max(0, length - window))
-            day = max([self.today().isoformat(), *(each.day for each in charged)])
-            if window >= length or any(each.noted and each.day < day for each in charged):
-                return day, [(each.event, 1) for each in charged if each.day == day]
+            day = max([self.today().isoformat(), *(its for its, _, _ in charged)])
+            if window >= length or any(noted and its < day for its, noted, _ in charged):
+                return day, [(event, 1) for its, _, event in charged if its == day]
             window *= 8
 
-    def _charged(self, *, start: int) -> list["_Charged"]:
-        """The charges from a position of the ledger on."""
+    def _charged(self, *, start: int) -> list[tuple[str, bool, DpEvent]]:
+        """The charges from a position on: the day of each, whether that was noted with it, and the event."""
         charged = []
         for entry in self.ledger.entries(start=start):
             if entry.kind == "charge":
@@ -90,15 +89,5 @@ class DailyLimit:
                     raise LedgerMismatch(
                         f"the ledger counts per {note['per']}, not per {self.per}: give one of its own"
                     )
-                charged.append(
-                    _Charged(note.get("day", entry.at[:10]), "day" in note, event_from_json(content["event"]))
-                )
+                charged.append((note.get("day", entry.at[:10]), "day" in note, event_from_json(content["event"])))
         return charged
-
-
-class _Charged(NamedTuple):
-    """A charge, the day that it counts for, and whether that was noted with it or is when it was written."""
-
-    day: str
-    noted: bool
-    event: DpEvent

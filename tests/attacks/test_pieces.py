@@ -16,7 +16,7 @@ from dp_accounting.dp_event import NoOpDpEvent
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.drawdiscard.device import pay
 from incrowd.errors import ConfigError
-from incrowd.privacy import release
+from incrowd.privacy import paid, release
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import PureDpEvent, compose
 from incrowd.privacy.daily import DailyLimit
@@ -27,7 +27,6 @@ from incrowd.privacy.ledger.tally import check_paid
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, NormalisedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise
-from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, constant
 from incrowd.privacy.records import RecordRun
@@ -134,7 +133,7 @@ class TestAPlanThatDrawsLess:
 
     def test_control_it_would_release_a_thousandth_of_the_noise(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0.7 < self.released(planned()) < 1.3
-        monkeypatch.setattr(forms, "check_ours", lambda _: None)
+        monkeypatch.setattr(paid, "check_ours", lambda _: None)
         assert self.released(self.quiet()) < 2e-3
 
     def test_so_are_other_plans_and_mechanisms(self) -> None:
@@ -214,7 +213,7 @@ class TestAnEventThatIsNotOfItsNoise:
     def test_a_round_of_a_whole_run_is_paid_for_by_what_is_reserved(self) -> None:
         ledger = roomy(Relation.REPLACE_SPECIAL)
         for label, event, fits in (("run", CORRELATED.event(), True), ("cheap", GaussianDpEvent(1e3), False)):
-            its = ledger.reserve([(event, 1), (NoOpDpEvent(), 3)], label=label).id
+            its = ledger.reserve([(event, 1), (NoOpDpEvent(), 3)], label=label).label
             ledger.charge(event, reservation=its)
             if fits:
                 ledger.charge(NoOpDpEvent(), reservation=its, pays_for=[(CORRELATED, 1)])

@@ -16,7 +16,7 @@ from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, Quan
 from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, Step
 from incrowd.privacy.release import Carry, PrivateRun
-from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, OTHER_TRUST, OTHER_UNIT, UNNUMBERED
+from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, OTHER_TRUST
 
 pytestmark = pytest.mark.watched
 
@@ -188,12 +188,6 @@ class TestAnothersPlan:
 class TestAskedByAnother:
     """Who asks for a statement makes no difference to it: the charges say what they were."""
 
-    def test_contributions_without_numbers_that_an_earlier_version_took_are_said_by_every_run(self) -> None:
-        plan = a_plan()
-        ledger = a_ledger(plan, epsilon=5.0)
-        ledger.charge(plan.round(0).event, note={"numbered": False})
-        assert UNNUMBERED in a_run(plan, ledger=ledger).statement().caveats
-
     def test_so_is_a_median(self) -> None:
         median, fixed = a_plan(clip=MedianClip()), a_plan()
         ledger = a_ledger(median, epsilon=5.0)
@@ -201,17 +195,6 @@ class TestAskedByAnother:
         statement = a_run(fixed, ledger=ledger, label="b").statement()
         assert statement.caveats.count(MEDIAN) == 1
         assert a_run(median, ledger=ledger, label="a").statement().caveats.count(MEDIAN) == 1
-
-    def test_so_are_records_where_clients_are_protected(self) -> None:
-        plan = a_plan()
-        ledger = a_ledger(plan, epsilon=50.0)
-        config = PlanConfig.of_records(records=100, rounds=1, clip_norm=1.0, batch_size=10.0, noise_multiplier=2.0)
-        silo = config.plan(ledger.budget)
-        ledger.charge(silo.round(0).event, note={"unit": "record", "noise_by": "party"})
-        run = a_run(plan, ledger=ledger)
-        run.round(0).release()
-        assert OTHER_UNIT.format(others=1, other="record", unit="client") in run.statement().caveats
-        assert OTHER_UNIT.format(others=1, other="client", unit="record") in silo.statement(ledger, own=1).caveats
 
     def test_so_is_a_server_that_is_trusted_by_some(self) -> None:
         local = a_plan(noise_by="party")

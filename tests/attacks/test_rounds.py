@@ -197,12 +197,6 @@ class TestAfterAFailure:
 
 
 class TestWhatIsCarried:
-    def test_an_adaptive_clip_does_not_start_over_in_silence(self) -> None:
-        run = a_run(a_plan(QuantileClip(clip_norm=1.0, bit_noise=50.0)))
-        run.round(0).release()
-        with pytest.raises(ConfigError, match=r"carry = None: .* give the carry of the round before it"):
-            run.round(1)
-
     def test_neither_does_the_memory_of_correlated_noise(self) -> None:
         plan = PlanConfig.in_turns(clients=CLIENTS, rounds=3, groups=2).calibrate(Budget(epsilon=5.0, delta=1e-6))
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
@@ -210,17 +204,6 @@ class TestWhatIsCarried:
         run.round(0).release()
         with pytest.raises(ConfigError, match="give the carry of the round before it"):
             run.round(1)
-
-    def test_a_constant_clip_has_nothing_to_carry(self) -> None:
-        ledger = Ledger.in_memory(budget=BUDGET, relation=a_plan().relation)
-        run = PrivateRun(a_plan(), ledger=ledger, randomness=SystemRandomness(), size=1)
-        for number in range(3):
-            run.round(number).release()
-        for number in range(3):
-            with pytest.raises(BudgetExceeded, match="all 3 rounds of the plan are charged"):
-                run.round(number).release()
-        with pytest.raises(ConfigError, match="give a round from 0 to 2"):
-            run.round(3)
 
     def test_control_a_bound_that_starts_over_forgets_what_it_paid_for(self) -> None:
         run = a_run(a_plan(QuantileClip(clip_norm=1.0, bit_noise=50.0, learning_rate=2.0)))

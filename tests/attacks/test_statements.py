@@ -9,14 +9,12 @@ from dp_accounting import GaussianDpEvent
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, price
-from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.tally import Forgotten
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Schedule, Step
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.statement import FORGOTTEN, PUBLIC, SIMULATION, Statement
+from incrowd.privacy.statement import SIMULATION, Statement
 
 pytestmark = pytest.mark.watched
 
@@ -63,16 +61,6 @@ def test_one_seeded_round_marks_the_whole(ledger: Ledger, sources: tuple[Randomn
     assert marked(a_run(ledger, *sources).statement())
 
 
-def test_control_a_statement_that_is_told_believes_what_it_is_told(ledger: Ledger) -> None:
-    """The twin's caveats come from an argument; its edited run is unmarked."""
-    run = a_run(ledger, SEEDED, EARNEST)
-
-    def told(*, simulated: bool) -> tuple[str, ...]:
-        return (SIMULATION,) if simulated else ()
-
-    assert told(simulated=run.randomness.simulated) == ()
-
-
 def test_a_seeded_charge_of_another_run_marks_everything_on_the_ledger(ledger: Ledger) -> None:
     a_run(ledger, SEEDED, label="yesterday")
     assert marked(a_run(ledger, EARNEST, label="today").statement())
@@ -88,26 +76,6 @@ def test_two_runs_on_one_ledger_state_what_both_cost(ledger: Ledger) -> None:
     for statement in (second, first.statement()):
         assert any("also holds 2 charges of other runs" in caveat for caveat in statement.caveats)
     assert alone.caveats == ()
-
-
-def test_a_ledger_that_nobody_keeps_is_said_so() -> None:
-    run = a_run(Ledger.in_memory(budget=BUDGET, relation=a_plan().relation), EARNEST)
-    assert run.statement().caveats == (FORGOTTEN,)
-
-
-def test_public_data_are_said_to_be_public(tmp_path: Path) -> None:
-    digits = DataIdentity(name="digits", public=True)
-    ledger = Ledger.open(tmp_path / "public", budget=BUDGET, relation=a_plan().relation, data_identity=digits)
-    assert a_run(ledger, EARNEST).statement().caveats == (PUBLIC,)
-
-
-def test_a_fresh_start_is_said_for_good(tmp_path: Path) -> None:
-    forgets = [Forgotten(ledger="old", entries=3, epsilon=epsilon, delta=1e-6) for epsilon in (7.5, None)]
-    ledger = Ledger.open(
-        tmp_path / "fresh", budget=BUDGET, relation=a_plan().relation, data_identity="patients", forgets=forgets
-    )
-    (caveat,) = a_run(ledger, EARNEST).statement().caveats
-    assert "(epsilon: 7.5, unknown, as far as it is known) is not in epsilon" in caveat
 
 
 def test_a_round_is_not_repeated_under_another_seed(ledger: Ledger) -> None:

@@ -41,7 +41,7 @@ def noised(
 def spent_on(plan: Plan, *, randomness: Randomness = SEEDED, ledger: Ledger | None = None) -> Ledger:
     """A ledger on which all rounds of a plan are charged."""
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation) if ledger is None else ledger
-    reserved = ledger.reserve(plan.runs, label="run").id
+    reserved = ledger.reserve(plan.runs, label="run").label
     for event, rounds in plan.runs:
         for _ in range(rounds):
             ledger.charge(event, reservation=reserved, randomness=randomness)

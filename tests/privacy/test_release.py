@@ -86,16 +86,6 @@ def test_the_event_is_charged_before_the_noise_is_drawn() -> None:
     assert order == ["charged", "noise"]
 
 
-def test_nothing_is_drawn_when_the_charge_fails() -> None:
-    ledger = Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_SPECIAL)
-    run = a_run(a_plan(), size=2, ledger=ledger)
-    open_round = run.round(0)
-    ledger.release_reservation("run")
-    with pytest.raises(ConfigError, match="released"):
-        open_round.release()
-    assert ledger.spent().epsilon == 0
-
-
 def test_a_plan_that_the_ledger_cannot_pay_is_refused_at_once() -> None:
     ledger = Ledger.in_memory(budget=Budget(epsilon=1.0, delta=1e-6), relation=Relation.REPLACE_SPECIAL)
     with pytest.raises(BudgetExceeded):
@@ -235,17 +225,6 @@ class TestLocalNoise:
 
 
 class TestAdaptiveClips:
-    def test_noise_belongs_to_the_bound_that_clipped(self) -> None:
-        """Rule 6: a well-known framework adds the noise of the next round's bound."""
-        size = 20000
-        clip = QuantileClip(clip_norm=5.0, bit_noise=50.0, learning_rate=2.0)
-        released = a_run(a_plan(clip=clip), size=size).round(0).release()
-        multiplier = clip.update_multiplier(1.0)
-        assert released.clip_norm == 5.0
-        assert released.clip != clip
-        assert released.mean.std() * 20 == pytest.approx(5.0 * multiplier, rel=5 / math.sqrt(2 * size))
-        assert released.noise_std == 5.0 * multiplier
-
     @pytest.mark.slow
     def test_the_fraction_that_moves_the_bound_is_noised(self) -> None:
         clip = QuantileClip(clip_norm=1.0, bit_noise=4.0, quantile=0.5, learning_rate=1.0)
@@ -294,17 +273,18 @@ class TestAdaptiveClips:
         with pytest.raises(ConfigError, match="give the carry of the round before it"):
             run.round(2)
 
-    def test_later_noise_belongs_to_the_later_bound(self) -> None:
-        size = 20000
-        clip = QuantileClip(clip_norm=5.0, bit_noise=50.0, learning_rate=2.0)
+    def test_noise_belongs_to_the_bound_that_clipped_in_its_round(self) -> None:
+        """Rule 6: a well-known framework adds the noise of the next round's bound."""
+        size, clip = 20000, QuantileClip(clip_norm=5.0, bit_noise=50.0, learning_rate=2.0)
         run = a_run(a_plan(clip=clip), size=size)
         first = run.round(0)
-        first.release()
-        released = run.round(1, carry=first.after).release()
-        std = released.clip_norm * clip.update_multiplier(1.0)
-        assert not 4.0 < released.clip_norm < 6.0, "the bound has moved"
-        assert released.noise_std == std
-        assert released.mean.std() * 20 == pytest.approx(std, rel=5 / math.sqrt(2 * size))
+        releases = [first.release(), run.round(1, carry=first.after).release()]
+        assert releases[0].clip_norm == 5.0
+        assert not 4.0 < releases[1].clip_norm < 6.0, "the bound has moved"
+        for released in releases:
+            std = released.clip_norm * clip.update_multiplier(1.0)
+            assert released.noise_std == std
+            assert released.mean.std() * 20 == pytest.approx(std, rel=5 / math.sqrt(2 * size))
 
     def test_the_median_is_read_from_the_round_and_not_kept(self) -> None:
         run = a_run(a_plan(clip=MedianClip()), size=1)
@@ -314,12 +294,6 @@ class TestAdaptiveClips:
             released = open_round.release()
             assert released.clip_norm == np.median(norms)
             assert released.clip == MedianClip()
-
-    def test_a_median_round_is_closed_after_its_release_too(self) -> None:
-        open_round = a_run(a_plan(clip=MedianClip()), size=1).round(0)
-        open_round.release()
-        with pytest.raises(ConfigError, match="it has been released"):
-            open_round.add(np.zeros(1), clients=[0])
 
 
 def test_the_cohort_is_drawn_as_planned() -> None:

@@ -141,7 +141,9 @@ CAVEATS: Mapping[str, Callable[[Path], Statement]] = {
     ),
     "PUBLIC": lambda at: said_of(ledger_of(at, public=True)),
     "RELEASED": lambda at: said_of(ledger_of(at, released=True)),
-    "AFRESH": lambda at: said_of(ledger_of(at, forgets=[Forgotten(ledger="x", entries=3, epsilon=2.5, delta=1e-6)])),
+    "AFRESH": lambda at: said_of(
+        ledger_of(at, forgets=[Forgotten(ledger="x", entries=3, epsilon=each, delta=1e-6) for each in (2.5, None)])
+    ),
     "SHARED": lambda at: said_of(ledger_of(at), {}, {}, own=1),
     "UNNUMBERED": lambda at: said_of(ledger_of(at), {"numbered": False}),
     "OTHER_UNIT": lambda at: said_of(ledger_of(at), {"unit": "record"}),

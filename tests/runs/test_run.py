@@ -208,7 +208,7 @@ def test_without_its_memory_correlated_noise_does_not_go_on(folder: Path) -> Non
     ledger = run.folder / "ledger.sqlite"
     with Ledger.open(ledger) as opened:
         reservation = opened.reservations()[0]
-        opened.charge(reservation.runs[-1][0], reservation=reservation.id, note={"round": 2})
+        opened.charge(reservation.runs[-1][0], reservation=reservation.label, note={"round": 2})
     with pytest.raises(DataError, match="lost the memory of its correlated noise with round 2"):
         Run.open(folder).train()
     assert verify(ledger)["events"] == 3

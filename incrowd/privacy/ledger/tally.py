@@ -66,11 +66,6 @@ class Reservation:
     released: bool = False
 
     @property
-    def id(self) -> str:
-        """The label, which no two reservations of a ledger share: `charge` and `release_reservation` take it."""
-        return self.label
-
-    @property
     def events(self) -> int:
         """The number of events of the plan."""
         return sum(count for _, count in self.runs)

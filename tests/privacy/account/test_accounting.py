@@ -65,15 +65,6 @@ def test_a_budget_needs_a_delta_strictly_between_zero_and_one(delta: float) -> N
         Budget(epsilon=1.0, delta=delta)
 
 
-def test_a_delta_of_one_in_the_number_of_clients_is_warned_about() -> None:
-    budget = Budget(epsilon=8, delta=1e-3)
-    assert budget.warn_for(999) is None
-    for clients in (1000, 5000):
-        assert f"1/{clients}" in (budget.warn_for(clients) or "")
-    with pytest.raises(ConfigError, match="clients"):
-        budget.warn_for(0)
-
-
 @pytest.mark.slow
 def test_the_tighter_accountant_is_taken() -> None:
     found = price(ROUNDS, delta=1e-5, relation=ADD_OR_REMOVE)
@@ -113,12 +104,6 @@ def test_an_unknown_event_is_refused(unknown: DpEvent, nest: Callable[[DpEvent],
             price(event, delta=1e-5, relation=relation)
         with pytest.raises(UnpricedEvent):
             delta_at(event, epsilon=1.0, relation=relation)
-
-
-def test_randomized_response_shows_why_n_fold_is_tested() -> None:
-    once = RandomizedResponseDpEvent(0.5, 2)
-    thrice = PLDAccountant(REPLACE).compose(SelfComposedDpEvent(once, 3))
-    assert thrice.get_epsilon(1e-9) == PLDAccountant(REPLACE).compose(once).get_epsilon(1e-9)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def run(path: Path, releases: Releases) -> None:
     with begin(path) as ledger:
         standing = planned(ledger)
         for _ in range(LIFE):
-            ledger.charge(SMALL, reservation=standing.id)
+            ledger.charge(SMALL, reservation=standing.label)
             releases.add()
         signal.pause()
 
@@ -100,7 +100,7 @@ def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
     def charge(line: int) -> None:
         with begin(path) as ledger:
             standing = planned(ledger)
-            killed_at("/incrowd/privacy/", line, lambda: ledger.charge(SMALL, reservation=standing.id))
+            killed_at("/incrowd/privacy/", line, lambda: ledger.charge(SMALL, reservation=standing.label))
             releases.add()
 
     charged, crashes, wasted, status = 0, 0, 0, -signal.SIGKILL

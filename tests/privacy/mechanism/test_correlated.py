@@ -162,14 +162,6 @@ def test_sums_that_cannot_be_are_refused(total: Floats, words: str) -> None:
         noise.add(total, state=noise.init(3), receipt=paid(noise, randomness=SystemRandomness()), at=("noise", 0))
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
-def test_no_noise_and_no_bound_are_refused(bad: float) -> None:
-    with pytest.raises(ConfigError, match="noise_multiplier"):
-        correlated(Banded(coefficients=(1.0,)), multiplier=bad)
-    with pytest.raises(ConfigError, match="clip_norm"):
-        correlated(Banded(coefficients=(1.0,)), clip_norm=bad)
-
-
 def test_noise_whose_rounding_errors_would_show_is_refused() -> None:
     noise = CorrelatedNoise(
         noise_multiplier=1e5,

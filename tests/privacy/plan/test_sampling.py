@@ -102,11 +102,6 @@ def test_poisson_probability_is_rounded_down() -> None:
     assert sampler.sample(Edge(), round=0).size == 3
 
 
-def test_a_poisson_cohort_may_be_empty() -> None:
-    sampler = Poisson(clients=2, cohort=0.01)
-    assert any(sampler.sample(SeededRandomness(0).stream("s", t), round=t).size == 0 for t in range(10))
-
-
 @SOURCES
 def test_everyone_means_everyone_in_every_round(source: Randomness) -> None:
     for sampler in (
@@ -146,12 +141,6 @@ def test_cyclic_participations_are_exactly_groups_apart(clients: int, data: st.D
     sizes = rows[: sampler.groups].sum(axis=1)
     assert sizes.max() - sizes.min() <= 1
     assert sampler.expected_cohort == clients / sampler.groups
-
-
-def test_the_denominator_is_the_plan_s_and_not_the_cohort_s() -> None:
-    assert Poisson(clients=10, cohort=2.5).expected_cohort == 2.5
-    assert FixedSize(clients=10, cohort=3).expected_cohort == 3
-    assert Everyone(clients=10).expected_cohort == 10
 
 
 @pytest.mark.parametrize(
