@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from incrowd import Local, ServerOptimizer
 from incrowd._random import Floats, Integers, KeyedStream, Stream
-from incrowd.algorithms.server import optimizer_of
+from incrowd.algorithms.fedavg import optimizer_of
 from incrowd.learning.local_algorithms import Adam, Scaffold, Sgd
 from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.privacy.mechanism.clipping import (

@@ -9,8 +9,7 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, Randomness
-from incrowd.algorithms.diagnostics import Diagnostics, Watch, noise_to_signal
-from incrowd.algorithms.fedavg import Answers, State
+from incrowd.algorithms.fedavg import Answers, Diagnostics, State, Watch, noise_to_signal
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model
 from incrowd.learning.engine import EngineTrainer
@@ -26,11 +25,8 @@ class ClientCohort:
     """The clients of an engine's data, paid for by a `PrivateRun`.
 
     The engine trains them, unless `trainers` do so elsewhere. With `unavailable` that share of every cohort, chosen at
-    random, never answers; denominator and noise stay the plan's. With `diagnose` each round has `Diagnostics`.
-
-    Edge cases: `diagnose` outside of a simulation, plans that the data or the engine's label query do not fit
-    (`PrivateRun.check_clients`), and a run over vectors of another size are a `ConfigError`. With a declared number of
-    clients, those who are drawn and do not exist contribute nothing.
+    random, never answers; denominator and noise stay the plan's. With `diagnose` each round has `Diagnostics`. With a
+    declared number of clients, those who are drawn and do not exist contribute nothing.
     """
 
     engine: CohortEngine

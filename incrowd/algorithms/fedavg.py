@@ -2,8 +2,13 @@
 
 A cohort trains and combines the answers: clients whose sum the server noises (Geyer, Klein, Nabi 2017, algorithm 1), or
 silos that noise their own records. The state is plain arrays, so a run can stop after any round and resume bit for bit.
+
+The server's step along a released mean is post-processing, so it costs no privacy. An optimizer is a pair of functions:
+`init` gives named arrays, `update` takes a mean and the arrays to a direction and the next arrays.
+`incrowd.types.ServerOptimizer` is the protocol for one of your own.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,10 +17,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd import _validate
+from incrowd import _extensions, _validate
 from incrowd._random import Floats, Randomness
-from incrowd.algorithms.diagnostics import Diagnostics
-from incrowd.algorithms.server import optimizer_of, stepped
 from incrowd.errors import ConfigError
 from incrowd.learning import Model
 from incrowd.privacy.mechanism.clipped_sum import Observed
@@ -23,11 +26,154 @@ from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.release import Carry, PrivateRun, Release
 from incrowd.settings import ServerOptimizer
+from incrowd.types import ServerOptimizer as Optimizer
 
 Arrays = Mapping[str, NDArray[np.generic]]
+Memory = Mapping[str, Floats]
+
+SECOND_MOMENT = 0.99
+"""The decay of the second moment in Adam and Yogi (beta_2)."""
 
 NO_CLIP = Carry(clip=NormalisedClip())
 """The carry of a federation whose server clips nothing: its clip is never used."""
+
+
+def optimizer_of(settings: ServerOptimizer) -> Optimizer:
+    """The optimizer that settings name: a built-in one, or a registered one of another package."""
+    if settings.built_in:
+        return _BuiltIn(settings)
+    made: Optimizer = _extensions.found("server_optimizers", settings.kind)(settings)
+    return made
+
+
+def stepped(settings: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
+    """The direction of one step for a learning rate of 1, and the next memory, checked if the optimizer is not ours."""
+    direction, after = optimizer_of(settings).update(mean, memory)
+    if not settings.built_in:
+        shapes = {name: np.shape(array) for name, array in memory.items()}
+        right = np.shape(direction) == mean.shape and {name: np.shape(one) for name, one in after.items()} == shapes
+        if not right or not all(np.isfinite(one).all() for one in (direction, *after.values())):
+            remedy = f"return {mean.size} finite numbers, and the arrays {shapes}, finite too"
+            raise ConfigError(field="server.kind", value=settings.kind, remedy=remedy)
+    return direction, after
+
+
+@dataclass(frozen=True)
+class _BuiltIn:
+    """A pair of functions of the settings. Yogi's second moment starts at the square of the adaptivity."""
+
+    settings: ServerOptimizer
+
+    def init(self, size: int) -> Memory:
+        """See `incrowd.types.ServerOptimizer.init`."""
+        start = self.settings.adaptivity**2 if self.settings.kind == "yogi" else 0.0
+        return {name: np.full(size, start if name == "second" else 0.0) for name in _BUILT_IN[self.settings.kind][0]}
+
+    def update(self, mean: Floats, state: Memory) -> tuple[Floats, Memory]:
+        """See `incrowd.types.ServerOptimizer.update`."""
+        return _BUILT_IN[self.settings.kind][1](self.settings, mean, state)
+
+
+def _sgd(_: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
+    return mean, memory
+
+
+def _momentum(settings: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
+    velocity = settings.momentum * memory["velocity"] + mean
+    return velocity, {"velocity": velocity}
+
+
+def _adam(settings: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
+    second = SECOND_MOMENT * memory["second"] + (1 - SECOND_MOMENT) * mean**2
+    return _adaptive(settings, mean, memory, second)
+
+
+def _yogi(settings: ServerOptimizer, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
+    square, before = mean**2, memory["second"]
+    return _adaptive(settings, mean, memory, before - (1 - SECOND_MOMENT) * square * np.sign(before - square))
+
+
+def _adaptive(settings: ServerOptimizer, mean: Floats, memory: Memory, second: Floats) -> tuple[Floats, Memory]:
+    first = settings.momentum * memory["first"] + (1 - settings.momentum) * mean
+    return first / (np.sqrt(second) + settings.adaptivity), {"first": first, "second": second}
+
+
+_BUILT_IN = {
+    "sgd": ((), _sgd),
+    "momentum": (("velocity",), _momentum),
+    "adam": (("first", "second"), _adam),
+    "yogi": (("first", "second"), _yogi),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnostics:
+    """The likeness of the clients' contributions before clipping (Geyer, Klein, Nabi 2017, section 3).
+
+    `between_client_variance` is their V_c: the variance over the cohort, averaged over the weights. `update_scale` is
+    their U_s: the squared mean over the cohort, averaged over the weights. `norms` are the minimum, the quartiles and
+    the maximum of the L2 norms. `fraction_clipped` is the share of norms above the bound. `noise_to_signal` is the norm
+    of the noise over the norm of the sum, estimated from the release; None if the noise hides the sum.
+    """
+
+    between_client_variance: float
+    update_scale: float
+    norms: tuple[float, float, float, float, float]
+    fraction_clipped: float = 0.0
+    noise_to_signal: float | None = None
+
+
+def noise_to_signal(mean: Floats, noise_std_of_mean: float) -> float | None:
+    """The norm of the noise on a released mean over the norm of the mean without it, estimated from the release."""
+    noise = noise_std_of_mean**2 * mean.size
+    signal = float(mean @ mean) - noise
+    return math.sqrt(noise / signal) if signal > 0 else None
+
+
+class Seen(Protocol):
+    """Contributions on their way to the sum."""
+
+    def norms(self) -> Floats:
+        """The L2 norm of each, in one column."""
+        ...
+
+    def add_to(self, total: Floats, factors: Floats) -> None:
+        """Add each contribution times its factor (in one column); a factor of 0 adds nothing, not even NaN."""
+        ...
+
+
+class Watch:
+    """The figures of every finite contribution in one pass: the variances of all weights add up to the mean squared
+    norm minus the squared norm of the mean.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._total = np.zeros(size)
+        self._norms: list[Floats] = []
+
+    def see(self, chunk: Seen) -> None:
+        """Add a chunk's contributions."""
+        norms = chunk.norms()[:, 0]
+        finite = np.isfinite(norms)
+        chunk.add_to(self._total, finite[:, None].astype(np.float64))
+        self._norms.append(norms[finite])
+
+    def diagnostics(self, *, fraction_clipped: float = 0.0, noise_to_signal: float | None = None) -> Diagnostics:
+        """The figures; zeros without contributions."""
+        norms = np.concatenate([np.empty(0), *self._norms])
+        if norms.size == 0:
+            norms = np.zeros(1)
+        mean = self._total / norms.size
+        squared_mean = float(mean @ mean)
+        variance = max(0.0, float(np.mean(norms**2)) - squared_mean)
+        smallest, lower, median, upper, largest = np.quantile(norms, [0, 0.25, 0.5, 0.75, 1])
+        return Diagnostics(
+            between_client_variance=variance / mean.size,
+            update_scale=squared_mean / mean.size,
+            norms=(float(smallest), float(lower), float(median), float(upper), float(largest)),
+            fraction_clipped=fraction_clipped,
+            noise_to_signal=noise_to_signal,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +264,7 @@ class State:
         )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The public part of the state as named arrays, for a file.
-
-        Guarantee: `restored` gives the same numbers back.
-        """
+        """The public part of the state as named arrays, for a file: `restored` gives the same numbers back."""
         arrays: dict[str, NDArray[np.generic]] = {
             "round": np.array([self.round]),
             "weights": self.weights,
@@ -145,10 +288,7 @@ class State:
         return {"round": np.array([self.secret.round]), **memory}
 
     def restored(self, arrays: Arrays, secret: Arrays | None = None) -> "State":
-        """The state that `to_arrays` and `secret_arrays` wrote; `self` is the first state of the same run.
-
-        Edge cases: arrays of another kind of run, of other sizes, or of two different rounds are refused.
-        """
+        """The state that `to_arrays` and `secret_arrays` wrote; `self` is the first state of the same run."""
         clip = self.carry.clip
         _check_forms(arrays, {name: _form(array) for name, array in self.to_arrays().items()})
         if isinstance(clip, QuantileClip):

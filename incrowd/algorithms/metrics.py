@@ -59,10 +59,7 @@ def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, lo
 def evaluate(
     model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY
 ) -> Metrics | None:
-    """The metrics of weights on public examples: see `metrics`.
-
-    Edge cases: None for more than 2^25 outputs, as for long texts over a large vocabulary.
-    """
+    """The metrics of weights on public examples, or None for more than 2^25 outputs (long texts, large vocabularies)."""
     if examples.labels.size * (examples.classes or 1) > _MOST:
         return None
     outputs = outputs_of(model.with_weights(weights), examples)
@@ -186,10 +183,7 @@ def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
 
 
 def of_numbers(predicted: Floats, labels: Floats) -> Metrics:
-    """The metrics of predictions [N], or [N, L], for numbers of the same shape; R² of several is their mean.
-
-    R² is None for a constant label.
-    """
+    """The metrics of predictions [N], or [N, L], for numbers of the same shape; R² of several is their mean."""
     return {
         **_errors(predicted, labels),
         "r2": _r2(predicted, labels),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats
-from incrowd.algorithms.diagnostics import Watch, noise_to_signal
+from incrowd.algorithms.fedavg import Watch, noise_to_signal
 from tests.reference.stacks import Stack
 
 

@@ -8,8 +8,7 @@ import torch
 
 from incrowd import _extensions
 from incrowd._random import Floats
-from incrowd.algorithms.fedavg import NO_CLIP, Answers, State
-from incrowd.algorithms.server import optimizer_of, stepped
+from incrowd.algorithms.fedavg import NO_CLIP, Answers, State, optimizer_of, stepped
 from incrowd.errors import ConfigError
 from incrowd.settings import ServerOptimizer
 from incrowd.types import register
@@ -99,7 +98,7 @@ def test_an_optimizer_is_found_in_the_entry_points_of_one_package_alone(
     with pytest.raises(ConfigError, match=unknown):
         ServerOptimizer(kind="plain")
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "plain_steps.py").write_text("from incrowd.algorithms.server import optimizer_of\n\n\n"
+    (tmp_path / "plain_steps.py").write_text("from incrowd.algorithms.fedavg import optimizer_of\n\n\n"
         "def make(settings):\n    return optimizer_of(settings.replaced(kind='sgd'))\n")  # fmt: skip
     for package, alone in (("first", True), ("second", False)):
         about = tmp_path / f"{package}-1.dist-info"
