@@ -21,7 +21,10 @@ Kind = Literal[
     "trackers",
 ]
 
+REMEMBERS = "it gives another result for the same input: let it depend on its arguments alone"
+
 _REGISTERED: dict[tuple[str, str], Any] = {}
+_FIRST: dict[tuple[str, str, Any], Any] = {}
 
 
 def register(kind: Kind, name: str, extension: Any) -> None:
@@ -48,3 +51,11 @@ def found(kind: Kind, name: str, *, field: str | None = None, known: Sequence[st
         (point,) = points
         register(kind, name, point.load())
     return _REGISTERED[kind, name]
+
+
+def check_unchanged(key: tuple[str, str, Any], found: Any, *, field: str) -> None:
+    """Refuse an extension whose result for a synthetic input is not what it was when this process first tried it."""
+    import numpy as np
+
+    if not np.array_equal(_FIRST.setdefault(key, found), found, equal_nan=True):
+        raise ConfigError(field=field, value=key[1], remedy=REMEMBERS)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from incrowd._extensions import register
 from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.privacy.account.accounting import Relation
-from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
+from incrowd.privacy.mechanism.clipping import ThirdPartyClip
+from incrowd.privacy.plan.sampling import ThirdPartySampling
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -59,7 +59,7 @@ def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, lo
 def evaluate(
     model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY
 ) -> Metrics | None:
-    """The metrics of weights on public examples, or None for more than 2^25 outputs (long texts, large vocabularies)."""
+    """The metrics of weights on public examples, or None for more than 2^25 outputs, as of long texts."""
     if examples.labels.size * (examples.classes or 1) > _MOST:
         return None
     outputs = outputs_of(model.with_weights(weights), examples)

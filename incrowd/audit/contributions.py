@@ -23,11 +23,11 @@ from incrowd.privacy.mechanism.clipping import (
     MedianClip,
     NormalisedClip,
     PerLayerClip,
+    ThirdPartyClip,
     clip_rows,
 )
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release
 
 ROUNDING = 1e-4

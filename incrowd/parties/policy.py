@@ -14,8 +14,8 @@ from incrowd.data import Columns
 from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
 from incrowd.parties.offer import Offer
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.mechanism.clipping import ThirdPartyClip
 from incrowd.privacy.plan.plan import SAMPLING, Plan
-from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.runs.data_config import Meaning
 from incrowd.settings import Every, Section, Words, explained
 

@@ -34,9 +34,9 @@ from incrowd.privacy.mechanism.clipping import (
     NormalisedClip,
     PerLayerClip,
     QuantileClip,
+    ThirdPartyClip,
 )
 from incrowd.privacy.plan.plan import NoiseBy, Unit
-from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.runs.data_config import DataSection, DigitsData, FeaturesSection, NoFeatures
 from incrowd.settings import (
     Compile,

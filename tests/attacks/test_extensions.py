@@ -22,10 +22,10 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Relation, de
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import clipping
-from incrowd.privacy.plan import forms, third_party
+from incrowd.privacy.mechanism.clipping import ThirdPartyClip
+from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
-from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
+from incrowd.privacy.plan.sampling import Everyone, Poisson, ThirdPartySampling, constant
 from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.run import Run
@@ -43,7 +43,7 @@ ADDED = Relation.ADD_OR_REMOVE_ONE
 def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is registered, and what was seen of it, ends with the test."""
     monkeypatch.setattr(_extensions, "_REGISTERED", {})
-    monkeypatch.setattr(third_party, "_FIRST", {})
+    monkeypatch.setattr(_extensions, "_FIRST", {})
 
 
 def planned(budget: Budget = LOOSE, **parts: Any) -> Plan:
@@ -179,7 +179,7 @@ def test_a_sampler_that_looks_at_who_answered_is_refused(checked: bool, monkeypa
     assert run.cohort(1).size  # nothing was looked at yet
     answered.update(range(CLIENTS))
     if not checked:  # the control: a run that draws whatever the sampler says
-        monkeypatch.setattr(third_party, "_unchanged", lambda *_, **__: None)
+        monkeypatch.setattr(_extensions, "check_unchanged", lambda *_, **__: None)
         assert run.cohort(2).size == 0
         return
     with pytest.raises(ConfigError, match="another result for the same input"):
@@ -200,7 +200,7 @@ def test_a_sampler_with_randomness_of_its_own_is_refused() -> None:
             return probes[0] if known else np.array([next(turns) % clients])
 
     _extensions._REGISTERED.clear()
-    third_party._FIRST.clear()
+    _extensions._FIRST.clear()
     with pytest.raises(ConfigError, match="another result for the same input"):
         run_of(sampled(Knows())).cohort(0)
 

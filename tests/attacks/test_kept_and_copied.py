@@ -15,11 +15,10 @@ from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip
+from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, ThirdPartyClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
-from incrowd.privacy.plan.third_party import ThirdPartyClip
 from incrowd.privacy.release import PrivateRound, PrivateRun
 from tests.privacy.ledgers import start, status_of
 

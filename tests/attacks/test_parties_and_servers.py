@@ -24,9 +24,10 @@ from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import MOST_PARTIES, Card, Roster
 from incrowd.parties.secure_sum import SumPlan
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan import forms, third_party
+from incrowd.privacy.mechanism.clipping import ThirdPartyClip
+from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
+from incrowd.privacy.plan.sampling import ThirdPartySampling
 from tests.attacks.test_a_server_and_masks import Server, offer_from
 from tests.parties.crew import plan_of as shared_plan
 from tests.parties.members import Hospitals, MemberLine
@@ -164,7 +165,7 @@ def test_no_extension_that_a_server_names_in_a_plan_runs_at_a_party(
     text = (hospitals.folder / "there.toml").read_text().replace('noise_by = "parties"\n', "")
     (hospitals.folder / "there.toml").write_text(text.replace("colluders = 1\n", ""))
     monkeypatch.setattr(_extensions, "_REGISTERED", {})
-    monkeypatch.setattr(third_party, "_FIRST", {})
+    monkeypatch.setattr(_extensions, "_FIRST", {})
     rows: list[tuple[int, ...]] = []
 
     def clip(contributions: Any, clip_norm: float) -> Any:

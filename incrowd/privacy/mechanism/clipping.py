@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd import _validate
+from incrowd import _extensions, _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 
@@ -270,6 +270,41 @@ class MedianClip:
         finite = norms[np.isfinite(norms)]
         median = float(np.median(finite)) if finite.size else 0.0
         return FixedClip(clip_norm=min(max(self.floor, median), LARGEST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThirdPartyClip:
+    """A registered clip function (`incrowd.types.ClipFunction`) with its bound.
+
+    Guarantee: `clip_rows` measures every row that the function returns, and scales
+    it down to `clip_norm`. The function sees one contribution at a time, as a copy. If it returns other numbers than
+    before for the same synthetic contribution, it is refused: it may remember contributions.
+    """
+
+    private: ClassVar[bool] = True
+    name: str
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(clip_norm=self.clip_norm)
+        self._check()
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        clipped = [self._row(row) for row in rows]
+        self._check()
+        return np.stack(clipped) if clipped else rows
+
+    def _row(self, row: Floats) -> Floats:
+        function = _extensions.found("clips", self.name, field="clip")
+        clipped: Floats = np.array(function(row[None].copy(), self.clip_norm), dtype=np.float64)  # never its own buffer
+        if clipped.shape != (1, row.size):
+            raise ConfigError(field="clip", value=self.name, remedy="return as many rows and numbers as it is given")
+        return clipped.reshape(-1)
+
+    def _check(self) -> None:
+        made_up = 3 * self.clip_norm * np.linspace(-1, 1, 8)
+        _extensions.check_unchanged(("clip", self.name, self.clip_norm), self._row(made_up), field="clip")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from incrowd.privacy.mechanism.clipping import (
     NormalisedClip,
     PerLayerClip,
     QuantileClip,
+    ThirdPartyClip,
 )
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Schedule, Step
-from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampling
+from incrowd.privacy.plan.sampling import Schedule, Step, ThirdPartySampling
 
 PlanForm = Mapping[str, Any]
 

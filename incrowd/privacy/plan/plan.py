@@ -17,12 +17,22 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
-from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip, ThirdPartyClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, optimal_banded
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
 from incrowd.privacy.mechanism.shared import SharedNoise
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler, Schedule, Step, check_declared
-from incrowd.privacy.plan.third_party import ThirdPartyClip, ThirdPartySampler, ThirdPartySampling
+from incrowd.privacy.plan.sampling import (
+    Cyclic,
+    Everyone,
+    FixedSize,
+    Poisson,
+    Sampler,
+    Schedule,
+    Step,
+    ThirdPartySampler,
+    ThirdPartySampling,
+    check_declared,
+)
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
     MEDIAN,

@@ -16,21 +16,29 @@ To zero out a client is to let it contribute nothing, in its place: clients that
 Declared numbers of clients and records are never counted: a count reveals a single member, since a probability or a
 number of steps that follows it differs for a neighbouring data set. So everything public is made of the declared
 number. The owner compares it with the data once, before anything is spent.
+
+A plan has the name of a third-party sampler or clip, never its code: its form stays plain data, and a machine without
+the extension refuses it.
 """
 
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 
-from incrowd import _validate
-from incrowd._random import Integers, Stream
+from incrowd import _extensions, _validate
+from incrowd._random import Integers, KeyedStream, Stream
 from incrowd.errors import ConfigError
+from incrowd.privacy.account.events import canonical
+
+_PROBE = bytes(32)
+"""The public key of the stream with which a third-party sampler is tried."""
 
 
 class Sampler(Protocol):
@@ -209,6 +217,97 @@ class Cyclic:
     def sample(self, stream: Stream, *, round: int) -> Integers:
         """See `Sampler.sample`."""
         return np.arange(round % self.groups, self.clients, self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThirdPartySampling:
+    """The sampling of a plan by a registered sampler (`incrowd.types.Sampler`)."""
+
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        """The name in statements."""
+        return f"third-party sampler {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThirdPartySampler:
+    """A registered sampler over so many clients, with the plan's expected cohort: the public denominator.
+
+    Guarantee: a cohort has existing clients, once each, as many as its event states. Its event has the noise that the
+    plan draws: the sampler states probabilities alone, and these are not verified (`incrowd.testing.check_sampler`).
+    It is refused if it gives another cohort for the same stream and round: it may look at more than these, say at the
+    clients that answered.
+    """
+
+    name: str
+    clients: int
+    cohort: float
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+        _validate.positive(cohort=self.cohort)
+        _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
+        _extensions.found("samplers", self.name, field="sampling")
+
+    @cached_property
+    def _sampler(self) -> Any:
+        return _extensions.found("samplers", self.name, field="sampling")
+
+    @property
+    def relation(self) -> NeighboringRelation:
+        """See `Sampler.relation`."""
+        return NeighboringRelation(self._sampler.relation)
+
+    @property
+    def sensitivity_in_clips(self) -> int:
+        """See `Sampler.sensitivity_in_clips`."""
+        return 2 if self.relation is NeighboringRelation.REPLACE_ONE else 1
+
+    @property
+    def expected_cohort(self) -> float:
+        """See `Sampler.expected_cohort`."""
+        return float(self.cohort)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """See `Sampler.event`."""
+        event = self._sampler.event(noise_multiplier, clients=self.clients, cohort=self.cohort)
+        gaussian, sizes = GaussianDpEvent(noise_multiplier / self.sensitivity_in_clips), None
+        if isinstance(event, SampledWithoutReplacementDpEvent):
+            sizes = event.source_dataset_size, event.sample_size
+        stated = event.event if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent) else event
+        if canonical(stated) != canonical(gaussian) or sizes not in (None, (self.clients, self.cohort)):
+            remedy = (
+                f"its event has to be {gaussian}, alone or on a sample of {self.cohort:g} of {self.clients} clients"
+            )
+            raise ConfigError(field="sampling", value=self.name, remedy=remedy)
+        return event
+
+    def sample(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.sample`."""
+        key = stream.bits(4).tobytes()
+        tried = "sampling", self.name, (self.clients, self.cohort)
+        cohort = self._drawn(key, round)
+        _extensions.check_unchanged(tried, self._drawn(_PROBE, 0), field="sampling")
+        if not np.array_equal(cohort, self._drawn(key, round)):
+            raise ConfigError(field="sampling", value=self.name, remedy=_extensions.REMEMBERS)
+        return cohort
+
+    def _drawn(self, key: bytes, round: int) -> Integers:
+        found = self._sampler.sample(KeyedStream(key), clients=self.clients, cohort=self.cohort, round=round)
+        cohort = np.array(found)  # never the sampler's own buffer
+        fixed = isinstance(self.event(1.0), SampledWithoutReplacementDpEvent)
+        if (
+            cohort.ndim != 1
+            or (cohort.size and not np.issubdtype(cohort.dtype, np.integer))
+            or not np.array_equal(np.unique(cohort), cohort)
+            or ((cohort < 0) | (cohort >= self.clients)).any()
+            or (fixed and cohort.size != self.cohort)
+        ):
+            remedy = "return the numbers of existing clients, rising and once each, as many as its event states"
+            raise ConfigError(field="sampling", value=self.name, remedy=remedy)
+        return cohort.astype(np.int64)
 
 
 def named_places(names: Sequence[str]) -> Integers:
