@@ -87,15 +87,13 @@ class PlanConfig:
     `colluders` (1 unless it is given) have enough noise together.
 
     Under `Cyclic` sampling clients take turns in groups of the schedule's cohort. Then the noise is correlated over the
-    rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event.
+    rounds (DP-FTRL): each round takes back a part of the earlier rounds' noise, and the whole run is one event. Clips
+    that change from round to round are refused then: correlated noise belongs to one bound.
 
     Records take part in `steps` noised sums a round, each of an expected batch that is the schedule's cohort.
 
-    Edge cases: a cohort larger than the number of members is refused, and one that does not fit its sampling: a
-    fraction under `FixedSize`, less than all under `Everyone`, no whole division of the members under `Cyclic`. A
-    sampling is one of the classes in `SAMPLING`, not its name. Records are sampled by `Poisson` and clipped by
-    `FixedClip`. Clients that add noise are not sampled, and their clip does not need the cohort's norms. Correlated
-    noise belongs to one bound: clips that change from round to round are refused.
+    Records are sampled by `Poisson` and clipped by `FixedClip`. Clients that add noise are not sampled, and their clip
+    does not need the cohort's norms.
     """
 
     members: int
@@ -206,10 +204,7 @@ class PlanConfig:
         return turns.groups if isinstance(turns, Cyclic) else None
 
     def event(self, step: Step) -> DpEvent:
-        """The cost of one round of a step, to a client itself where clients add the noise.
-
-        Edge cases: rounds with correlated noise have one event together (`runs`).
-        """
+        """The cost of one round of a step, to a client itself where clients add the noise."""
         if self.unit == "record":
             return compose([(self.sampler(step).event(step.noise_multiplier), self.steps)])
         if self.noise_by == "party":
@@ -237,10 +232,7 @@ class PlanConfig:
         return replace(self, schedule=self.schedule.scaled(factor))
 
     def calibrate(self, budget: Budget) -> "Plan":
-        """The plan that spends exactly this budget: the least noise, in the schedule's proportions.
-
-        Guarantee: the price of the plan, computed on the accountants' fine grid, is at most the budget.
-        """
+        """The plan that spends exactly this budget: the least noise, in the schedule's proportions."""
         factor = smallest_noise(
             lambda factor: self.scaled(factor).whole,
             budget=budget,
@@ -305,9 +297,6 @@ class Plan:
 
     Guarantee: `price.epsilon` is an upper bound that does not exceed `budget.epsilon`; `round(t).event` is the event of
     exactly the sampler and noise multiplier of `round(t)`, or the first round's event is that of all correlated noise.
-
-    Edge cases: a plan that does not fit its budget cannot be made; a delta of 1/clients or more gives a
-    `PrivacyWarning`.
     """
 
     config: PlanConfig
@@ -347,10 +336,7 @@ class Plan:
 
     @property
     def noise_multiplier(self) -> float:
-        """The smallest noise multiplier of any round (they are all the same in a constant schedule).
-
-        The multiplier of correlated noise is relative to the sensitivity of the whole run.
-        """
+        """The smallest of any round; that of correlated noise is relative to the sensitivity of the whole run."""
         return min(step.noise_multiplier for step in self.config.schedule.steps)
 
     @cached_property
@@ -407,7 +393,7 @@ class Plan:
             return None
         return SharedNoise(noise=noise, parties=parties, colluders=colluders, contributions_bound=bound)
 
-    def statement(self, ledger: "Ledger", *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
+    def statement(self, ledger: "Ledger", *, own: int) -> Statement:
         """The promise of all that was charged to a ledger; so many of the charges are for rounds of this plan."""
         cautions = None if self.config.clip.private else MEDIAN, self._caution(), *self._of_shares()
         assumed = RECORDS_ASSUMED if self.unit == "record" else ALWAYS_ASSUMED
@@ -419,7 +405,7 @@ class Plan:
             trust=TRUST[self.unit, self.noise_by].format(parties=parties, colluders=colluders),
             sampler=self._sampling(),
             assumed=assumed if self.noise_by != "parties" else (*assumed, SHARED_ASSUMED),
-            caveats=(*caveats, *(caution for caution in cautions if caution is not None)),
+            caveats=tuple(caution for caution in cautions if caution is not None),
         )
 
     def _of_shares(self) -> tuple[str, ...]:
@@ -447,10 +433,7 @@ class Plan:
         return f"Poisson, {share} of {config.members} records a step, {config.steps} steps a round, at most {rounds}"
 
     def training(self, size: int | None = None) -> RecordTraining:
-        """The steps of a round over records; with a `size`, noise that fits no grid for so many weights is refused.
-
-        Edge cases: a plan for clients has none.
-        """
+        """The steps of a round over records; with a `size`, noise that fits no grid for so many weights is refused."""
         config, step = self.config, self.config.schedule.steps[0]
         if config.unit != "record" or not isinstance(config.clip, FixedClip):
             raise ConfigError(field="unit", value=config.unit, remedy='give a plan whose unit is "record"')
@@ -467,10 +450,7 @@ class Plan:
         return training
 
     def check_held(self, held: int, *, silo: str) -> None:
-        """Refuse a silo whose records are fewer or more than the declared number allows, without saying how many.
-
-        Edge cases: this is for the silo itself, whose records they are, and before anything is spent.
-        """
+        """Refuse a silo whose records are fewer or more than the declared number allows (`check_declared`)."""
         check_declared(self.config.members, held=held, field="records", what=f"the records of {silo}")
 
     def _priced(self) -> Price:
