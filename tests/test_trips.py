@@ -69,7 +69,7 @@ def test_an_answer_of_a_silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         privacy=incrowd.Private(unit="record", epsilon=8.0, delta=1e-5, rounds=3),
     )
     files = files_of(Silo, "answer", lambda: federation.train(tmp_path / "run", progress=False), monkeypatch)
-    assert {"algorithms/silos.py", "privacy/records.py", "privacy/ledger/ledger.py"} <= files
+    assert {"algorithms/silos.py", "privacy/paid.py", "privacy/ledger/ledger.py"} <= files
     assert len(files) <= ANSWER, sorted(files)
 
 
@@ -81,7 +81,7 @@ def test_an_answer_of_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     line = MemberLine(hospitals)
     files = files_of(Participant, "answer", lambda: served(hospitals, line), monkeypatch)
     line.close()
-    assert {"parties/participant.py", "parties/masked.py", "parties/secure_sum.py", "privacy/records.py"} <= files
+    assert {"parties/participant.py", "parties/masked.py", "parties/secure_sum.py", "privacy/paid.py"} <= files
     assert len(files) <= PARTY, sorted(files)
 
 

@@ -4,7 +4,7 @@ from incrowd.algorithms.clients import ClientCohort
 from incrowd.algorithms.fedavg import Diagnostics, FedAvg, RoundReport, SiloStatus, State, Watch
 from incrowd.algorithms.metrics import Score, evaluate, score
 from incrowd.algorithms.silos import Answer, RecordCohort, Silo, SiloCohort
-from incrowd.privacy.records import RecordRun
+from incrowd.privacy.paid import RecordRun
 
 __all__ = [
     "Answer",

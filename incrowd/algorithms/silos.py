@@ -21,8 +21,8 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
 from incrowd.learning.execution import with_threads
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
+from incrowd.privacy.paid import RecordRound, RecordRun
 from incrowd.privacy.plan.sampling import check_declared
-from incrowd.privacy.records import RecordRound, RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 

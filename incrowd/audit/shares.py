@@ -26,9 +26,9 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole, contribution_step
+from incrowd.privacy.paid import ShareRun
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
-from incrowd.privacy.records import ShareRun
 from incrowd.privacy.release import PrivateRun
 
 _NAMES = ("amber", "birch", "cedar", "dogwood")

@@ -29,8 +29,8 @@ from incrowd.learning.losses import SQUARED
 from incrowd.learning.models import Model, linear
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import RecordTraining
+from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.runs.config import Config
 from incrowd.runs.silo_work import assemble_records, assemble_silos

@@ -29,7 +29,7 @@ if typing.TYPE_CHECKING:
     from incrowd.parties.roster import Card, Roster
     from incrowd.parties.secure_sum import Member, SumPlan, SumServer
     from incrowd.parties.server import PartyServer
-    from incrowd.privacy.records import ShareRun
+    from incrowd.privacy.paid import ShareRun
 
 __all__ = [
     "Card",
@@ -55,6 +55,6 @@ __getattr__ = _lazily(
         "incrowd.parties.roster": ("Card", "Roster"),
         "incrowd.parties.secure_sum": ("Member", "SumPlan", "SumServer"),
         "incrowd.parties.server": ("PartyServer",),
-        "incrowd.privacy.records": ("ShareRun",),
+        "incrowd.privacy.paid": ("ShareRun",),
     },
 )

@@ -34,10 +34,10 @@ from incrowd.privacy.mechanism.clipping import (
     part_norms,
 )
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole, largest_norm
+from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Cyclic
-from incrowd.privacy.records import RecordRun
 from incrowd.runs.round_loop import Checkpoints, DurableSilo
 
 if TYPE_CHECKING:

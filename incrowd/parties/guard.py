@@ -288,7 +288,7 @@ class Guard:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LedgerOwner:
-    """The owner's limits and notes for the charges of one plan: see `incrowd.privacy.records.Owner`.
+    """The owner's limits and notes for the charges of one plan: see `incrowd.privacy.paid.Owner`.
 
     Guarantee: the charges of a day cost at most what the policy allows.
     """

@@ -29,9 +29,9 @@ from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.shared import NoiseShare
+from incrowd.privacy.paid import ShareRun
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.records import ShareRun
 
 SUMS = "sums"
 """The subfolder of a party's folder with the keys of its sums."""

@@ -1,42 +1,60 @@
-"""What a charge pays for: the rounds of one plan from one ledger, and the noises of each round."""
+"""What a charge pays for: the rounds of one plan from one ledger, and the noises of each round.
+
+A server pays for the sums of a `PrivateRun` (`incrowd.privacy.release`). A party pays from its own ledger, before a
+batch or any noise is drawn: a `RecordRun` for a silo's steps, a `ShareRun` for a share of the noise of all.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, Protocol
 
 from dp_accounting import DpEvent
 
-from incrowd._random import Randomness
-from incrowd.errors import ConfigError, LedgerMismatch
+from incrowd._random import Floats, Randomness, Stream
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Draws, Receipt
-from incrowd.privacy.mechanism.clipping import Clip, QuantileClip
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.grid import REACH, GaussianNoise, Whole, contribution_step
-from incrowd.privacy.mechanism.shared import SharedNoise
+from incrowd.privacy.mechanism.shared import NoiseShare, SharedNoise
 from incrowd.privacy.plan.forms import check_ours, fingerprint, to_json
 from incrowd.privacy.plan.plan import NoiseBy, Plan, Unit
+from incrowd.privacy.statement import Statement
 
 Note = Mapping[str, str | int | float | bool | None]
 """Flat data that a charge notes of itself."""
+
+
+class Owner(Protocol):
+    """The owner of a ledger: limits beside its budget, and notes with each charge."""
+
+    def admit(self, ledger: Ledger, event: DpEvent) -> None:
+        """Refuse what the ledger would pay for and its owner does not want."""
+        ...
+
+    def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
+        """More that the charge of a round notes."""
+        ...
 
 
 class PaidRun:
     """The rounds of one plan, paid from one ledger under one label: reserve -> charge -> receipt -> noise.
 
     Guarantee: the plan is ours, with all of its parts, and under the ledger's neighbouring relation. Its whole price is
-    reserved before its first round is charged. A receipt for noise comes when its event is on the ledger's disk.
-
-    Edge cases: any other plan is refused, and so is one for another unit. Under seeded randomness a round that a crash
-    cut off after its charge may be repeated, because it repeats the very same noise; under the operating system's it
-    may not.
+    reserved before its first round is charged. A receipt for noise comes when its event is on the ledger's disk, with
+    the `owner`'s consent. Under seeded randomness a round that a crash cut off after its charge may be repeated: it
+    repeats the very same noise. Under the operating system's it may not.
     """
 
     takes: ClassVar[frozenset[tuple[Unit, NoiseBy]]]
     """The plans that it pays for, by the unit of protection and the actor that adds noise."""
 
-    def __init__(self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str) -> None:
+    def __init__(
+        self, plan: Plan, *, ledger: Ledger, randomness: Randomness, label: str = "run", owner: Owner | None = None
+    ) -> None:
         check_ours(plan)
         if (plan.unit, plan.noise_by) not in self.takes:
             other = "RecordRun" if (plan.unit, plan.noise_by) == ("record", "party") else "PrivateRun"
@@ -51,6 +69,7 @@ class PaidRun:
         self.ledger = ledger
         self.randomness = randomness
         self.label = label
+        self.owner = owner
         self._third_party: dict[str, None] = {}
         self.fingerprint = fingerprint(to_json(plan))
         self._looked_at = 0  # entries of the ledger
@@ -60,14 +79,15 @@ class PaidRun:
         self._third_party |= dict.fromkeys(part for part in parts if part)
 
     def reserve(self) -> None:
-        """Reserve the price of the whole plan. Done again it changes nothing.
-
-        Edge cases: a ledger without room for it: `BudgetExceeded`, and nothing is reserved.
-        """
+        """Reserve the price of the whole plan. Done again it changes nothing."""
         self.ledger.reserve(self.plan.runs, label=self.label)
 
-    def pay(self, event: DpEvent, draws: Draws, *, key: str, reservation: str, note: Note, people: int = 1) -> Receipt:
-        """Charge an event of the plan; the receipt pays for these draws, and its charge notes whom they protect."""
+    def paid(self, number: int) -> bool:
+        """Whether a round was charged."""
+        return self.ledger.paid(f"{self.label}: round {number}")
+
+    def pay(self, event: DpEvent, draws: Draws, *, number: int, note: Note, people: int = 1) -> Receipt:
+        """Charge the event of a round; the receipt pays for these draws, and its charge notes whom they protect."""
         its: dict[str, str] = {"unit": self.plan.unit, "noise_by": self.plan.noise_by}
         if self.plan.noise_by == "parties":
             parties, colluders = self.plan.config.sharing
@@ -78,11 +98,19 @@ class PaidRun:
             event,
             pays_for=draws,
             randomness=self.randomness,
-            key=f"{self.label}: {key}",
-            reservation=reservation,
+            key=f"{self.label}: round {number}",
+            reservation=self.label,
             people=people,
             note={**its, **note},
         )
+
+    def owned(self, event: DpEvent, number: int) -> Note:
+        """The owner's notes about a round, which the owner admits unless it was charged before."""
+        if self.owner is None:
+            return {}
+        if not self.paid(number):
+            self.owner.admit(self.ledger, event)
+        return self.owner.note(self.ledger, self.plan, number)
 
     def check_plan(self) -> None:
         """All rounds before were charged by this very plan: others can have the same events, and noise for less."""
@@ -172,3 +200,125 @@ class RoundNoise:
         if self.local:
             return total, std * math.sqrt(self.clients), None
         return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.clients), std, None
+
+
+class RecordRun(PaidRun):
+    """All rounds of one plan over one silo's records.
+
+    Several runs can share a ledger under different labels. Silos that are simulated on one machine from one seed differ
+    by their `place`.
+
+    Guarantee: each round of the federation is charged once, as long as the plan pays for rounds.
+    """
+
+    takes = frozenset({("record", "party")})
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        ledger: Ledger,
+        randomness: Randomness,
+        label: str = "run",
+        place: int = 0,
+        owner: Owner | None = None,
+    ) -> None:
+        super().__init__(plan, ledger=ledger, randomness=randomness, label=label, owner=owner)
+        self.training = plan.training()
+        self.place = place
+        self._rounds: set[int] = set()
+        self._known = 0
+
+    @property
+    def rounds(self) -> frozenset[int]:
+        """The rounds that were charged so far; each of the ledger's entries is read once."""
+        for entry in self.ledger.entries(start=self._known):
+            note = entry.content()["note"] if entry.kind == "charge" else {}
+            if note.get("run") == self.label:
+                self._rounds.add(note["round"])
+            self._known = entry.position + 1
+        return frozenset(self._rounds)
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the price of the plan was reserved."""
+        return any(each.label == self.label for each in self.ledger.reservations())
+
+    def check_room(self) -> None:
+        """Refuse a plan that the ledger has no room for (`BudgetExceeded`); nothing is reserved."""
+        if not self.reserved:
+            self.ledger.check_room(self.plan.runs)
+
+    def give_back(self) -> None:
+        """Release what the plan has left, for others: no round will follow."""
+        if self.reserved:
+            self.ledger.release_reservation(self.label)
+
+    def round(self, number: int) -> "RecordRound":
+        """A round that is paid for, with the noise of its steps; nothing is written where there is no room for it."""
+        if number not in self.rounds:
+            self.reserve()
+            if self.ledger.reservation(self.label).charged == self.plan.rounds:
+                raise BudgetExceeded(f"all {self.plan.rounds} rounds of the plan are charged: make a new plan")
+        event, noise, steps = self.plan.round(0).event, self.training.noise, self.training.steps
+        owned = self.owned(event, number)
+        note = {"round": number, "noise_multiplier": noise.noise_multiplier, **owned, "run": self.label}
+        return RecordRound(self, number, self.pay(event, ((noise, steps),), number=number, note=note))
+
+    def statement(self) -> Statement:
+        """The promise of all that was charged to the silo's ledger, by this run and others."""
+        return self.plan.statement(self.ledger, own=len(self.rounds))
+
+
+class ShareRun(PaidRun):
+    """All rounds of a plan whose noise parties share, paid from the ledger of one of them.
+
+    Guarantee: the receipt pays for one share, of the plan's noise and a list, in a round of the plan. Rounds that
+    passed without this party cost it nothing. Where records are protected, the plan is priced for batches that are
+    drawn with `batches`, once a round.
+    """
+
+    takes = frozenset({("client", "parties"), ("record", "parties")})
+
+    def batches(self, number: int, *, place: int) -> Stream:
+        """The random bits by which the silo in this place of the roster draws its batch of records. Private."""
+        return self.randomness.stream("batches", number, place)
+
+    def share(self, number: int, share: NoiseShare) -> Receipt:
+        """Pay for a share of a round's noise."""
+        said = self.plan.round(number)
+        clip = self.plan.config.clip
+        if isinstance(clip, MedianClip) or share.shared != self.plan.shared(number, clip):
+            raise ConfigError(field="share", value=share.listed, remedy="give a share of the noise of the plan's round")
+        self.reserve()
+        if self.paid(number) and not self.randomness.simulated:
+            raise ConfigError(field="round", value=number, remedy="it is paid for, and lost: go on with the next round")
+        self.check_plan()
+        owned = self.owned(said.event, number)
+        noise = {"round": number, "noise_multiplier": said.noise_multiplier}
+        note: Note = {**owned, **noise, "offer": owned.get("plan"), "plan": self.fingerprint}
+        return self.pay(said.event, ((share, 1),), number=number, note=note)
+
+
+class RecordRound:
+    """Noise for the steps of one round, and for nothing else.
+
+    Guarantee: the event of the round is on the ledger's disk; noise can be drawn as often as the round has steps.
+    """
+
+    def __init__(self, run: RecordRun, number: int, receipt: Receipt) -> None:
+        self._run = run
+        self._number = number
+        self._receipt = receipt
+        self._steps = 0
+
+    @cached_property
+    def batches(self) -> Stream:
+        """The random bits of the batches of the round's steps, made once."""
+        return self._run.randomness.stream("batches", self._number, self._run.place)
+
+    def noise(self, total: Floats) -> Floats:
+        """Hide a step: its clipped sum, with noise on it."""
+        at = "noise", self._number, self._run.place, self._steps
+        self._steps += 1
+        return self._run.training.noised(total, receipt=self._receipt, at=at)

@@ -197,9 +197,7 @@ class PrivateRun(PaidRun):
             "private": clip.private and self._clip.private,
         }
         people = noise.clients if noise.local else max(1, listed)
-        receipt = self.pay(
-            said.event, noise.draws, key=f"round {number}", reservation=self.label, note=note, people=people
-        )
+        receipt = self.pay(said.event, noise.draws, number=number, note=note, people=people)
         for over in [each for each in self._cohorts if each < number]:  # the round itself may be tried again
             del self._cohorts[over]
         if not self.randomness.simulated and not isinstance(said.sampler, Cyclic | Everyone):

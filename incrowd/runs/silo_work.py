@@ -23,9 +23,9 @@ from incrowd.privacy.account.calibrate import most_rounds
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, constant
-from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims
 from incrowd.runs.build import init_scale_of

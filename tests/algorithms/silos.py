@@ -15,8 +15,8 @@ from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Tra
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import RecordTraining
+from incrowd.privacy.paid import Owner, RecordRun
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.records import Owner, RecordRun
 from incrowd.settings import Descent
 
 BUDGET = Budget(epsilon=4.0, delta=1e-5)

@@ -23,10 +23,10 @@ from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import clipping
 from incrowd.privacy.mechanism.clipping import ThirdPartyClip
+from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, Poisson, ThirdPartySampling, constant
-from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.run import Run
 from incrowd.types import ClientAtWork, register

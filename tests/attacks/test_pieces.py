@@ -27,9 +27,9 @@ from incrowd.privacy.ledger.tally import check_paid
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, NormalisedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise
+from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, constant
-from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import Carry, PrivateRun
 from tests.privacy.receipts import roomy
 

@@ -21,7 +21,7 @@ from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import SumServer
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.records import ShareRun
+from incrowd.privacy.paid import ShareRun
 from tests.parties.crew import Crew, key_of, opened, plan_of, question, signed
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
@@ -298,8 +298,8 @@ class TestOldCopies:
 
 
 MOMENTS = {
-    "before the charge": Place("privacy/records.py", "share", "call"),
-    "after the charge": Place("privacy/records.py", "share", "return"),
+    "before the charge": Place("privacy/paid.py", "share", "call"),
+    "after the charge": Place("privacy/paid.py", "share", "return"),
     "after the noise": Place("mechanism/shared.py", "add", "return"),
     "after the disk": Place("parties/secure_sum.py", "answer", "return"),
 }

@@ -22,8 +22,8 @@ from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.mechanism.shared import NoiseShare, SharedNoise
 from incrowd.privacy.mechanism.whole_noise import WholeLaplace
+from incrowd.privacy.paid import ShareRun
 from incrowd.privacy.plan import forms
-from incrowd.privacy.records import ShareRun
 from tests.audit.broken import changed, clip_twice, noise_is
 
 Breakage = Callable[[], AbstractContextManager[None]]

@@ -72,8 +72,9 @@ def a_run(plan: Plan, *, size: int, seed: int = 0) -> PrivateRun:
 
 
 def released(plan: Plan, rows: Rows, *, seed: int = 0) -> Release:
-    open_round = a_run(plan, size=rows.shape[1], seed=seed).round(0)
-    open_round.add(rows, clients=range(len(rows)))
+    run = a_run(plan, size=rows.shape[1], seed=seed)
+    open_round = run.round(0)
+    open_round.add(rows, clients=run.cohort(0)[: len(rows)])
     return open_round.release()
 
 

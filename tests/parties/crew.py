@@ -18,9 +18,9 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole, contribution_step
 from incrowd.privacy.mechanism.shared import NoiseShare
+from incrowd.privacy.paid import ShareRun
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
-from incrowd.privacy.records import ShareRun
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 

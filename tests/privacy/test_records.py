@@ -8,9 +8,9 @@ from incrowd._random import Floats, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import constant
-from incrowd.privacy.records import RecordRun
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.silos import BUDGET, MODEL, SEEDED, ledger, paying, plan
 

@@ -98,7 +98,7 @@ def test_a_run_that_is_over_says_the_same_again_and_spends_nothing(whole: tuple[
 
 
 PLACES = [
-    Place("privacy/records.py", "round", "call", 2),
+    Place("privacy/paid.py", "round", "call", 2),
     Place("privacy/ledger/ledger.py", "charge", "return", 3),
     Place("privacy/mechanism/grid.py", "add", "return", 5),
     Place("algorithms/silos.py", "answer", "return", 3),
