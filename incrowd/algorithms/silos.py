@@ -4,18 +4,19 @@ A silo sends released numbers, so averaging them costs nothing.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats, Randomness, Stream
+from incrowd._random import Floats, Randomness, SeededRandomness, Stream
 from incrowd.algorithms.fedavg import Answers, SiloStatus, State
-from incrowd.algorithms.rehearsal import rehearse
-from incrowd.errors import BudgetExceeded, ConfigError, NotToday
+from incrowd.errors import BudgetExceeded, ConfigError, NotToday, RehearsalFailed
 from incrowd.learning import Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
@@ -68,9 +69,7 @@ class SiloCohort:
 
     The mean is over the silos that sent an update; each counts the same.
 
-    Guarantee: a silo that has to stop does not stop the others.
-
-    Edge cases: if no silo sends an update, the weights stay.
+    Guarantee: a silo that has to stop does not stop the others. If no silo sends an update, the weights stay.
     """
 
     asks: Sequence[Ask]
@@ -109,9 +108,6 @@ class RecordCohort:
     A round is one step. Each silo draws a batch, clips the gradients and sends their sum; the server moves against the
     noised mean. There is an engine for each silo, and its declared number of records; or `sums` asks silos elsewhere,
     and a silo that does not answer counts as zero; or `shared` asks for the masked sum of silos that share the noise.
-
-    Edge cases: a silo with fewer or more records than its declared number allows, and declared numbers that do not add
-    up to the plan's, are refused.
     """
 
     engines: Sequence[BatchedRecords]
@@ -168,18 +164,66 @@ def clipped_sum(
     return training.whole(-engine.clipped_sum(weights.astype(np.float32), training, batches=batches).numpy())
 
 
+STEPS = 2
+"""The second step differs from the first: it has a velocity, and reuses memory."""
+
+
+def rehearse(silo: str, training: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
+    """Train on no record, on one, and on a full physical batch plus one, all synthetic: a silo's whole path.
+
+    Guarantee: it reads no record of the silo, asks no ledger and draws from no stream of a run, so a failure reveals
+    nothing and costs nothing. torch's global generator keeps its state.
+    """
+    batch = min(training.most_records, training.physical_batch + 1)
+    for records in sorted({0, 1, batch}):
+        with _trying(silo, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            _go(training, engine.rehearsal(records), weights)
+
+
+@contextmanager
+def _trying(name: str, records: int) -> Iterator[None]:
+    """Turns every error of a third-party module into one that names the attempt."""
+    try:
+        yield
+    except Exception as error:
+        what = {0: "a step without records", 1: "one made-up record"}.get(records, f"{records} made-up records")
+        raise RehearsalFailed(
+            f"{name} tried {what}, and failed with {type(error).__name__}: {error}. Nothing was spent and no record "
+            "was touched: repair the model, or what goes with it, and begin again"
+        ) from error
+
+
+def _go(planned: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
+    """Train, and compute the update."""
+    training = replace(planned, steps=STEPS, sampling_prob=1.0, noise_multiplier=1.0)
+    stream, hidden = SeededRandomness(seed=0).stream("rehearsal"), []
+
+    def noised(total: Floats) -> Floats:
+        """Add public noise of about the size of the real noise."""
+        hidden.append(total.size)
+        return np.asarray(total + training.noise_multiplier * training.sensitivity * stream.normals(total.size))
+
+    start = weights.astype(np.float32)
+    trained = engine.train(start, training, noise=on_tensors(noised), batches=stream)
+    if len(hidden) != STEPS:
+        raise ValueError(f"the engine hid {len(hidden)} sums in {STEPS} steps: one in each is what is paid for")
+    sent = trained.update(start)
+    if sent.shape != start.shape:
+        raise ValueError(f"the engine gives weights of the shape {sent.shape} for {start.shape}")
+    if not np.isfinite(sent).all():
+        raise ValueError("the weights that come out are not finite: is the learning rate too large?")
+
+
 class Silo:
     """One silo: it trains with `threads` threads of torch, on at most `physical_batch` records at once.
 
     Guarantee: before the process's first charge, synthetic records take the whole path of the silo's own records
-    (`incrowd.algorithms.rehearsal`). A round's event is on the silo's ledger before a batch or noise is drawn for it.
+    (`rehearse`). A round's event is on the silo's ledger before a batch or noise is drawn for it.
     So the ledger bounds the cost of everything sent, and the budget bounds the ledger, however often the process
     restarts. Nothing leaves but an `Answer`, whose update comes from the noised sums of the steps alone.
 
-    Edge cases: a round that the budget or a day's limit does not allow does not start, and the answer says so. A round
-    charged before a crash under the operating system's randomness stays paid and is lost. These are refused, unspent:
-    fewer or more records than the plan's declared number allows, weights of another size or not finite, noise that
-    fits no grid, and everything that fails on synthetic records.
+    A round that the budget or a day's limit does not allow does not start, and the answer says so. A round charged
+    before a crash under the operating system's randomness stays paid and is lost.
     """
 
     def __init__(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from incrowd._random import Randomness
-from incrowd.algorithms.rehearsal import rehearse
-from incrowd.algorithms.silos import Silo, clipped_sum
+from incrowd.algorithms.silos import Silo, clipped_sum, rehearse
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.learning.dpsgd.engine import BatchedRecords
