@@ -93,17 +93,9 @@ def test_a_state_on_disk_goes_on_as_the_run_that_was_not_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"rounds": 0}, "rounds"),
-        ({"init_scale": -1.0}, "init_scale"),
-    ],
+    ("asked", "changes", "field"),
+    [(2, {"rounds": 0}, "rounds"), (2, {"init_scale": -1.0}, "init_scale"), (0, {}, "silos")],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], field: str) -> None:
+def test_what_cannot_be_is_refused(asked: int, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} = "):
-        federation(sending(1.0, 2.0), **changes)
-
-
-def test_a_federation_of_nobody_is_refused() -> None:
-    with pytest.raises(ConfigError, match="silos = 0"):
-        federation([])
+        federation(sending(*[1.0] * asked), **changes)

@@ -99,32 +99,18 @@ def test_what_can_be_no_sum_of_these_clients_is_refused(odd: Part) -> None:
     assert run.next_round == 0
 
 
-def test_each_client_counts_once_wherever_it_is() -> None:
-    opened = run_of().round(0)
-    opened.add_cohort(Far([0, 1]))
-    far = Far([1, 2])
-    with pytest.raises(DataError, match="contributed already"):
-        opened.add_cohort(far)
-    assert far.asked == 0
-
-
 def test_nobody_asked_is_noise_alone() -> None:
     nothing, empty = run_of().round(0), run_of().round(0)
     empty.add_cohort(Far([], change=part([0] * SIZE, observed=(0, 0, 0))))
     assert empty.release().total.steps.tolist() == nothing.release().total.steps.tolist()
 
 
-def test_the_median_of_norms_that_are_elsewhere_is_refused() -> None:
-    far = Far([0])
-    with pytest.raises(ConfigError, match="norms of a cohort"):
-        run_of(clip=MedianClip()).round(0).add_cohort(far)
-    assert far.asked == 0
-
-
-def test_nothing_comes_after_the_release() -> None:
-    opened = run_of().round(0)
-    opened.release()
-    far = Far([0])
-    with pytest.raises(ConfigError, match="released"):
-        opened.add_cohort(far)
-    assert far.asked == 0
+def test_who_contributed_already_whose_norms_are_needed_or_who_is_late_is_not_asked() -> None:
+    begun, median, over = run_of().round(0), run_of(clip=MedianClip()).round(0), run_of().round(0)
+    begun.add_cohort(Far([0, 1]))
+    over.release()
+    for opened, words in ((begun, "contributed already"), (median, "norms of a cohort"), (over, "released")):
+        far = Far([1, 2])
+        with pytest.raises((ConfigError, DataError), match=words):
+            opened.add_cohort(far)
+        assert far.asked == 0

@@ -95,7 +95,7 @@ def test_nothing_in_the_way_is_replaced(home: Home, known: Registered, folder: P
     assert (folder / "notes.txt").read_text() == "notes"
 
 
-@pytest.mark.parametrize("stride", [37, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [83, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_move_that_is_killed_leaves_one_ledger_and_goes_on(
     home: Home, known: Registered, folder: Path, stride: int
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_lost_ledger_can_be_followed_by_a_fresh_one(home: Home, known: Registe
 # Many at once
 
 
-@pytest.mark.parametrize("stride", [61, pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [127, pytest.param(13, marks=pytest.mark.slow)])
 def test_a_process_killed_while_it_begins_a_ledger_leaves_what_the_next_one_finds(folder: Path, stride: int) -> None:
     status, line = -signal.SIGKILL, 1
     while status == -signal.SIGKILL:

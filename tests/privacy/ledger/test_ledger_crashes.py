@@ -71,7 +71,7 @@ def check(path: Path, releases: Releases, before: int) -> int:
 # Killed
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(180, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [10, pytest.param(180, marks=pytest.mark.slow)])
 def test_a_process_killed_at_a_random_moment_has_released_nothing_that_it_did_not_charge(
     path: Path, releases: Releases, kills: int
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_process_killed_at_a_random_moment_has_released_nothing_that_it_did_no
     assert releases.count() > kills / 4  # they did get somewhere
 
 
-@pytest.mark.parametrize("stride", [23, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [41, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
     path: Path, releases: Releases, stride: int
 ) -> None:
