@@ -15,7 +15,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import constant, growing
+from incrowd.privacy.plan.sampling import constant
 from incrowd.privacy.release import PrivateRound, PrivateRun
 from incrowd.privacy.statement import SUMS_TRUST
 
@@ -104,14 +104,6 @@ def test_contributions_of_clients_and_sums_of_records_do_not_mix(first: PrivateR
     silos = PlanConfig.of_records(records=RECORDS, rounds=5, clip_norm=BOUND).calibrate(BUDGET)
     with pytest.raises(ConfigError, match="RecordRun"):
         PrivateRun(silos, ledger=opened().ledger, randomness=SeededRandomness(0), size=SIZE)
-
-
-@pytest.mark.parametrize("changes", [{"steps": 2}, {"clip": None}, {"schedule": None}])
-def test_a_round_is_one_step_of_equal_batches_under_one_bound(changes: dict[str, object]) -> None:
-    two = growing(rounds=4, first_cohort=10.0, last_cohort=50.0)
-    others = {"clip": PlanConfig(members=1, schedule=constant(rounds=1, cohort=1.0)).clip, "schedule": two}
-    with pytest.raises(ConfigError):
-        config(**{name: others.get(name) if value is None else value for name, value in changes.items()})
 
 
 def test_a_silo_draws_its_batch_once_until_the_round_is_charged(tmp_path: Path) -> None:

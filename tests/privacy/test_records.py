@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,10 +9,10 @@ from dp_accounting import GaussianDpEvent
 from incrowd._random import Floats, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, price
-from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import constant
+from incrowd.privacy.plan.sampling import Everyone, constant, growing
 from incrowd.privacy.release import PrivateRun
 from tests.algorithms.silos import BUDGET, MODEL, SEEDED, ledger, paying, plan
 
@@ -102,38 +104,31 @@ def test_a_report_that_an_earlier_version_charged_still_counts() -> None:
     assert its.statement().epsilon == its.ledger.spent().epsilon > alone
 
 
-class Refusing:
-    """An owner who allows nothing."""
+class Strict:
+    """An owner who counts how often they are asked, and allows so many rounds."""
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed, self.asked = allowed, 0
 
     def admit(self, *_: object) -> None:
-        raise BudgetExceeded("not today")
+        self.asked += 1
+        if self.asked > self.allowed:
+            raise BudgetExceeded("not today")
 
     def note(self, *_: object) -> dict[str, str]:
         return {"day": "today"}
 
 
 def test_who_owns_the_ledger_has_the_last_word_before_anything_is_charged() -> None:
-    its = paying(owner=Refusing())
+    its = paying(owner=Strict(0))
     with pytest.raises(BudgetExceeded, match="not today"):
         its.round(0)
     assert its.rounds == frozenset()
     assert its.ledger.spent().epsilon == 0
 
 
-class Counting:
-    """An owner who allows everything, and counts how often they are asked."""
-
-    asked = 0
-
-    def admit(self, *_: object) -> None:
-        self.asked += 1
-
-    def note(self, *_: object) -> dict[str, str]:
-        return {"day": "today"}
-
-
 def test_the_owner_is_asked_once_for_a_round_that_a_simulation_repeats() -> None:
-    owner = Counting()
+    owner = Strict(1)
     its = paying(owner=owner)
     its.round(0)
     its.round(0)
@@ -154,24 +149,13 @@ def test_plans_for_clients_and_for_records_are_not_taken_for_each_other() -> Non
     ("changes", "field"),
     [
         ({"noise_by": "server"}, "steps"),
-        ({"clip": None}, "clip"),
-        ({"sampling": None}, "sampling"),
-        ({"schedule": None}, "schedule"),
+        ({"clip": NormalisedClip()}, "clip"),
+        ({"sampling": Everyone}, "sampling"),
+        ({"schedule": growing(rounds=4, first_cohort=10, last_cohort=40)}, "schedule"),
         ({"unit": "person"}, "unit"),
-        ({"unit": "client"}, "steps"),
+        ({"unit": "client", "noise_by": "server"}, "steps"),
     ],
 )
-def test_a_plan_that_no_silo_can_follow_is_refused(changes: dict[str, object], field: str) -> None:
-    from dataclasses import replace
-
-    from incrowd.privacy.mechanism.clipping import NormalisedClip
-    from incrowd.privacy.plan.sampling import Everyone, growing
-
-    others = {"clip": NormalisedClip(), "sampling": Everyone}
-    others["schedule"] = growing(rounds=4, first_cohort=10, last_cohort=40)
-    given = {name: others[name] if value is None else value for name, value in changes.items()}
-    if field == "steps":
-        given |= {"noise_by": "server"}
+def test_a_plan_that_no_silo_can_follow_is_refused(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} = "):
-        replace(plan().config, **given)  # type: ignore[arg-type]  # any field
-    assert isinstance(plan().config.clip, FixedClip)
+        replace(plan().config, **changes)
