@@ -41,10 +41,7 @@ class ClientCohort:
     queries: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        _validate.non_negative(unavailable=self.unavailable)
-        if self.unavailable >= 1:
-            remedy = "give a share of at least 0 and below 1"
-            raise ConfigError(field="unavailable", value=self.unavailable, remedy=remedy)
+        _validate.below_one(unavailable=self.unavailable)
         if self.diagnose and not self.private.randomness.simulated:
             remedy = "it shows single contributions, which only a simulation may: use seeded randomness"
             raise ConfigError(field="diagnose", value=True, remedy=remedy)

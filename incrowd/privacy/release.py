@@ -25,7 +25,7 @@ from incrowd.privacy.mechanism.grid import GaussianNoise, Whole, check_sum
 from incrowd.privacy.mechanism.shared import NoiseShare
 from incrowd.privacy.paid import PaidRun, RoundNoise
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler, check_planned
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, Sampler
 from incrowd.privacy.statement import Statement
 
 
@@ -145,7 +145,9 @@ class PrivateRun(PaidRun):
         absent, as those of a `declared` number may: each absence would move the turns of others.
         """
         sampler = self.plan.round(0).sampler
-        check_planned(sampler.clients, clients=clients)
+        if sampler.clients != clients:  # the probability of taking part would be another than the plan was priced for
+            remedy = f"that is what the plan is for, and the federation has {clients}: plan for {clients}"
+            raise ConfigError(field="clients", value=sampler.clients, remedy=remedy)
         if declared and self.plan.noise_by == "parties":
             remedy = "parties are listed one by one, so some may not be missing: name them, or give their exact number"
             raise ConfigError(field="clients", value=clients, remedy=remedy)

@@ -164,10 +164,7 @@ class Statement:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Statement":
-        """What `to_json` wrote.
-
-        Edge cases: another format, and a text that says something else than the facts, are a `ConfigError`.
-        """
+        """What `to_json` wrote; a text that says something else than the facts is refused."""
         if form.get("format") != FORMAT:
             raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
         facts = {name: form[name] for name in (each.name for each in fields(cls))}
@@ -178,17 +175,14 @@ class Statement:
             raise ConfigError(field="text", value=form["text"], remedy="it is not what the facts say: trust neither")
         return statement
 
-    def attack(self) -> float:
-        """See `guess`."""
-        return guess(self.epsilon, self.delta)
-
     def text(self) -> str:
         """The statement in words."""
+        most = rounded_up(100 * guess(self.epsilon, self.delta))
         promise = (
             f"All that was released is, together, ({rounded_up(self.epsilon)}, {self.delta:g})-differentially private "
             f"({RELATIONS[self.relation]} {self.unit}). In other words: someone who knows all about everyone else, "
             f"sees everything that was released and has to say {QUESTIONS[self.relation].format(unit=self.unit)}, "
-            f"even odds to begin with, is right at most {rounded_up(100 * self.attack())} % of the time."
+            f"even odds to begin with, is right at most {most} % of the time."
         )
         basis = f"Accountant: {self.accountant}, an upper bound. Sampling: {self.sampler}. Trust: {self.trust}."
         sections = [fill(promise, 100), fill(basis, 100)]

@@ -303,3 +303,6 @@ def test_the_cohort_is_drawn_as_planned() -> None:
     assert [len(run.cohort(number)) for number in range(2)] == [4, 4]
     assert list(run.cohort(0)) == list(run.cohort(0)) != list(run.cohort(1))
     assert run.round(0).release().round == 0
+    run.check_clients(clients=20, declared=False)
+    with pytest.raises(ConfigError, match=r"clients = 20: .* plan for 10"):
+        run.check_clients(clients=10, declared=False)

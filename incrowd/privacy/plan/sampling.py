@@ -337,16 +337,6 @@ def check_declared(declared: int, *, held: int, field: str, what: str) -> None:
         )
 
 
-def check_planned(planned: int, *, clients: int) -> None:
-    """Refuse a plan for another number of clients than the public one of those who would follow it.
-
-    Their probability of taking part would be another one than the plan was priced for, or some could never take part.
-    """
-    if planned != clients:
-        remedy = f"that is what the plan is for, and the federation has {clients}: plan for {clients}"
-        raise ConfigError(field="clients", value=planned, remedy=remedy)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A number of equal rounds: their cohort and the multiplier of their noise.

@@ -9,15 +9,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.mechanism.grid import GaussianNoise
 from incrowd.privacy.paid import RoundNoise
-from incrowd.privacy.plan.sampling import check_planned
 from tests.algorithms.silos import plan
-
-
-def test_a_plan_is_for_those_who_follow_it() -> None:
-    check_planned(20, clients=20)
-    with pytest.raises(ConfigError, match=r"clients = 10: .* plan for 20"):
-        check_planned(10, clients=20)
-
 
 EXTREME = GaussianNoise(noise_multiplier=1e12, clip_norm=1.0)
 FINE = GaussianNoise(noise_multiplier=1.0, clip_norm=1.0)
