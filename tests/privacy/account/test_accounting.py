@@ -106,6 +106,12 @@ def test_an_unknown_event_is_refused(unknown: DpEvent, nest: Callable[[DpEvent],
             delta_at(event, epsilon=1.0, relation=relation)
 
 
+def test_randomized_response_shows_why_n_fold_is_tested() -> None:
+    once = RandomizedResponseDpEvent(0.5, 2)
+    thrice = PLDAccountant(REPLACE).compose(SelfComposedDpEvent(once, 3))
+    assert thrice.get_epsilon(1e-9) == PLDAccountant(REPLACE).compose(once).get_epsilon(1e-9)
+
+
 @pytest.mark.parametrize(
     ("event", "accountants"),
     [
