@@ -47,11 +47,7 @@ class LaplaceSum:
     A Laplace value is the difference of two exponential ones. So the sum of T of them is the difference of two waiting
     times for the T-th event of a Poisson process. If it is positive, one process has had its T-th event while the other
     lacks m events; m is negative binomial, and the time for m events is a gamma value. The sum is a mixture of gamma
-    values with positive weights: nothing cancels, even in the far tail.
-
-    Guarantee: density and tail are accurate to twelve digits of their size for up to a thousand million terms.
-
-    Edge cases: a value below 1e-300 may be 0.
+    values with positive weights: nothing cancels, even in the far tail, for up to a thousand million terms.
     """
 
     terms: int
@@ -104,10 +100,6 @@ class Blurred:
     """A number that moved by at most 1 / epsilon of the noise's scale, under a sum of Laplace values.
 
     Guarantee: `delta` and `epsilon` are upper bounds, from the hockey-stick divergence between the sum and its shift.
-    They are above the truth by less than a part in a thousand, for a delta of at least 1e-9.
-
-    Edge cases: one term has the epsilon of the Laplace mechanism, and no bound is above it. A delta below 1e-280 may
-    be 0.
     """
 
     shift: float
@@ -152,8 +144,8 @@ class Blurred:
 class Situation:
     """A pool, the promise of one update, and the number of updates since.
 
-    `unit` says what epsilon is about: one "feature" (weight); the whole "model", because the noise grows with the
-    number of weights; or the whole model, because clipping bounds the sum of all absolute values ("l1").
+    `unit` says what epsilon is about: one "feature" (weight), the whole "model", or ("l1") the whole model whose sum of
+    absolute values is clipped.
 
     Looking back in time, each update has replaced the ancestor of the opportunist's instance with probability 1/k, and
     then added one noise. So 1 (its own) plus a binomial number of noises hide a contribution, whether or not the
@@ -163,8 +155,6 @@ class Situation:
     (joint convexity of the hockey-stick divergence). As in the paper, each update has to draw after all earlier ones
     have arrived, and later updates must not depend on the weight in question. Descendants whose gradients depend on it
     can repeat it; then only the update's epsilon holds, which no bound exceeds.
-
-    Edge cases: one instance: adversary II has no pre-image to look for, and adversary III sees the very instance.
     """
 
     instances: int
@@ -225,9 +215,8 @@ class Situation:
 def adversaries(situation: Situation) -> list[dict[str, Any]]:
     """The figures of the three adversaries for one update, their meaning and assumptions, as plain data.
 
-    Guarantee: `epsilon` holds against each adversary for every state of the pool. The other figures of adversary II
-    (lemma 1) hold if every state of the pool before the update is equally likely; real pools are not like that, and an
-    audit has shown a larger loss (docs/audit.md). The paper's figures of adversary III are approximations.
+    Guarantee: `epsilon` holds against each adversary for every state of the pool. For adversary II's other figures
+    (lemma 1) an audit has shown a larger loss (docs/audit.md).
     """
     k, epsilon, weights, delta = situation.instances, situation.epsilon, situation.weights, situation.delta
     spread_out = situation.unit == "model"
@@ -282,8 +271,6 @@ def paper_figures(*, epsilon: float, later: int, delta: float) -> dict[str, floa
 
     "printed" is the lemma's formula. Its distance of two updates of a weight is sqrt(2) learning rates, where clipping
     to [-1, 1] allows 2, and its solution of a quadratic drops a term: "root" has both put right.
-
-    Edge cases: without later updates, or where delta is at least 1/2, the lemma says nothing.
     """
     if later == 0 or delta >= 0.5:
         return {"printed": None, "root": None}

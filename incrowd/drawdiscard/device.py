@@ -21,7 +21,6 @@ from incrowd import _files
 from incrowd._random import Floats, Randomness, SystemRandomness
 from incrowd.drawdiscard.desk import MARK_BYTES, Drawn, Reason
 from incrowd.drawdiscard.fields import known
-from incrowd.drawdiscard.glm import FlatModel
 from incrowd.drawdiscard.outbox import Outbox, Waiting, stepped
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Instance, as_weights
@@ -68,8 +67,7 @@ PER_NUMBER = (
 class Fit:
     """How a specification fits a device's own examples: for its owner's eyes, never for a server's.
 
-    `usable` are the examples with a response that counts; `problems` what else there is to know, empty where all is
-    well.
+    `usable` are the examples with a response that counts.
     """
 
     examples: int
@@ -102,11 +100,9 @@ class Device:
     at no further cost: as the same bytes if it was sent, for the server may have it. A device that is killed between
     paying and keeping its answer loses that payment, for noise is never drawn twice for one.
 
-    Edge cases: with no example that fits, the device answers all the same, with noise alone: silence would tell that
-    its table is empty; `check` tells the owner, and so does a `NoExamplesWarning` when it has happened. Weights that
-    are not finite, or of another number, are refused, and a specification that is not the one of the weights. A ledger
-    that counts in another unit, or has another budget, is refused (`LedgerMismatch`). One that is not a file has its
-    outbox in memory.
+    With no example that fits, the device answers all the same, with noise alone: silence would tell that its table is
+    empty; `check` tells the owner, and so does a `NoExamplesWarning` when it has happened. The outbox of a ledger that
+    is not a file is in memory.
     """
 
     def __init__(
@@ -151,8 +147,8 @@ class Device:
         What it says is final but for two words: where an answer comes too late, or the server no longer knows its
         ticket, the same noised numbers go out again on a newer instance, up to `ATTEMPTS` times.
 
-        Edge cases: as `answer`; where the offer raises (say a network is down) or every attempt is too late, the answer
-        waits in the outbox. An answer that the server turns away is lost, and so is what it cost.
+        Where the offer raises (say a network is down) or every attempt is too late, the answer waits in the outbox. An
+        answer that the server turns away is lost, and so is what it cost.
         """
         asked = _read(server.specification_json())
         with self._turn:
@@ -167,10 +163,7 @@ class Device:
         return outcome
 
     def answer(self, specification: str | bytes, weights: ArrayLike, gamma: float | None = None) -> Instance:
-        """The instance that a server sent, updated: what goes back to it, for who brings it there otherwise.
-
-        Edge cases: `SpecificationRefused` or `BudgetExceeded`, and nothing was spent or released.
-        """
+        """The instance that a server sent, updated: what goes back to it, for who brings it there otherwise."""
         asked = _read(specification)
         with self._turn:
             drawn = _checked(Drawn(_instance(weights, asked.size), "", asked.gamma if gamma is None else gamma, b""))
@@ -249,17 +242,16 @@ class Device:
     def _released(self, asked: Specification, weights: Instance) -> tuple[Whole, int]:
         """The noised gradient at these weights, paid for, and how many examples there were. The latter is private."""
         self.policy.check(asked, self._source.columns)
-        model = _model(asked)
-        gradient, examples = self._gradient(asked, model, weights.astype(np.float64))
+        gradient, examples = self._gradient(asked, weights.astype(np.float64))
         paid = partial(pay, limit=self._daily, randomness=self._randomness, specification=asked.fingerprint)
         return Contribution(asked.mechanism, gradient).release(charge=paid), examples
 
-    def _gradient(self, asked: Specification, model: FlatModel, instance: Floats) -> tuple[Floats, int]:
+    def _gradient(self, asked: Specification, instance: Floats) -> tuple[Floats, int]:
         """The mean gradient over some of the device's examples, and how many count. Private."""
         stream = self._randomness.stream("examples", int(self.ledger.head[:12], 16))  # other examples every time
         features, responses = asked.encode(self._source.sample(asked.names, most=asked.examples, stream=stream))
         with np.errstate(all="ignore"):  # what is not finite in the end counts as zero, without a word
-            gradient = asked.kept(model.gradient(instance, features, responses).astype(np.float64))
+            gradient = asked.kept(asked.model.gradient(instance, features, responses).astype(np.float64))
         return gradient.astype(np.float64), len(responses)
 
 
@@ -270,8 +262,6 @@ def pay(
 
     Guarantee: the contributions of one day cost at most the limit. Where the unit is the model and a contribution is
     private per feature, all of its numbers are paid for.
-
-    Edge cases: `BudgetExceeded` where the ledger's budget or the day has no room; nothing was written then.
     """
     if type(mechanism) is not Mechanism:
         remedy = "give a Mechanism of ours: others could state one noise and draw another"
@@ -323,13 +313,6 @@ def _told(name: str, values: list[object], problems: list[str | None]) -> list[s
         example = "" if why == "is missing" else f" (such as {values[problems.index(why)]!r:.60})"
         lines.append(f"{name}: {count} of {len(problems)} {why}{example}")
     return lines
-
-
-def _model(asked: Specification) -> FlatModel:
-    try:
-        return asked.model
-    except ImportError as error:
-        raise SpecificationRefused(f"this device cannot compute such a model: {error}") from error
 
 
 def _drawn(server: ServerLike, asked: Specification) -> Drawn:

@@ -20,19 +20,15 @@ _MAGNITUDE = np.uint32(2**31 - 1)
 
 
 class Noise(Protocol):
-    """The noise of updates, one row each."""
+    """The noise of updates."""
 
-    def row(self, update: int) -> NoiseRow:
-        """The noise of this update; valid until the next call."""
+    def on(self, gradient: NoiseRow, update: int) -> NoiseRow:
+        """What a device releases of this gradient."""
         ...
 
 
 class BlockNoise:
-    """Rows in the order in which they are asked for, whatever the number of the update.
-
-    Guarantee: the rows of all updates are independent, and so are the values in them, of the sampler's distribution
-    times `scale`.
-    """
+    """Independent values of the sampler's distribution times `scale`, in the order in which they are asked for."""
 
     def __init__(self, sampler: FillRow, *, size: int, scale: float, stream: Stream) -> None:
         self._sampler = sampler
@@ -41,29 +37,26 @@ class BlockNoise:
         self._block = np.empty((max(1, BLOCK // size), size), np.float32)
         self._taken = len(self._block)
 
-    def row(self, update: int) -> NoiseRow:
-        """See `Noise.row`: the next one."""
+    def on(self, gradient: NoiseRow, update: int) -> NoiseRow:
+        """See `Noise.on`: the next row."""
         if self._taken == len(self._block):
             self._sampler(self._stream, self._block)
             self._block *= self._scale
             self._taken = 0
         self._taken += 1
-        row: NoiseRow = self._block[self._taken - 1]
-        return row
+        gradient += self._block[self._taken - 1]
+        return gradient
 
 
 class FastDirections:
-    """Directions named for gradients (`ChosenDirection`).
-
-    Guarantee: a direction is named with a device's chances, up to float32.
-    """
+    """Directions, each named for its gradient with a device's chances, up to float32 (`ChosenDirection`)."""
 
     def __init__(self, choice: ChosenDirection, *, stream: Stream) -> None:
         self._ways, self._stream = choice, stream
         self._each = np.float32(choice.length * choice.step)
 
-    def named(self, gradient: NoiseRow) -> NoiseRow:
-        """What a device releases of this gradient."""
+    def on(self, gradient: NoiseRow, update: int) -> NoiseRow:
+        """See `Noise.on`."""
         choice = self._ways
         bits = self._stream.bits(choice.candidates + 2)
         seeds = (bits[2:] % np.uint64(2**SEED_BITS)).astype(np.int64)
@@ -84,11 +77,7 @@ def to_expected(choice: ChosenDirection, gradient: NoiseRow) -> None:
 
 
 def fill_laplace(stream: Stream, block: NDArray[Any]) -> None:
-    """Standard Laplace values in float32, by inversion: of 32 bits one is the sign, 31 choose the place in the tail.
-
-    Edge cases: the largest magnitude is 22.2 (probability 2^-32 lies beyond). Neighbouring values near the mode differ
-    by 2^-24. Both are good for a simulation, and neither is for a promise.
-    """
+    """Standard Laplace values in float32, by inversion: of 32 bits one is the sign, 31 choose the place in the tail."""
     bits = np.array(stream.bits(block.size // 2 + 1)).view(np.uint32)[: block.size].reshape(block.shape)
     whole = block.view(np.uint32)
     np.bitwise_and(bits, _MAGNITUDE, out=whole)

@@ -22,10 +22,9 @@ NOWHERE = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coins:
-    """Of each update, in the order of arrival: which instance it drew, when, and which one it replaced.
+    """Of each update, in the order of arrival: the instance it drew, the one it replaced, and how many came before.
 
-    `seen` is the number of updates that had arrived when it drew. `merge` is the share of an update in the instance
-    that it enters: 1 overwrites it.
+    `seen` is the number of updates that had arrived when it drew.
     """
 
     instances: int
@@ -102,8 +101,6 @@ class Genealogy:
 
     Guarantee: `needed` names exactly the updates on which the instances at the `moments` depend; a moment is a number
     of updates that have arrived.
-
-    Edge cases: no moments: nothing is needed. A moment after the last update is refused.
     """
 
     coins: Coins

@@ -13,6 +13,7 @@ of (prediction - response) * feature.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,16 +35,6 @@ class FlatModel(Protocol):
     @property
     def size(self) -> int:
         """How many weights there are."""
-        ...
-
-    @property
-    def features(self) -> int:
-        """How many features an example has."""
-        ...
-
-    @property
-    def outputs(self) -> int:
-        """How many columns a response and a prediction have."""
         ...
 
     def predict(self, weights: AnyFloats, features: AnyFloats) -> AnyFloats:
@@ -115,12 +106,9 @@ class Glm:
     The flat weights are a matrix, row by row: first the row of the intercept, if there is one, then a row a feature;
     a column an output.
 
-    Guarantee: the gradient is exact, and has the precision (float32 or float64) of weights and features. Weights
-    ``[..., size]``, features ``[..., examples, features]`` and responses ``[..., examples, outputs]`` may have leading
-    axes, which broadcast: many models, or many devices, in one call.
-
-    Edge cases: no examples give a zero gradient; a multinomial model has at least 2 outputs; a Poisson prediction is
-    at most e^50, so the gradient is finite for all finite weights; shapes that do not fit raise `DataError`.
+    Gradients have the precision (float32 or float64) of weights and features. Weights ``[..., size]``, features
+    ``[..., examples, features]`` and responses ``[..., examples, outputs]`` may have leading axes, which broadcast:
+    many models, or many devices, in one call. Shapes that do not fit raise `DataError`.
     """
 
     features: int
@@ -179,11 +167,62 @@ class Glm:
         return responses
 
 
-def one_hot(labels: NDArray[np.integer[Any]], classes: int) -> AnyFloats:
-    """Class labels as responses of a multinomial model.
+@dataclass(frozen=True, kw_only=True)
+class Perceptron:
+    """A perceptron with rectified hidden layers, say of widths (784, 32, 10), in float32.
 
-    Edge cases: a label outside of 0 .. classes - 1 raises `DataError`.
+    The flat weights are those of one layer after the other: a row an output, then the biases, if there are any.
     """
+
+    widths: tuple[int, ...]
+    link: Link
+    bias: bool = True
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return sum((width + self.bias) * following for width, following in pairwise(self.widths))
+
+    def predict(self, weights: AnyFloats, features: AnyFloats) -> AnyFloats:
+        """See `FlatModel.predict`."""
+        return self.link.mean(self._activations(weights, features)[-1])
+
+    def loss(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> float:
+        """See `FlatModel.loss`."""
+        return float(self.link.losses(self._activations(weights, features)[-1], responses).mean())
+
+    def gradient(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> AnyFloats:
+        """See `FlatModel.gradient`: back-propagation."""
+        inputs = self._activations(weights, features)
+        back = (self.link.mean(inputs.pop()) - responses.astype(np.float32)) / np.float32(max(1, len(features)))
+        pieces: list[AnyFloats] = []
+        for layer, its in zip(reversed(self._layers(weights)), reversed(inputs), strict=True):
+            pieces[:0] = [(back.T @ its).reshape(-1), *([back.sum(axis=0)] if self.bias else [])]
+            back = (back @ layer[0]) * (its > 0)
+        return np.concatenate(pieces)
+
+    def _layers(self, weights: AnyFloats) -> list[tuple[AnyFloats, AnyFloats]]:
+        """The matrix and the biases of each layer."""
+        layers, rest = [], weights.astype(np.float32)
+        for width, following in pairwise(self.widths):
+            matrix, rest = rest[: width * following].reshape(following, width), rest[width * following :]
+            biases = rest[: self.bias * following]
+            layers.append((matrix, biases if self.bias else np.zeros(following, np.float32)))
+            rest = rest[len(biases) :]
+        return layers
+
+    def _activations(self, weights: AnyFloats, features: AnyFloats) -> list[AnyFloats]:
+        """What goes into each layer, and the outputs of the last."""
+        layers = self._layers(weights)
+        found: list[AnyFloats] = [features.astype(np.float32)]
+        for place, (matrix, biases) in enumerate(layers):
+            outputs = found[-1] @ matrix.T + biases
+            found.append(outputs if place == len(layers) - 1 else np.maximum(outputs, np.float32(0)))
+        return found
+
+
+def one_hot(labels: NDArray[np.integer[Any]], classes: int) -> AnyFloats:
+    """Class labels as responses of a multinomial model."""
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
         raise DataError(f"labels from {labels.min()} to {labels.max()} are not {classes} classes")
     rows: AnyFloats = np.eye(classes)[labels]

@@ -96,7 +96,7 @@ class KeptPool:
             told, taken = json.loads(state["pool"]), state["taken"]
             day = max((row[1] for row in visits), default="")
             keepsake = Keepsake(
-                pool=_pool(told, state["average"], rows),
+                pool=_pool(told, rows),
                 test=unpacked(state["test"]),
                 taken=tuple(taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)),
                 turned=told["turned"],
@@ -121,7 +121,7 @@ class KeptPool:
         told = {
             "versions": pool.versions,
             "replaced": list(replaced),
-            "counts": [pool.draws, pool.discards, pool.looks],
+            "counts": [pool.draws, pool.discards, 0],
             "last": pool.last,
             "turned": dict(keepsake.turned),
             "paused": keepsake.paused,
@@ -131,7 +131,7 @@ class KeptPool:
             "pool": json.dumps(told).encode(),
             "taken": b"".join(keepsake.taken),
             "test": packed(keepsake.test),
-            "average": b"" if pool.average is None else pool.average.tobytes(),
+            "average": b"",  # as the last count: of averages over time, which are gone
         }
         new, old = rows.keys() - self._written, self._written - rows.keys()
         try:
@@ -207,16 +207,14 @@ def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError(str(error)) from error
 
 
-def _pool(told: Mapping[str, Any], average: bytes, rows: Mapping[int, bytes]) -> PoolState:
+def _pool(told: Mapping[str, Any], rows: Mapping[int, bytes]) -> PoolState:
     """The state of a pool as it was written; `ValueError` where it is not whole."""
     versions, replaced = ([int(version) for version in told[name]] for name in ("versions", "replaced"))
-    draws, discards, looks = map(int, told["counts"])
+    draws, discards = map(int, told["counts"][:2])
     held = {version: np.frombuffer(rows[version], "<f4") for version in (*versions, *replaced)}
-    mean = np.frombuffer(average, np.float64) if average else None
-    numbers = [*held.values(), *([] if mean is None else [mean])]
-    if len({len(row) for row in numbers}) != 1 or not all(np.isfinite(row).all() for row in numbers):
+    if len({len(row) for row in held.values()}) != 1 or not all(np.isfinite(row).all() for row in held.values()):
         raise ValueError("its rows are not so many numbers each")
-    if len(held) != len(versions) + len(replaced) or min(draws, discards, looks, *held) < 0:
+    if len(held) != len(versions) + len(replaced) or min(draws, discards, *held) < 0:
         raise ValueError("its versions or counts are none")
     return PoolState(
         rows=[held[version] for version in versions],
@@ -224,8 +222,6 @@ def _pool(told: Mapping[str, Any], average: bytes, rows: Mapping[int, bytes]) ->
         replaced={version: held[version] for version in replaced},
         draws=draws,
         discards=discards,
-        average=mean,
-        looks=looks,
         last=int(told["last"]),
     )
 
@@ -242,8 +238,6 @@ class HeldPool:
 
     Guarantee: what `write` kept goes on bit for bit under seeded randomness. An answer is merged once, however often
     it comes. The number of a version that may have been lost in a crash is never given to another row.
-
-    Edge cases: see `KeptPool`; without a folder all is forgotten with the process.
     """
 
     def __init__(
@@ -332,9 +326,7 @@ class HeldPool:
         if shape != (asked.instances, asked.size):
             raise DataError(f"the pool of that folder has instances {shape}, not {(asked.instances, asked.size)}")
         lost = 0 if kept.clean else AFTER_A_CRASH
-        self.pool = Pool.restore(
-            found.pool, randomness=source, lost=lost, merge=asked.merge, tail=asked.tail, history=history
-        )
+        self.pool = Pool.restore(found.pool, randomness=source, lost=lost, merge=asked.merge, history=history)
         self.desk.test.restore(found.test)
         self._taken = OrderedDict.fromkeys(found.taken)
         self.turned, self.paused = Counter(found.turned), found.paused
@@ -358,6 +350,5 @@ def fresh_pool(specification: Specification, randomness: Randomness, *, history:
         update_variance=specification.update_variance,
         randomness=randomness,
         merge=specification.merge,
-        tail=specification.tail,
         history=history,
     )

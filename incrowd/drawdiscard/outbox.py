@@ -77,8 +77,6 @@ def stepped(weights: Instance, released: Whole, *, gamma: float) -> Instance:
     """An instance with a step of size gamma along released whole numbers: in float64, then rounded to float32.
 
     Every language gives the same bits: gamma times the step's value, times a whole number, taken from a weight.
-
-    Edge cases: a step beyond every number is not finite; that is the loss of the server that asked for it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         moved = weights.astype(np.float64) - (gamma * released.step) * released.steps.astype(np.float64)
@@ -89,12 +87,8 @@ def stepped(weights: Instance, released: Whole, *, gamma: float) -> Instance:
 class Outbox:
     """Answers that wait, a file a specification, beside a device's ledger; without a path, only in memory.
 
-    What is in it is noised and paid for already: it tells no more than what was to be sent.
-
     Guarantee: when `keep` returns, the answer is on disk, and it stays until it is cleared, whatever is kept for other
-    specifications (the last `MOST_WAITING` of them).
-
-    Edge cases: a file that was damaged counts as none.
+    specifications (the last `MOST_WAITING` of them). A file that was damaged counts as none.
     """
 
     path: Path | None

@@ -1,4 +1,4 @@
-"""The pool: k instances of one model (Pihur et al. 2018), the versions that they lately replaced, and their average.
+"""The pool: k instances of one model (Pihur et al. 2018), and the versions that they lately replaced.
 
 A device draws an instance, each with the same chance; what it sends back is merged into one, each with the same chance
 again. Nothing joins the draw with its discard. Every instance that enters is a version with a number of its own, and
@@ -32,10 +32,7 @@ HISTORY = 256
 def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Instance:
     """So many finite weights in float32, each at most the largest; `given` itself where it is that.
 
-    Guarantee: what has another shape is refused before anything is computed or copied.
-
-    Edge cases: truth values, complex numbers, text, objects and nested lists of uneven length are refused, as all else
-    is that is not one row of numbers (`DataError`).
+    What has another shape is refused (`DataError`) before anything is computed or copied.
     """
     try:
         numbers = np.asarray(given)
@@ -64,8 +61,6 @@ def stable_variance(instances: int, update_variance: float, *, in_flight: int = 
     Where c others arrive between a draw and its discard, it is (k / 2) (1 + c / (k - 1)) sigma^2: for two instances
     meet in a common ancestor only if one was drawn from the other, and then each has k / 2 + c k / (2 (k - 1))
     updates behind it on average.
-
-    Edge cases: one instance has no variance to keep: 0. With a share below 1, others in flight are not counted.
     """
     _validate.count(instances=instances)
     _validate.non_negative(update_variance=update_variance)
@@ -88,9 +83,8 @@ def check_share(merge: float) -> None:
 class PoolState:
     """A pool at one moment: all that it goes on from, but for where its randomness comes from.
 
-    Its rows are the pool's own: they never change, so that it costs next to nothing to take. `versions` are the numbers
-    of the instances, and `last` is the last that may have been given to any; `replaced` are the versions that were
-    replaced lately, oldest first; `average` is the average over time after so many `looks`.
+    `last` is the last version number that may have been given to any row; `replaced` are the versions that were
+    replaced lately, oldest first.
     """
 
     rows: Sequence[Instance]
@@ -98,8 +92,6 @@ class PoolState:
     replaced: Mapping[int, Instance]
     draws: int
     discards: int
-    average: Floats | None = None
-    looks: int = 0
     last: int = 0
 
 
@@ -128,17 +120,13 @@ class Picks:
 class Pool:
     """k instances of a model with so many weights, safe to share between threads.
 
-    `merge` is the share of an answer in the instance that it enters (1 replaces it), `tail` how fast the average over
-    time forgets, and `history` how many replaced versions are kept.
+    `merge` is the share of an answer in the instance that it enters (1 replaces it), and `history` how many replaced
+    versions are kept.
 
     Guarantee: a draw gives a uniformly random instance, a discard enters a uniformly random one, and the two choices
     are independent; both come from the named streams ``draw`` and ``discard``. Rows are given out read-only and never
     change: an answer makes a new one. Under seeded randomness a restored pool goes on exactly like the one that was
     saved, to the last bit.
-
-    Edge cases: an instance that is not finite, has a weight beyond `LARGEST` or another size is refused (`DataError`)
-    and the pool stays as it was; the spread of a single instance is 0; a version that was replaced longer ago than the
-    history reaches is not found.
     """
 
     def __init__(
@@ -147,7 +135,6 @@ class Pool:
         *,
         randomness: Randomness,
         merge: float = 1.0,
-        tail: float | None = None,
         history: int = HISTORY,
     ) -> None:
         given = np.asarray(instances)
@@ -163,9 +150,7 @@ class Pool:
         self._newest = len(given) - 1
         self._replaced: OrderedDict[int, Instance] = OrderedDict()
         self._history = history
-        self._merge, self._tail = np.float32(merge), tail
-        self._average: Floats | None = None
-        self._looks = 0
+        self._merge = np.float32(merge)
         self._draws, self._discards = Picks(randomness, "draw"), Picks(randomness, "discard")
         self._lock = RLock()
 
@@ -177,8 +162,6 @@ class Pool:
 
         `update_variance` is the variance of the noise that one update adds to a weight; the stream is
         ``initialisation``.
-
-        Edge cases: a single instance, or updates without noise, start at the starting weights.
         """
         centre = np.asarray(start, dtype=np.float64)
         spread = math.sqrt(stable_variance(instances, update_variance, merge=keys.get("merge", 1.0)))
@@ -187,7 +170,7 @@ class Pool:
 
     @classmethod
     def restore(cls, state: PoolState, *, randomness: Randomness, lost: int = 0, **keys: Any) -> "Pool":
-        """The pool that was in this state; merge, tail and history are for the caller to give again.
+        """The pool that was in this state; merge and history are for the caller to give again.
 
         So many versions may have been `lost` since: their numbers are given to no other row.
         """
@@ -195,8 +178,6 @@ class Pool:
         pool._versions = list(state.versions)
         pool._newest = max(state.last, *pool._versions) + lost
         pool._replaced = OrderedDict((version, _held(row)) for version, row in state.replaced.items())
-        pool._average = None if state.average is None else state.average.copy()
-        pool._looks = state.looks
         pool._draws = Picks(randomness, "draw", taken=state.draws)
         pool._discards = Picks(randomness, "discard", taken=state.discards)
         return pool
@@ -210,8 +191,6 @@ class Pool:
                 replaced=dict(self._replaced),
                 draws=self._draws.taken,
                 discards=self._discards.taken,
-                average=None if self._average is None else self._average.copy(),
-                looks=self._looks,
                 last=self._newest,
             )
 
@@ -236,7 +215,7 @@ class Pool:
         return self.draw_version()[1]
 
     def draw_version(self) -> tuple[int, Instance]:
-        """As `draw`, and the number of its version."""
+        """The version and the weights of a random instance."""
         with self._lock:
             index = self._draws.among(self.k)
             return self._versions[index], self._rows[index]
@@ -266,36 +245,18 @@ class Pool:
             self._rows[index] = _held(arrived)
             self._newest += 1
             self._versions[index] = self._newest
-            if self._tail is not None and self.discards % self.k == 0:
-                self._looks += 1
-                self._average = averaged(self._average, self._mean(), self._looks, self._tail)
 
     def weights(self) -> Floats:
-        """The weights to predict with: the average of the instances, and over time where there is a tail."""
+        """The weights to predict with: the average of the instances."""
         with self._lock:
-            return self._mean() if self._average is None else self._average.copy()
-
-    def _mean(self) -> Floats:
-        mean: Floats = np.array(self._rows, np.float64).mean(axis=0)
-        return mean
+            mean: Floats = np.array(self._rows, np.float64).mean(axis=0)
+            return mean
 
 
 def merged(held: Instance, arrived: Instance, share: np.float32) -> Instance:
     """What becomes of an instance that an answer enters, in float32, the same wherever it is computed."""
     new: Instance = (np.float32(1) - share) * held + share * arrived
     return new
-
-
-def averaged(average: Floats | None, mean: Floats, looks: int, tail: float) -> Floats:
-    """The average over time after one more look: look number t counts t^tail-fold (Shamir and Zhang 2013).
-
-    Their average of polynomial decay: with a tail of 0 all looks count alike, and the larger it is, the less count the
-    early ones.
-    """
-    if average is None:
-        return mean
-    moved: Floats = average + (1 + tail) / (looks + tail) * (mean - average)
-    return moved
 
 
 def _held(row: Instance) -> Instance:

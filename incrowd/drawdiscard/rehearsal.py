@@ -20,7 +20,6 @@ from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import (
     DeviceGradients,
     GlmGradients,
-    ModelGradients,
     SparseGradients,
     Updates,
     gammas,
@@ -62,9 +61,6 @@ class Rehearsal:
 
     Guarantee: pool, steps, noise, merging and averages are those of the protocol, simulated (`simulation.simulate`);
     the same arguments give the same report. Nothing is written anywhere.
-
-    Edge cases: a table with fewer than `FEWEST` rows whose response counts, or with too few for so many devices, is
-    refused (`DataError`), and so is one without a column that is needed.
     """
 
     asked: Specification
@@ -149,7 +145,6 @@ class Rehearsal:
             coins,
             start=pool.instances,
             moments=moments,
-            tail=self.asked.tail,
         )
         return list(zip(moments, weights.astype(np.float64), strict=True))
 
@@ -246,7 +241,7 @@ class Rehearsal:
         if isinstance(model, Glm) and features.width > WIDE:
             return SparseGradients(model, features, responses, self._dealt)
         dense, theirs = features.dense()[self._dealt], responses[self._dealt]
-        return GlmGradients(model, dense, theirs) if isinstance(model, Glm) else ModelGradients(model, dense, theirs)
+        return GlmGradients(model, dense, theirs) if isinstance(model, Glm) else DeviceGradients(model, dense, theirs)
 
 
 def _enough(gains: Sequence[tuple[int, float]]) -> int | None:

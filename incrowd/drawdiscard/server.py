@@ -30,8 +30,6 @@ class Predictor:
     """A specification and weights for it.
 
     Guarantee: rows become features as they do on a device, by the public ranges and levels of the specification.
-
-    Edge cases: a value that is missing, or is no listed level, counts as none; one beyond a range as its end.
     """
 
     specification: Specification
@@ -51,10 +49,8 @@ class Predictor:
     def predict(self, rows: object) -> Floats:
         """A prediction a row, for a list of dicts, a dict of columns, or a data frame.
 
-        It is in the response's own units; of a boolean the chance of yes; of a category the chance of each level, a
-        column each.
-
-        Edge cases: a column that a feature needs and that is not there is refused by its name (`DataError`).
+        In the response's own units; of a boolean the chance of yes; of a category the chance of each level, a column
+        each.
         """
         source, needed = rows_of(rows), self.specification.names[1:]
         here = [name for name in needed if name in source.columns]
@@ -111,10 +107,6 @@ class Server:
     again goes on bit for bit from there: with a larger number, at most the last `keep_every` - 1 accepted answers are
     lost. An answer that is offered again, after a lost reply say, counts once. The files are plain numbers, JSON and
     the key of the tickets, for this user alone; no device's promise rests on them.
-
-    Edge cases: a folder with the pool of another specification is refused, as is one that another server has open
-    (`ConfigError`), and files that were damaged or exchanged (`DataError`). Noise ``none`` is refused: there would be
-    nothing to test. The last k + `history` versions are known, and the answers that were drawn from them.
     """
 
     def __init__(

@@ -25,25 +25,21 @@ LATER = 1_000
 class PoolFigures:
     """What a page and a monitor show of a pool.
 
-    `mean` and `spread` are over the instances, `average` is what predictions use; `turned` counts what happened to
-    answers, by the name of the reason.
+    `mean` and `spread` are over the instances; `turned` counts what happened to answers, by the name of the reason.
     """
 
     accepted: int
     mean: Floats
     spread: Floats
-    average: Floats
     turned: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, rows: Sequence[Instance], average: Floats | None, *, accepted: int, turned: Mapping[str, int]
-    ) -> "PoolFigures":
-        """The figures of these instances, and of their average over time, if there is one."""
+    def of(cls, rows: Sequence[Instance], *, accepted: int, turned: Mapping[str, int]) -> "PoolFigures":
+        """The figures of these instances."""
         held = np.array(rows, np.float64)
         mean = held.mean(axis=0)
         spread = held.std(axis=0, ddof=1) if len(held) > 1 else np.zeros(len(mean))
-        return cls(accepted, mean, spread, mean if average is None else average, dict(turned))
+        return cls(accepted, mean, spread, dict(turned))
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, A
         "delta": asked.mechanism.delta or 0.0,
         "privacy": asked.privacy,
         "spread": asdict(spread(asked, figures)),
-        "weights": named_weights(asked, figures.average),
+        "weights": named_weights(asked, figures.mean),
         "promise": asked.describe(),
         "statement": promise(asked, figures.accepted),
         "adversaries": three_adversaries(asked) if views is None else views,
@@ -108,7 +104,7 @@ def three_adversaries(asked: Specification) -> list[dict[str, Any]]:
         return guaranteed(asked.epsilon)
     if asked.noise != "laplace":
         return []
-    if asked.merge < 1 or asked.falls_every is not None or asked.tail is not None:
+    if asked.merge < 1 or asked.falls_every is not None:
         return guaranteed(asked.epsilon)
     unit = "feature" if asked.privacy == "feature" else "model" if asked.bound == "element" else "l1"
     try:

@@ -6,10 +6,9 @@ layout in which small matrix products are fastest.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from incrowd.drawdiscard.fast_noise import (
 )
 from incrowd.drawdiscard.genealogy import Coins, Genealogy
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, AnyFloats, FlatModel, Glm
-from incrowd.drawdiscard.pool import averaged
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.specification import Specification, with_largest
 from incrowd.errors import DataError
@@ -36,16 +34,18 @@ from incrowd.privacy.mechanism.device import Mechanism
 Matrix = NDArray[np.float32]
 
 
-class DeviceGradients(ABC):
-    """The gradient of each device's mean loss, at so many weights; their inner layout is the model's by default."""
+class DeviceGradients:
+    """The gradient of each device's mean loss, at so many weights: of any model, slowly.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    `features` and `responses` hold one array for each device. The inner layout of weights is the model's.
+    """
 
-    @property
-    def largest(self) -> float:
-        """No number of any gradient is larger in size, at any weights; infinity where that cannot be said."""
-        return math.inf
+    largest = math.inf
+    """No number of any gradient is larger in size, at any weights; infinity where that cannot be said."""
+
+    def __init__(self, model: FlatModel, features: Any, responses: Any) -> None:
+        self.size, self._model = model.size, model
+        self._features, self._responses = features, responses
 
     def inner(self, flat: ArrayLike) -> Matrix:
         """Weights in the inner layout, from flat ones in the model's: [..., size] both."""
@@ -55,9 +55,10 @@ class DeviceGradients(ABC):
         """The other way round."""
         return inner
 
-    @abstractmethod
     def gradient(self, weights: Matrix, device: int) -> Matrix:
         """The gradient, in the inner layout; valid until the next call, and free to be changed."""
+        gradient = self._model.gradient(weights, self._features[device], self._responses[device])
+        return np.asarray(gradient, np.float32)
 
 
 class GlmGradients(DeviceGradients):
@@ -65,32 +66,26 @@ class GlmGradients(DeviceGradients):
 
     `features` are [devices, examples, features]. `responses` are [devices, examples, outputs], or for a multinomial
     model labels [devices, examples]. `intercepted` features have a column of ones in front, and are not copied.
-
-    Guarantee: gradients are those of `Glm.gradient` to float32 precision.
     """
 
     def __init__(
         self, model: Glm, features: NDArray[Any], responses: NDArray[Any], *, intercepted: bool = False
     ) -> None:
-        super().__init__(model.size)
-        self.model = model
+        self.size, self.model = model.size, model
         self._inputs = features if intercepted else with_intercept(features, intercept=model.intercept)
         self._columns = model.features + model.intercept
         if self._inputs.ndim != 3 or self._inputs.shape[2] != self._columns:
             raise DataError(f"features of shape {features.shape} are not [devices, examples, {model.features}]")
         self._examples = max(1, self._inputs.shape[1])
-        self._responses = _by_output(model, responses)
-        if self._responses.shape != (len(self._inputs), model.outputs, self._inputs.shape[1]):
+        self._by_output = _by_output(model, responses)
+        if self._by_output.shape != (len(self._inputs), model.outputs, self._inputs.shape[1]):
             raise DataError(f"responses of shape {responses.shape} do not fit features of shape {features.shape}")
         self._mean: Callable[[Any], Any] = _softmax if model.link is MULTINOMIAL else model.link.mean
         self._outputs = np.empty((model.outputs, self._inputs.shape[1]), np.float32)
         self._gradient = np.empty((model.outputs, self._columns), np.float32)
-
-    @cached_property
-    def largest(self) -> float:
-        """See `DeviceGradients.largest`: where prediction and response are shares, they differ by 1 at most."""
-        shares = self.model.link in (LOGISTIC, MULTINOMIAL) and _within(self._responses, 0, 1)
-        return float(max(self._inputs.max(initial=0), -self._inputs.min(initial=0))) if shares else math.inf
+        if model.link in (LOGISTIC, MULTINOMIAL) and _within(self._by_output, 0, 1):
+            # Where prediction and response are shares, they differ by 1 at most.
+            self.largest = float(max(self._inputs.max(initial=0), -self._inputs.min(initial=0)))
 
     def inner(self, flat: ArrayLike) -> Matrix:
         """See `DeviceGradients.inner`."""
@@ -108,43 +103,25 @@ class GlmGradients(DeviceGradients):
         inputs = self._inputs[device]
         outputs = np.matmul(weights.reshape(self._gradient.shape), inputs.T, out=self._outputs)
         residuals = self._mean(outputs)
-        residuals -= self._responses[device]
+        residuals -= self._by_output[device]
         residuals *= np.float32(1 / self._examples)
         return np.matmul(residuals, inputs, out=self._gradient).reshape(-1)
-
-
-class ModelGradients(DeviceGradients):
-    """Any model with flat weights, slower: `features` and `responses` hold one array for each device."""
-
-    def __init__(self, model: FlatModel, features: Any, responses: Any) -> None:
-        super().__init__(model.size)
-        self.model = model
-        self._features = features
-        self._responses = responses
-
-    def gradient(self, weights: Matrix, device: int) -> Matrix:
-        """See `DeviceGradients.gradient`."""
-        gradient = self.model.gradient(weights, self._features[device], self._responses[device])
-        return np.asarray(gradient, np.float32)
 
 
 class SparseGradients(DeviceGradients):
     """A generalised linear model on devices with the same number of examples each.
 
     `features` has a row an example, `responses` is [examples, outputs], and `devices` says which examples each device
-    has, [devices, examples of one]. What is kept is as large as what is not zero.
-
-    Guarantee: gradients are those of `Glm.gradient` to float32 precision.
+    has, [devices, examples of one].
     """
 
     def __init__(self, model: Glm, features: SparseRows, responses: AnyFloats, devices: Integers) -> None:
-        super().__init__(model.size)
         if features.width != model.features or responses.shape != (len(features), model.outputs):
             raise DataError(
                 f"{features.width} features and responses of shape {responses.shape} do not fit {len(features)} "
                 f"examples of {model.features} features and {model.outputs} outputs"
             )
-        self.model = model
+        self.size, self.model = model.size, model
         self._rows = features.chosen(devices.ravel())
         self._responses = responses[devices.ravel()].astype(np.float32)
         self._each = devices.shape[1]
@@ -212,21 +189,16 @@ Bound = Callable[[Matrix], object]
 class Updates:
     """What devices do, update by update: who it is, how long a step it makes, how its gradient is bounded and noised.
 
-    `devices` and `rates` have an entry for each update, in the order of arrival; `rates` may be one number for all.
-
-    With `largest`, only as many numbers of a gradient count (see `Specification.kept`).
-
-    Guarantee: an update is the instance minus rate * (bounded gradient + noise), as a device makes it.
-
-    Edge cases: without `noise`, and with a mechanism whose noise is ``none``, nothing is added; of directions without
-    `noise`, what they come to on average is the step.
+    `devices` and `rates` have an entry for each update, in the order of arrival; `rates` may be one number for all. An
+    update is the instance minus rate * (bounded gradient + noise), as a device makes it; without `noise` nothing is
+    added, and a direction is what it comes to on average.
     """
 
     gradients: DeviceGradients
     mechanism: Mechanism
     devices: Integers
     rates: float | Floats
-    noise: Noise | FastDirections | None = None
+    noise: Noise | None = None
     largest: int | None = None
     _bound: Bound | None = field(init=False, repr=False)
     _rates: Floats = field(init=False, repr=False)
@@ -246,19 +218,14 @@ class Updates:
             step = with_largest(step, self.largest)
         if self._bound is not None:
             self._bound(step)
-        if isinstance(self.noise, FastDirections):
-            step = self.noise.named(step)
-        elif self.noise is not None:
-            step += self.noise.row(update)
+        if self.noise is not None:
+            step = self.noise.on(step, update)
         step *= np.float32(self._rates[update])
         return step
 
 
-def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | FastDirections | None:
-    """The noise of a mechanism, fast and for simulations only.
-
-    Rows are handed out in the order in which updates are computed: only the same moments repeat the same run.
-    """
+def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
+    """The noise of a mechanism, for simulations only; only the same moments repeat the same run."""
     if mechanism.noise == "none":
         return None
     if mechanism.noise == "direction":
@@ -285,35 +252,29 @@ def bounding(mechanism: Mechanism) -> Bound:
     return shorten
 
 
-def simulate(
-    updates: Updates, coins: Coins, *, start: ArrayLike, moments: Sequence[int], tail: float | None = None
-) -> Matrix:
+def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Sequence[int]) -> Matrix:
     """The weights to predict with after so many updates each, [moments, size], in the model's layout.
 
-    They are the average of the instances, and over time where there is a `tail`: see `pool.averaged`. `start` is
-    [k, size]: see `pool.stable_variance` for how the paper spreads it.
+    They are the average of the instances; moment 0 is the start, [k, size].
 
-    Guarantee: the same as a pool with this tail, up to float32, whose strategy makes the same choices and whose devices
-    add the same noise; see `genealogy.Genealogy.needed` for what is computed.
-
-    Edge cases: moment 0 is the average at the start; moments come out in the order in which they were asked for. With a
-    tail every k-th moment is looked at, so nearly all updates are computed.
+    Guarantee: the same as a pool, up to float32, whose strategy makes the same choices and whose devices add the same
+    noise.
     """
     if len(updates.devices) != coins.updates:
         raise DataError(f"{len(updates.devices)} devices for {coins.updates} updates: give one each")
     given = updates.gradients.inner(start)
     if given.shape != (coins.instances, updates.gradients.size):
         raise DataError(f"a start of shape {given.shape} is not [{coins.instances}, {updates.gradients.size}]")
-    looks = [] if tail is None else list(range(coins.instances, max(moments, default=0) + 1, coins.instances))
-    genealogy = Genealogy(coins, [*looks, *moments])  # of equal moments, the looks come first
     averages = np.empty((len(moments), given.shape[1]), np.float32)
-    over_time, looked = None, 0
-    for place, average in _averages(updates, genealogy, given):
-        if tail is not None and place < len(looks):
-            looked += 1
-            over_time = averaged(over_time, average, looked, tail)
-        else:
-            averages[place - len(looks)] = average if over_time is None else over_time
+    genealogy = Genealogy(coins, moments)
+    living = _Living(genealogy, given)
+    waiting = sorted(range(len(moments)), key=lambda place: moments[place])
+    for update in [*genealogy.needed.tolist(), coins.updates]:
+        while waiting and moments[waiting[0]] <= update:
+            place = waiting.pop(0)
+            averages[place] = living.average(place)
+        if update < coins.updates:
+            living.apply(updates, update)
     return updates.gradients.flat(averages)
 
 
@@ -325,10 +286,7 @@ def gammas(specification: Specification, seen: Integers) -> Floats:
 
 
 def batch_updates(updates: Updates, *, batch: int, start: ArrayLike, moments: Sequence[int]) -> Matrix:
-    """As `simulate`, for a single model on whose server the steps of a batch wait until they can be averaged.
-
-    Edge cases: what waits at a moment, or at the end, is not in the model.
-    """
+    """As `simulate`, for a single model on whose server the steps of a batch wait until they can be averaged."""
     _validate.count(batch=batch)
     weights = updates.gradients.inner(start).reshape(-1)
     waiting = np.zeros_like(weights)
@@ -344,18 +302,6 @@ def batch_updates(updates: Updates, *, batch: int, start: ArrayLike, moments: Se
         done = max(done, moments[place])
         averages[place] = weights
     return updates.gradients.flat(averages)
-
-
-def _averages(updates: Updates, genealogy: Genealogy, start: Matrix) -> Iterator[tuple[int, Floats]]:
-    """Each moment's place and the average at that moment, in the order of time."""
-    living = _Living(genealogy, start)
-    moments = sorted(range(len(genealogy.moments)), key=lambda place: genealogy.moments[place])
-    for update in genealogy.needed.tolist():
-        while moments and genealogy.moments[moments[0]] <= update:
-            yield moments[0], living.average(moments.pop(0))
-        living.apply(updates, update)
-    for place in moments:
-        yield place, living.average(place)
 
 
 class _Living:

@@ -94,12 +94,7 @@ class SqliteTable:
 
 
 class InMemoryTable:
-    """Examples in memory: copied when they are given, so what is changed afterwards does not count.
-
-    Edge cases: columns of different lengths, and values that are neither numbers nor text nor lists of these (a date,
-    a list of lists) are refused (`DataError`), for they would be lost in silence. True and false are 1 and 0; NaN and
-    what pandas calls NA or NaT are missing; what a row does not mention is missing.
-    """
+    """Examples in memory: copied when they are given, so what is changed afterwards does not count."""
 
     def __init__(self, columns: ColumnValues, *, count: int | None = None) -> None:
         self._values = {str(name): [_plain(value, name) for value in values] for name, values in columns.items()}
@@ -131,10 +126,7 @@ ExampleSource = SqliteTable | InMemoryTable
 
 
 def rows_of(data: object) -> InMemoryTable:
-    """Examples that somebody has at hand: a list of dicts, a dict of columns, or a data frame (pandas, polars).
-
-    Edge cases: anything else is refused by its type (`ConfigError`).
-    """
+    """Examples that somebody has at hand: a list of dicts, a dict of columns, or a data frame (pandas, polars)."""
     if isinstance(data, Mapping):
         return InMemoryTable(data)
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
@@ -195,11 +187,7 @@ YES_NO = {"1": 1, "true": 1, "yes": 1, "0": 0, "false": 0, "no": 0, "1.0": 1, "0
 
 
 def read_csv_columns(path: Path, asked: Specification, *, most: int | None = None) -> dict[str, list[Value]]:
-    """The columns that a specification needs, of the first `most` rows; an empty cell is missing.
-
-    Edge cases: a missing file is a `ConfigError`, and a table that cannot be read or lacks a column a `DataError`. A
-    cell that does not fit its field stays text.
-    """
+    """The columns that a specification needs, of the first `most` rows; an empty cell is missing."""
     if not path.is_file():
         raise ConfigError(field="csv", value=str(path), remedy="there is no such file")
     table = read_rows(path)

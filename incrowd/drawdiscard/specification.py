@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, reduce
+from itertools import pairwise, product
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -17,7 +18,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_valid
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.drawdiscard.fields import STRICT, CategoryField, Name, ResponseField, TableField, known, spelled
-from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Glm
+from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Glm, Perceptron
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism, NoiseName, Unit
@@ -46,19 +47,12 @@ class Specification(BaseModel):
     widths of hidden layers, if it is a perceptron. `examples` is how many of its own examples a device uses at most,
     `instances` the size of the pool (k). Of a gradient only the numbers count that are as large in size as the
     `largest` so many, if that is given. `merge` is the share of an answer in the instance that it enters: 1 replaces
-    it. `gamma` falls with the epochs of `falls_every` accepted answers, to gamma / (1 + epoch)^`falls_by`. With a
-    `tail`, predictions average the pool over time (see `pool.averaged`).
-
-    What is not stated is what learnt best in our comparisons (docs/draw-and-discard.md): for the whole model a chosen
-    direction, with Laplace noise a bound on the norm and the 4 `largest` numbers, and a merge of a quarter; per feature
-    Laplace noise and a bound on each number.
+    it. `gamma` falls with the epochs of `falls_every` accepted answers, to gamma / (1 + epoch)^`falls_by`. What is
+    not stated is what learnt best in our comparisons (docs/draw-and-discard.md).
 
     Guarantee: it is plain JSON (`to_json`, `from_json`), strictly read: a key that is unknown, missing or of another
-    type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints.
-
-    Edge cases: a term that names an unknown field or the response, or the same fields twice, is refused; a multinomial
-    model needs a categorical response (all of its levels are classes), every other model one that is not. A response
-    beyond its range counts as the end of it; an example without a response that makes sense is left out.
+    type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints. An example
+    without a response that makes sense is left out.
     """
 
     model_config = STRICT
@@ -82,7 +76,7 @@ class Specification(BaseModel):
     merge: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.25
     falls_every: Annotated[int, Field(ge=1)] | None = None
     falls_by: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.5
-    tail: Annotated[FiniteFloat, Field(ge=0, le=100)] | None = None
+    tail: None = None  # its place in the text, and so in every fingerprint: averages over time are gone
     examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
     @classmethod
@@ -115,9 +109,6 @@ class Specification(BaseModel):
 
         `response`, `terms` and `intercept` come from the formula; the link, if it is not given, from the response:
         logistic for a boolean, multinomial for a category, linear for a number.
-
-        Edge cases: see `formula.read_formula`, whose work is bounded and runs nothing; a key that the formula states
-        is refused.
         """
         from incrowd.drawdiscard.formula import read_formula
 
@@ -136,10 +127,7 @@ class Specification(BaseModel):
         return cls.of({"link": link, **keys, "fields": fields, **its})
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Another specification, with what is updated.
-
-        Guarantee: it is read as strictly as any, and nothing that was computed for this one, as its noise, stays.
-        """
+        """Another specification, with what is updated: read as strictly as any, with nothing computed for this one."""
         del deep  # nothing in it can be changed
         return type(self).of(self.model_dump(mode="json") | dict(update or {}))
 
@@ -177,8 +165,7 @@ class Specification(BaseModel):
         """In how many of the released numbers one feature of a column may be told again, at most.
 
         Each field that looks at the column tells it; a term that crosses it does so for each feature of the other
-        field, every output does once more, and behind a hidden layer all numbers may tell the same. (The response is in
-        every number.)
+        field, every output does once more, and behind a hidden layer all numbers may tell the same.
         """
         if self.hidden:
             return self.size
@@ -205,11 +192,10 @@ class Specification(BaseModel):
 
     @cached_property
     def model(self) -> FlatModel:
-        """The model; a perceptron needs torch."""
+        """The model."""
         if self.hidden:
-            from incrowd.drawdiscard.torch_model import perceptron
-
-            return perceptron((self._features, *self.hidden, self.outputs), link=self.link, bias=self.intercept)
+            widths = (self._features, *self.hidden, self.outputs)
+            return Perceptron(widths=widths, link=LINKS[self.link], bias=self.intercept)
         return Glm(features=self._features, link=LINKS[self.link], outputs=self.outputs, intercept=self.intercept)
 
     @property
@@ -239,10 +225,7 @@ class Specification(BaseModel):
         return tuple(column for term in self.terms for column in self._columns(term))
 
     def encode(self, table: Mapping[str, Sequence[object]]) -> tuple[Floats, Floats]:
-        """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1].
-
-        Edge cases: a table without one of the fields is refused.
-        """
+        """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1]."""
         features, responses = self.sparse_encode(table)
         return features.dense(), responses
 
@@ -256,10 +239,7 @@ class Specification(BaseModel):
         return self.sparse_features(rows, count=sum(kept)), self._responses(rows[self.names[0]])
 
     def features(self, table: Mapping[str, Sequence[object]], *, count: int) -> Floats:
-        """The features of so many examples, within [0, 1]: what a prediction needs of them.
-
-        Edge cases: a table without a column of the terms is refused.
-        """
+        """The features of so many examples, within [0, 1]: what a prediction needs of them."""
         return self.sparse_features(table, count=count).dense()
 
     def sparse_features(self, table: Mapping[str, Sequence[object]], *, count: int) -> SparseRows:
@@ -269,10 +249,7 @@ class Specification(BaseModel):
                 needed = ", ".join(self.names[1:])
                 raise DataError(f"the table has no field {name!r}: the features need {needed}")
         single = {name: field.sparse(table[column]) for name, (column, field) in list(self.used.items())[1:]}
-        blocks = [
-            single[term[0]].crossed(*(single[name] for name in term[1:])) if len(term) == 2 else single[term[0]]
-            for term in self.terms
-        ]
+        blocks = [reduce(SparseRows.crossed, (single[name] for name in term)) for term in self.terms]
         return SparseRows.beside(blocks, count=count)
 
     def describe(self) -> str:
@@ -321,8 +298,7 @@ class Specification(BaseModel):
 
     @property
     def _features(self) -> int:
-        widths = self._widths
-        return sum(widths[term[0]] * (widths[term[1]] if len(term) == 2 else 1) for term in self.terms)
+        return sum(math.prod(self._widths[name] for name in term) for term in self.terms)
 
     @property
     def outputs(self) -> int:
@@ -331,10 +307,7 @@ class Specification(BaseModel):
         return len(response.levels) if isinstance(response, CategoryField) else 1
 
     def _columns(self, term: Sequence[str]) -> list[str]:
-        first, *rest = (self.fields[name].columns(name) for name in term)
-        return [
-            ":".join([one, *others]) for one in first for others in ([[other] for other in rest[0]] if rest else [[]])
-        ]
+        return [":".join(names) for names in product(*(self.fields[name].columns(name) for name in term))]
 
     def _responses(self, values: Sequence[object]) -> Floats:
         response = self.predicted
@@ -342,11 +315,7 @@ class Specification(BaseModel):
 
 
 def read_specification(path: str | PathLike[str]) -> Specification:
-    """The specification in a JSON or TOML file; with a `formula`, it states response, terms and intercept.
-
-    Edge cases: a file that is not there, is too long, or is neither, is refused by its name (`ConfigError`), and so is
-    what makes no sense in it.
-    """
+    """The specification in a JSON or TOML file; with a `formula`, it states response, terms and intercept."""
     place = Path(path)
     if not place.is_file():
         raise ConfigError(field="specification", value=str(path), remedy="there is no such file")

@@ -39,8 +39,6 @@ def text_of(value: object) -> str | None:
     """The text that a value counts as; None where it counts as none.
 
     Guarantee: what it gives can be written in UTF-8.
-
-    Edge cases: a whole float beyond 2^53, where not every whole number is a float, is no text.
     """
     if isinstance(value, int):
         return str(int(value))  # true and false are 1 and 0

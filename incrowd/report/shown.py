@@ -389,8 +389,7 @@ def _pool(folder: Path) -> Shown:
             rows = dict(database.execute(query, kept["versions"]).fetchall())
         asked = Specification.from_json(state["specification"])
         held = [np.frombuffer(rows[version], "<f4") for version in kept["versions"]]
-        average = np.frombuffer(state["average"], np.float64) if state.get("average") else None
-        figures = PoolFigures.of(held, average, accepted=kept["counts"][1], turned=kept["turned"])
+        figures = PoolFigures.of(held, accepted=kept["counts"][1], turned=kept["turned"])
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(f"{folder / FILE} is not a whole pool ({error}): put a copy back") from error
     return of_status(status_of(asked, figures) | {"paused": bool(kept["paused"])}, name=folder.name)

@@ -22,10 +22,7 @@ _LONGEST = 64 + 1 + 64
 
 
 def key_in(path: Path) -> bytes:
-    """The key in a file that only this user can read, made if there is none.
-
-    Edge cases: a file that others can read or write, or of another length: `ConfigError`.
-    """
+    """The key in a file that only this user can read, made if there is none."""
     try:
         return read_ours(path, secret=True)
     except FileNotFoundError:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -26,7 +27,12 @@ SPARE = 65_536
 LONGEST_WAIT = 86_400.0
 """Seconds that a service may ask a device to wait; what is longer counts as this."""
 
-_BROKEN = (OSError, http.client.HTTPException, ValueError)
+
+class _Odd(Exception):
+    """A reply that is not one, in our words."""
+
+
+_BROKEN = (_Odd, OSError, http.client.HTTPException, ValueError)
 """What the standard library raises when a connection fails, or when what arrives is no HTTP."""
 
 
@@ -34,8 +40,7 @@ _BROKEN = (OSError, http.client.HTTPException, ValueError)
 class Address:
     """Where a service listens, and the proxy on the way to it, if there is to be one: it sees the service's name alone.
 
-    Edge cases: only http and https; a user, a query or a fragment in the address is refused, for a device has nothing
-    to say of itself. Plain http is refused for all but this machine itself: on the way, anybody could be the service.
+    Plain http is refused for all but this machine itself: on the way, anybody could be the service.
     """
 
     secure: bool
@@ -77,10 +82,6 @@ class Address:
         return f"{'https' if self.secure else 'http'}://{self.named}{self.path}"
 
 
-class _Odd(Exception):
-    """A reply that is not one, in our words."""
-
-
 class Reply(NamedTuple):
     """What a service said. Headers are by their names in small letters."""
 
@@ -107,9 +108,7 @@ def exchange(
     Guarantee: it ends within `deadline_s` (but for the look-up of the host's name, whose limit is the system's), and
     reads at most `most` bytes of body and `SPARE` beside them, whatever is sent. The connection is fresh, its
     certificate checked. Nothing is sent that tells one device from another: no cookie, and the same headers each time.
-
-    Edge cases: whatever else happens raises `ServiceFailed`: no connection, one that breaks off, a reply that is not
-    HTTP, too long or too slow, and any that leads elsewhere (3xx), which is never followed.
+    Whatever is no reply raises `ServiceFailed`, and so does one that leads elsewhere (3xx): it is never followed.
     """
     until = time.monotonic() + deadline_s
     asked = {"host": address.named, "user-agent": AGENT, "connection": "close", **(headers or {})}
@@ -122,7 +121,7 @@ def exchange(
             connection.settimeout(_left(until))
             connection.sendall("\r\n".join(lines).encode("ascii") + (body or b""))
             return _replied(_Limited(connection, most + SPARE, until), method, most=most, skip_ok=skip_ok)
-    except (_Odd, *_BROKEN) as error:
+    except _BROKEN as error:
         raise ServiceFailed(f"{address} failed: {_why(error)}") from error
 
 
@@ -176,17 +175,15 @@ class _Limited(io.RawIOBase):
 
 def _connected(address: Address, until: float, context: ssl.SSLContext | None) -> socket.socket:
     """A connection to a service, through its proxy if it has one; nothing was sent over it yet."""
-    connection = _reached(address.proxy or address, until)
-    try:
+    with ExitStack() as refused:
+        connection = refused.enter_context(_reached(address.proxy or address, until))
         if address.proxy is not None:
             _let_through(connection, address, until)
-        if not address.secure:
-            return connection
-        connection.settimeout(_left(until))
-        return (context or ssl.create_default_context()).wrap_socket(connection, server_hostname=address.host)
-    except (OSError, _Odd):
-        connection.close()
-        raise
+        if address.secure:
+            connection.settimeout(_left(until))
+            connection = (context or ssl.create_default_context()).wrap_socket(connection, server_hostname=address.host)
+        refused.pop_all()
+        return connection
 
 
 def _let_through(connection: socket.socket, address: Address, until: float) -> None:

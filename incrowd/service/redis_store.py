@@ -16,16 +16,16 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from incrowd._random import Floats, Randomness, SystemRandomness
+from incrowd._random import Randomness, SystemRandomness
 from incrowd.drawdiscard.desk import KEY_BYTES, LIFETIME, Desk, Reason, Returned
 from incrowd.drawdiscard.kept_pool import fresh_pool, known_again, packed, unpacked
-from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, averaged, merged
+from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, merged
 from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.service.store import HandedOut, StoreAway
 
-NAMES = ("specification", "key", "slots", "counts", "history", "taken", "average", "turned", "test", "visits")
+NAMES = ("specification", "key", "slots", "counts", "history", "taken", "turned", "test", "visits")
 
 BEGIN = """
 -- Begins a pool unless there is one; gives the specification that is there.
@@ -39,7 +39,7 @@ for i = 4, #ARGV do
   redis.call('SET', ARGV[3] .. version, ARGV[i])
   redis.call('HSET', KEYS[3], version, version)
 end
-redis.call('HSET', KEYS[4], 'accepted', 0, 'version', #ARGV - 4, 'looks', 0)
+redis.call('HSET', KEYS[4], 'accepted', 0, 'version', #ARGV - 4)
 return ARGV[1]
 """
 
@@ -97,16 +97,7 @@ local there = redis.call('HGET', KEYS[1], ARGV[2])
 return {accepted, there, there ~= ARGV[3] and redis.call('GET', ARGV[1] .. there)}
 """
 
-LOOK = """
--- The average over time after one more look, if nobody else looked meanwhile.
--- KEYS: counts, average. ARGV: looks so far, the average.
-if redis.call('HGET', KEYS[1], 'looks') ~= ARGV[1] then return 0 end
-redis.call('HINCRBY', KEYS[1], 'looks', 1)
-redis.call('SET', KEYS[2], ARGV[2])
-return 1
-"""
-
-SCRIPTS = {"begin": BEGIN, "awake": AWAKE, "enter": ENTER, "draw": DRAW, "look": LOOK}
+SCRIPTS = {"begin": BEGIN, "awake": AWAKE, "enter": ENTER, "draw": DRAW}
 
 
 PREFIX = "{incrowd}:"
@@ -132,10 +123,9 @@ class RedisStore:
     what Redis loses is for its own settings to say (docs/service.md). Redis away is `StoreAway` until it is back, and
     nothing has to be restarted.
 
-    Edge cases: a Redis that has the pool of another specification is refused (`ConfigError`). One that has lost the
-    pool while the servers ran stays away until they are restarted or the pool is put back: no second pool begins
-    unnoticed. What the residual test has learnt is each server's own, and is put aside for servers that start; counts
-    of what was turned away are told once a second.
+    A Redis that has lost the pool while the servers ran stays away until they are restarted or the pool is put back: no
+    second pool begins unnoticed. What the test of answers has learnt is each server's own, and is put aside for servers
+    that start; counts of what was turned away are told once a second.
     """
 
     def __init__(
@@ -158,7 +148,7 @@ class RedisStore:
             "randomness": self._source,
         }
         self._fresh = self._source.stream("tickets").bits(KEY_BYTES // 8).tobytes()
-        self._desk = Desk(specification, key=self._fresh, **self._of_desk)
+        self.desk = Desk(specification, key=self._fresh, **self._of_desk)
         self._redis = redis_at(url)
         self._ready = False
         self.trouble: str | None = None
@@ -172,14 +162,8 @@ class RedisStore:
         self._known: OrderedDict[int, Instance] = OrderedDict()
         self._taken: OrderedDict[bytes, None] = OrderedDict()
         self._turned: Counter[str] = Counter()
-        self._looks: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._begun = False
-
-    @property
-    def desk(self) -> Desk:
-        """See `PoolStore.desk`."""
-        return self._desk
 
     async def open(self) -> None:
         """See `PoolStore.open`."""
@@ -218,27 +202,16 @@ class RedisStore:
                 reason, instance = await self._averaged_into(answer, slot)
         if reason is not Reason.DAY_OVER:
             self._take(answer.digest)
-        if (
-            reason is Reason.ACCEPTED
-            and self._specification.tail is not None
-            and instance.accepted % len(self._slots) == 0
-        ):
-            task = asyncio.create_task(self._look(self._specification.tail))
-            self._looks.add(task)
-            task.add_done_callback(self._looks.discard)
         return reason, instance
 
     async def figures(self) -> PoolFigures:
         """See `PoolStore.figures`."""
-        while self._looks:
-            await asyncio.wait(set(self._looks))
         await self._tell()
         accepted = await self._accepted()
         rows = await self._instances()
-        average = await self._call("GET", self._keys["average"])
         turned = await self._call("HGETALL", self._keys["turned"])
         counts = {name.decode(): int(count) for name, count in turned.items()}
-        return await asyncio.to_thread(PoolFigures.of, rows, _floats(average), accepted=accepted, turned=counts)
+        return await asyncio.to_thread(PoolFigures.of, rows, accepted=accepted, turned=counts)
 
     def count(self, reason: str) -> None:
         """See `PoolStore.count`."""
@@ -251,7 +224,7 @@ class RedisStore:
 
     async def keep(self) -> None:
         """See `PoolStore.keep`: Redis is asked for a snapshot of its own, and the test's memory is put aside."""
-        await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
+        await self._call("SET", self._keys["test"], packed(self.desk.test.state()))
         with suppress(_Refused):  # one is being written already
             await self._call("BGSAVE")
 
@@ -262,10 +235,8 @@ class RedisStore:
             with suppress(asyncio.CancelledError):
                 await self._looking
         with suppress(StoreAway):
-            while self._looks:
-                await asyncio.wait(set(self._looks))
             await self._tell()
-            await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
+            await self._call("SET", self._keys["test"], packed(self.desk.test.state()))
         await self._redis.aclose()
 
     async def _prepare(self) -> None:
@@ -291,7 +262,7 @@ class RedisStore:
         self.paused = await self._send("HGET", self._keys["counts"], "paused") == b"1"
         if not self._begun:
             self._begin_desk(key, await self._send("GET", self._keys["test"]))
-        for name in ("enter", "draw", "look"):
+        for name in ("enter", "draw"):
             self._scripts[name] = await self._send("SCRIPT LOAD", SCRIPTS[name])
         self._begun = self._ready = True
         self.trouble = None
@@ -306,10 +277,10 @@ class RedisStore:
     def _begin_desk(self, key: bytes, state: bytes | None) -> None:
         if len(key) != KEY_BYTES:
             raise DataError(f"the key of the tickets in Redis has {len(key)} bytes, not {KEY_BYTES}: put a copy back")
-        self._desk = Desk(self._specification, key=key, **self._of_desk)
+        self.desk = Desk(self._specification, key=key, **self._of_desk)
         if state is not None:
             try:
-                self._desk.test.restore(unpacked(state))
+                self.desk.test.restore(unpacked(state))
             except ValueError as error:
                 raise DataError(f"what the test had learnt is damaged in Redis ({error}): delete that key") from error
 
@@ -415,15 +386,6 @@ class RedisStore:
         pairs = {int(slot): int(version) for slot, version in table.items()}
         return [row for slot in sorted(pairs) if (row := await self._row(pairs[slot])) is not None]
 
-    async def _look(self, tail: float) -> None:
-        """One look of the average over time. It is left out where Redis goes away, or another server has looked."""
-        with suppress(StoreAway):
-            looks = int(await self._call("HGET", self._keys["counts"], "looks"))
-            before = await self._call("GET", self._keys["average"])
-            mean = np.array(await self._instances(), np.float64).mean(axis=0)
-            average = averaged(_floats(before), mean, looks + 1, tail)
-            await self._run("look", ("counts", "average"), looks, average.astype("<f8").tobytes())
-
     async def _tell(self) -> None:
         turned, self._turned = self._turned, Counter()
         try:
@@ -447,7 +409,7 @@ class RedisStore:
                     await self._tell()
                     self.paused = await self._call("HGET", self._keys["counts"], "paused") == b"1"
                     if looks % _TEST_EVERY == 0:
-                        await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
+                        await self._call("SET", self._keys["test"], packed(self.desk.test.state()))
             except IncrowdError as error:
                 self.trouble = str(error) if not self._ready else self.trouble
 
@@ -466,10 +428,6 @@ class _Moved(Exception):
 def _bytes(row: Instance) -> bytes:
     base: object = row.base
     return base if isinstance(base, bytes) and len(base) == row.nbytes else row.astype("<f4").tobytes()
-
-
-def _floats(content: bytes | None) -> Floats | None:
-    return None if content is None else np.frombuffer(content, "<f8").astype(np.float64)
 
 
 def redis_at(url: str) -> "Redis":

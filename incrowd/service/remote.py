@@ -42,13 +42,10 @@ class RemoteServer:
 
     Guarantee: each request has a connection of its own, and nothing in it tells this device from any other but the
     answer itself and the token. What a service sends is data: bounded before it is read, and of the right form, or
-    `ServiceFailed`; nothing of it is shown or followed. A reply to an answer is read for one word only: taken, or why
-    not. How long the device has worked on its examples, which would tell how many there are and how long their texts,
-    shows in whole paces only (`Policy.most_work` bounds the work).
-
-    Edge cases: an instance of another size than the specification says, a ticket that is none, a gamma that is not a
-    positive number, are no reply (`ServiceFailed`), as is a refusal that names no `Reason`. Where the service asks to
-    wait, the error knows for how long (`retry_after`).
+    `ServiceFailed`, which knows how long the service asks to wait (`retry_after`); nothing of it is shown or followed.
+    A reply to an answer is read for one word only: taken, or why not. How long the device has worked on its examples,
+    which would tell how many there are and how long their texts, shows in whole paces only (`Policy.most_work` bounds
+    the work).
     """
 
     def __init__(
@@ -190,10 +187,7 @@ ATTEMPTS = 3
 
 @dataclass
 class Turns:
-    """What became of a device's contributions: how many answers arrived, and what the service said to them.
-
-    `stopped` is what ended them early, if something did.
-    """
+    """What became of a device's contributions: what the service said to each answer, and what stopped them, if any."""
 
     reasons: Counter[Reason] = field(default_factory=Counter)
     stopped: IncrowdError | None = None
@@ -220,12 +214,9 @@ def take_turns(
 ) -> Turns:
     """Contribute so many times, each after a random wait of at most `jitter_s` seconds.
 
-    Guarantee: an answer of an earlier day that was paid for and did not arrive goes first, and counts as one of the
-    times. Whatever stops a contribution stops those that follow, and is told with what became of the others; a service
-    that asks to wait at most a minute is waited for, twice.
-
-    Edge cases: the wait is random so that the time of an answer tells nothing of the app that made the example; with
-    0 there is none.
+    The wait is random so that the time of an answer tells nothing of the app that made the example. An answer of an
+    earlier day that was paid for and did not arrive goes first, and counts as one of the times. Whatever stops a
+    contribution stops those that follow; a service that asks to wait at most a minute is waited for, twice.
     """
     _validate.count(times=times)
     _validate.non_negative(jitter_s=jitter_s)

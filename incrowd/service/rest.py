@@ -78,8 +78,6 @@ class Rest:
     Guarantee: the token is compared in constant time. The device's calls are open to pages of every origin; figures,
     orders and the page are not. A body is read only where its stated length is that of an answer. Nothing looks at
     the address of a client.
-
-    Edge cases: while the store is away all that needs it is 503, with a reason.
     """
 
     def __init__(self, tending: Tending, board: Board, *, token: str | None) -> None:
@@ -195,7 +193,7 @@ class Rest:
             if figures is not self._averaged:
                 self._averaged, self._averages = figures, {}
             if kind not in self._averages:
-                self._averages[kind] = await asyncio.to_thread(_WRITTEN[kind], figures.average)
+                self._averages[kind] = await asyncio.to_thread(_WRITTEN[kind], figures.mean)
             content = self._averages[kind]
         headers = [*OPEN, (b"incrowd-fingerprint", self._asked.fingerprint.encode()), (b"vary", b"accept")]
         return self._reply(content, kind, headers)

@@ -128,8 +128,6 @@ class ServiceOptions:
 
     `admission` says who may contribute; without it everybody may. `remember_mb` is the memory for replaced versions: a
     device can have drawn any of those and still answer.
-
-    Edge cases: a `host` that other machines can reach is refused: TLS, and limits on who asks how often, are a proxy's.
     """
 
     specification: Specification

@@ -35,27 +35,17 @@ class HandedOut(NamedTuple):
 class PoolStore(Protocol):
     """A pool, the digests of what it took, the key of its tickets and its counts.
 
+    `desk` looks at answers, under the store's key; `paused` says whether answers are to wait, and `trouble` what is
+    wrong with the store at present.
+
     Guarantee (of every store): `enter` happens as a whole or not at all, and merges an answer once, however often and
     through however many desks it comes. A row never changes: an answer makes a new version. The random choices are
     those of `Pool`, from the same named streams.
-
-    Edge cases: a store that cannot be reached raises `StoreAway`; whoever asked may ask again.
     """
 
-    @property
-    def desk(self) -> Desk:
-        """What looks at answers; its key is the store's."""
-        ...
-
-    @property
-    def paused(self) -> bool:
-        """Whether answers are to wait."""
-        ...
-
-    @property
-    def trouble(self) -> str | None:
-        """What is wrong with the store at present, for who looks after it."""
-        ...
+    desk: Desk
+    paused: bool
+    trouble: str | None
 
     async def open(self) -> None:
         """Begin, or go on from what is there."""
@@ -109,9 +99,6 @@ class EmbeddedStore:
     accepted since the last keep is lost, which is at most `keep_every` seconds and the time that a keep takes; a
     number of a version that may have been lost is never given to another row. Files are written beside the event
     loop, which goes on meanwhile.
-
-    Edge cases: see `KeptPool`; without a folder all is forgotten with the process. A keep that fails is told in
-    `trouble` and tried again; nothing is lost meanwhile but safety.
     """
 
     def __init__(
@@ -136,20 +123,10 @@ class EmbeddedStore:
             lifetime=lifetime,
             randomness=randomness,
         )
-        self._pool = self._held.pool
+        self.desk, self.paused, self._pool = self._held.desk, self._held.paused, self._held.pool
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="keep")
         self._keeping: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
-
-    @property
-    def desk(self) -> Desk:
-        """See `PoolStore.desk`."""
-        return self._held.desk
-
-    @property
-    def paused(self) -> bool:
-        """See `PoolStore.paused`."""
-        return self._held.paused
 
     async def open(self) -> None:
         """See `PoolStore.open`. From here on what is on disk is older than what is in memory."""
@@ -176,7 +153,7 @@ class EmbeddedStore:
     async def figures(self) -> PoolFigures:
         """See `PoolStore.figures`."""
         now, turned = self._pool.state(), dict(self._held.turned)
-        return await asyncio.to_thread(PoolFigures.of, now.rows, now.average, accepted=now.discards, turned=turned)
+        return await asyncio.to_thread(PoolFigures.of, now.rows, accepted=now.discards, turned=turned)
 
     def count(self, reason: str) -> None:
         """See `PoolStore.count`."""
@@ -184,7 +161,7 @@ class EmbeddedStore:
 
     async def pause(self, *, paused: bool) -> None:
         """See `PoolStore.pause`."""
-        self._held.paused = paused
+        self.paused = self._held.paused = paused
         await self.keep()
 
     async def keep(self) -> None:

@@ -78,8 +78,8 @@ class Tending:
     Guarantee: an answer is judged before it enters, and enters at most once; each answer counts under one reason. With
     an `admission` it enters on a token alone, and no account enters more in a day than that allows.
 
-    Edge cases: an answer that was accepted before is `REPEATED` even where its parent is forgotten since, or another
-    server took it. While the store is away all raise `StoreAway`.
+    An answer that was accepted before is `REPEATED` even where its parent is forgotten since, or another server took
+    it. While the store is away all raise `StoreAway`.
     """
 
     def __init__(self, store: PoolStore, admission: Admission | None = None) -> None:
@@ -123,8 +123,6 @@ class Board:
 
     Guarantee: however many ask, the pool is looked at once in that time, and computing goes on in a thread of its own.
     What is shown depends on contributions only through released weights and on how many came.
-
-    Edge cases: while the store is away there are no figures (`StoreAway`).
     """
 
     def __init__(self, tending: Tending) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from harness import checks
 from harness.arrays import Floats
 from incrowd import SeededRandomness
-from incrowd.drawdiscard import HISTORY, LARGEST, FlatModel, Instance, Picks, Pool, ResidualTest, stable_variance
+from incrowd.drawdiscard import HISTORY, LARGEST, Glm, Instance, Picks, Pool, ResidualTest, stable_variance
 from incrowd.privacy.mechanism import Mechanism
 from papers.ddml.attacks import Attack, Turn
 
@@ -30,7 +30,7 @@ class Problem:
     `good` are weights that work, for attackers to know.
     """
 
-    model: FlatModel
+    model: Glm
     mechanism: Mechanism
     gamma: float
     instances: int

@@ -196,7 +196,6 @@ TAMPERED: dict[str, Callable[[Path], None]] = {
     "a version that is not there": lambda folder: told(folder, versions=[0, 1, 2, 99]),
     "negative counts": lambda folder: told(folder, counts=[-1, 0, 0]),
     "too few counts": lambda folder: told(folder, counts=[0]),
-    "an average of other weights": lambda folder: state(folder, "average", bytes(8 * (SIZE + 1))),
     "a test that learnt something else": lambda folder: state(folder, "test", packed({"other": np.zeros(2)})),
     "a test that is none": lambda folder: state(folder, "test", b"x"),
     "another specification": lambda folder: state(folder, "specification", b"{}"),

@@ -4,7 +4,6 @@ Counted per feature, each number costs epsilon on its own; twenty thousand numbe
 protection of it. What repeats is priced as often as it is repeated, and a contribution as a whole has a limit.
 """
 
-import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -70,8 +69,6 @@ def test_control_a_device_that_prices_each_number_alone_tells_its_label(ask: Any
 
 @pytest.mark.parametrize("ask", [crossed, seen_again, hidden])
 def test_what_is_repeated_is_refused_before_anything_is_spent(ask: Any) -> None:
-    if ask is hidden and importlib.util.find_spec("torch") is None:
-        pytest.skip("a hidden layer needs torch")
     own = phone(1, PER_FEATURE, 0)
     with pytest.raises(SpecificationRefused, match=r"a contribution would cost epsilon = .* per feature"):
         own.answer(ask().to_json(), np.zeros(ask().size))

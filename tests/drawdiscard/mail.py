@@ -60,9 +60,8 @@ def held(server: Server) -> list[object]:
     kept = server._held.keepsake()
     pool = kept.pool
     rows = [row.tobytes() for row in (*pool.rows, *pool.replaced.values())]
-    counts = [pool.versions, list(pool.replaced), pool.draws, pool.discards, pool.looks]
-    average = None if pool.average is None else pool.average.tobytes()
-    return [rows, counts, average, kept.taken, {name: array.tobytes() for name, array in kept.test.items()}]
+    counts = [pool.versions, list(pool.replaced), pool.draws, pool.discards]
+    return [rows, counts, kept.taken, {name: array.tobytes() for name, array in kept.test.items()}]
 
 
 def on_disk(folder: Path) -> int:

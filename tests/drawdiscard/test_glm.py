@@ -14,6 +14,7 @@ from incrowd.drawdiscard.glm import (
     POISSON,
     Glm,
     Link,
+    Perceptron,
     one_hot,
 )
 
@@ -40,6 +41,31 @@ def test_the_gradient_is_the_slope_of_the_loss(link: Link) -> None:
     model, weights, features, responses = problem(link)
     expected = slope(lambda at: model.loss(at, features, responses), weights)
     np.testing.assert_allclose(model.gradient(weights, features, responses), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
+def test_a_perceptron_s_gradient_is_the_slope_of_its_loss(link: Link, bias: bool) -> None:
+    glm, _, features, responses = problem(link)
+    model = Perceptron(widths=(4, 6, 5, glm.outputs), link=link, bias=bias)
+    weights = SeededRandomness(seed=5).stream("weights").normals(model.size)
+    steps = 1e-2 * np.eye(model.size)
+    rises = [model.loss(weights + step, features, responses) for step in steps]
+    falls = [model.loss(weights - step, features, responses) for step in steps]
+    expected = (np.array(rises) - np.array(falls)) / 2e-2
+    np.testing.assert_allclose(model.gradient(weights, features, responses), expected, atol=0.03)
+    assert not model.gradient(weights, features[:0], responses[:0]).any()
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
+def test_without_hidden_layers_a_perceptron_is_a_generalised_linear_model(link: Link) -> None:
+    glm, weights, features, responses = problem(link)
+    rows = weights.reshape(5, glm.outputs)  # the intercept first; a perceptron has it last, and the outputs as rows
+    theirs, ours = Perceptron(widths=(4, glm.outputs), link=link), glm.gradient(weights, features, responses)
+    given, its = np.concatenate([rows[1:].T.ravel(), rows[0]]), ours.reshape(5, glm.outputs)
+    expected = np.concatenate([its[1:].T.ravel(), its[0]])
+    np.testing.assert_allclose(theirs.gradient(given, features, responses), expected, atol=1e-5)
+    np.testing.assert_allclose(theirs.predict(given, features), glm.predict(weights, features), rtol=1e-4)
 
 
 @given(scale=st.floats(1, 1e300), seed=st.integers(0, 99))

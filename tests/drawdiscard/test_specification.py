@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.drawdiscard.glm import Glm
+from incrowd.drawdiscard.glm import Glm, Perceptron
 from incrowd.drawdiscard.specification import LONGEST, Specification
-from incrowd.drawdiscard.torch_model import TorchModel
 from incrowd.errors import ConfigError, DataError
 from tests.drawdiscard.known_weights import FIELDS, KEYS, specification, table
 
@@ -82,9 +81,8 @@ def test_the_model_has_as_many_weights_as_the_specification_says() -> None:
     ):
         assert asked.model.size == asked.size
         assert asked.mechanism.size == asked.size
-        assert asked.model.features == len(asked.columns)
     assert isinstance(specification().model, Glm)
-    assert isinstance(specification(hidden=[7]).model, TorchModel)
+    assert isinstance(specification(hidden=[7]).model, Perceptron)
 
 
 def test_the_text_gives_back_the_specification() -> None:

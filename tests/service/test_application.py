@@ -118,7 +118,7 @@ def test_other_methods_and_names_are_told_apart() -> None:
 
 def test_averages_come_as_json_floats_and_safetensors() -> None:
     async def work(running: Running) -> None:
-        average = (await running.store.figures()).average
+        average = (await running.store.figures()).mean
         plain = await running.ask("/v1/average")
         assert json.loads(plain.body)["weights"] == average.tolist()
         raw = await running.ask("/v1/average", headers={"accept": "application/octet-stream"})

@@ -14,7 +14,7 @@ def test_where_answers_overwrite_the_paper_s_figures_are_shown() -> None:
     assert 0 < opportunist["epsilon"] < 2
 
 
-@pytest.mark.parametrize("changes", [{"merge": 0.25}, {"falls_every": 100, "merge": 1.0}, {"tail": 1.0, "merge": 1.0}])
+@pytest.mark.parametrize("changes", [{"merge": 0.25}, {"falls_every": 100, "merge": 1.0}])
 def test_elsewhere_nothing_but_the_guarantee_is(changes: dict[str, object]) -> None:
     """Attack: a bound for pools that overwrite, printed for one that merges, would be too small."""
     views = three_adversaries(asked(**changes))
