@@ -4,8 +4,7 @@ A silo sends released numbers, so averaging them costs nothing.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -176,21 +175,28 @@ def rehearse(silo: str, training: RecordTraining, engine: RecordEngine, weights:
     """
     batch = min(training.most_records, training.physical_batch + 1)
     for records in sorted({0, 1, batch}):
-        with _trying(silo, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with _Trying(silo, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             _go(training, engine.rehearsal(records), weights)
 
 
-@contextmanager
-def _trying(name: str, records: int) -> Iterator[None]:
+@dataclass(frozen=True)
+class _Trying:
     """Turns every error of a third-party module into one that names the attempt."""
-    try:
-        yield
-    except Exception as error:
-        what = {0: "a step without records", 1: "one made-up record"}.get(records, f"{records} made-up records")
-        raise RehearsalFailed(
-            f"{name} tried {what}, and failed with {type(error).__name__}: {error}. Nothing was spent and no record "
-            "was touched: repair the model, or what goes with it, and begin again"
-        ) from error
+
+    name: str
+    records: int
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception):
+            what = {0: "a step without records", 1: "one made-up record"}
+            raise RehearsalFailed(
+                f"{self.name} tried {what.get(self.records, f'{self.records} made-up records')}, and failed with "
+                f"{type(error).__name__}: {error}. Nothing was spent and no record was touched: repair the model, or "
+                "what goes with it, and begin again"
+            ) from error
 
 
 def _go(planned: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
