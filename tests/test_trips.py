@@ -81,7 +81,7 @@ def test_an_answer_of_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     line = MemberLine(hospitals)
     files = files_of(Participant, "answer", lambda: served(hospitals, line), monkeypatch)
     line.close()
-    assert {"parties/participant.py", "parties/masked.py", "parties/secure_sum.py", "privacy/paid.py"} <= files
+    assert {"parties/participant.py", "parties/secure_sum.py", "privacy/paid.py"} <= files
     assert len(files) <= PARTY, sorted(files)
 
 

@@ -8,9 +8,8 @@ from incrowd.federation import Federation
 from incrowd.flower.grid import GridLink
 from incrowd.flower.superlink import PORT, SuperLink
 from incrowd.parties import server
-from incrowd.parties.evaluation import check_trained, evaluate_over
 from incrowd.parties.keys import LOOPBACK
-from incrowd.parties.server import enrolments, of_parties
+from incrowd.parties.server import check_trained, enrolments, evaluate_over, of_parties
 from incrowd.runs.data_config import Parties
 from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.folder import Summary
@@ -47,7 +46,7 @@ class PartyServer(server.PartyServer):
             return self.try_over(link, federation)
 
     def evaluate(self, run: Run, wanted: EvaluationConfig) -> Summary:
-        """Score a run's model on its parties' examples: see `incrowd.parties.evaluation.evaluate`."""
+        """Score a run's model on its parties' examples: see `incrowd.parties.server.evaluate`."""
         check_trained(run)
         with self.link(of_parties(run.config)) as link:
             return evaluate_over(self, link, run, wanted)

@@ -25,10 +25,10 @@ from incrowd.flower import need_flower
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.engine import EngineTrainer
 from incrowd.parties.asking import Patience
-from incrowd.parties.contribution import RoundTask, part
+from incrowd.parties.contribution import part
 from incrowd.parties.frames import Place, Request, sealed_answer
-from incrowd.parties.network import Deal, Network, Node, SiloServer, by_party, in_blocks
-from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.network import Deal, Network, Node, SiloServer, by_party, in_blocks, offer_of
+from incrowd.parties.offer import Offer, RoundTask
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.runs.data_config import Parties

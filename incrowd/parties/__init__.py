@@ -1,20 +1,17 @@
 """Parties that guard themselves, and the server that asks them, over any transport.
 
-| module         | holds                                                                                 |
-| -------------- | ------------------------------------------------------------------------------------- |
-| `frames`       | signed messages, read only where length and signature are right                        |
-| `offer`        | a server's offer: the plans, and how to train; it has a fingerprint                    |
-| `policy`       | the owner's rules, and the file `party.toml` that states them                          |
-| `guard`        | a party's memory, its own ledger, its day's limit                                      |
-| `participant`  | the party: one door for offers and questions, the guard in front                       |
-| `contribution` | its part of a round, for each unit of protection and each actor that adds noise        |
-| `own_data`     | its own data, and the training on them for an offer                                    |
-| `folder`, `keys` | its folder, its keys and enrolment, the server's invitation                          |
-| `asking`       | the server's questions over a transport, without waiting for absent parties            |
-| `network`      | the parts of a round and the answers of silos, checked                                 |
-| `claims`       | statements of silos, recomputed                                                        |
-| `server`, `served`, `evaluation` | the enrolled parties, the run, the scores on parties' examples       |
-| `roster`, `secure_sum` | parties that know each other, and sums whose parts stay masked               |
+| module                     | holds                                                                     |
+| -------------------------- | ------------------------------------------------------------------------- |
+| `frames`                   | signed messages, read only where length and signature are right           |
+| `offer`                    | a server's offer with its plans, and the rounds of it                     |
+| `policy`                   | the owner's rules, and the file `party.toml` that states them             |
+| `guard`                    | a party's memory, its own ledger, its day's limit                         |
+| `contribution`             | a party's part of a round, open or noised                                 |
+| `participant`              | the party: one door, the guard in front, and its masked part of a sum     |
+| `folder`, `keys`           | its folder, own data and training; keys, enrolment, invitation            |
+| `roster`, `secure_sum`     | parties that know each other, and sums whose parts stay masked            |
+| `asking`, `network`        | questions over any transport, and the answers, checked                    |
+| `served`, `server`         | a run over the network; enrolled parties, their acceptance, evaluations   |
 """
 
 import typing

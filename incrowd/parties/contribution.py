@@ -1,6 +1,5 @@
 """A party's part of a round: the contributions of its clients, or its records, clipped, in whole steps, and paid."""
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,25 +15,15 @@ from incrowd.learning.engine import EngineTrainer
 from incrowd.learning.execution import with_threads
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer
-from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, SentWeights, sealed_answer
+from incrowd.parties.frames import PartyAnswer, Place, Request, SentWeights, sealed_answer
 from incrowd.parties.guard import LedgerOwner
-from incrowd.parties.offer import LAST, Offer, in_words_of_the_server
+from incrowd.parties.offer import LAST, Offer, RoundTask, in_words_of_the_server
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Receipt
-from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
-from incrowd.privacy.mechanism.clipping import (
-    Clip,
-    MedianClip,
-    PerLayerClip,
-    QuantileClip,
-    ScalingClip,
-    clip_rows,
-    part_norms,
-)
-from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole, largest_norm
+from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.paid import RecordRun
-from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.runs.round_loop import Checkpoints, DurableSilo
@@ -42,77 +31,9 @@ from incrowd.runs.round_loop import Checkpoints, DurableSilo
 if TYPE_CHECKING:
     from incrowd.parties.participant import Participant
 
+
 MOST_BATCH = 2**16
 """More records at once than these would take a silo's memory for nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundTask:
-    """A round of an offer as nodes see it: its clip, and the step and the length of what they send."""
-
-    offer: Offer
-    round: int
-    clip: Clip
-
-    @classmethod
-    def of(cls, offer: Offer, request: Request) -> "RoundTask":
-        """The task of a request. Edge cases: refuses another clip than the plan's, which the plan has not priced."""
-        clip, told = offer.plan.config.clip, request.clip
-        form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
-        if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
-            clip = replace(clip, clip_norm=told.get("clip_norm", math.nan))
-            form["clip_norm"] = clip.clip_norm
-        if told != form:
-            raise ConfigError(field="clip", value=told.get("kind"), remedy=f"the plan's is {clip}")
-        return cls.stated(offer, request.place.round, clip)
-
-    @classmethod
-    def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
-        """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
-        offer.plan.round(number)
-        if clip is None or isinstance(clip, MedianClip):
-            remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
-            raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
-        return cls(offer=offer, round=number, clip=clip)
-
-    @property
-    def plan(self) -> Plan:
-        """The one plan of all parties."""
-        return self.offer.plan
-
-    @property
-    def noise(self) -> GaussianNoise | None:
-        """The noise that each client adds for itself, where noise is local."""
-        return self.plan.party_noise(self.round, self.clip)
-
-    @property
-    def training(self) -> RecordTraining | None:
-        """The step over records; None where clients contribute."""
-        return self.plan.training(self.offer.size) if self.plan.unit == "record" else None
-
-    @property
-    def members(self) -> int:
-        """The public number of clients or records."""
-        return self.plan.config.members
-
-    @property
-    def step(self) -> float:
-        """The step of the grid of a part: public, so it is not sent along."""
-        if self.noise is not None:
-            return self.noise.step(self.offer.size, contributions_bound=1)
-        if self.training is not None:
-            return self.training.grid_step(self.offer.size)
-        if isinstance(self.clip, ScalingClip) and self.plan.noise_by == "server":
-            return grid.coarse_step(self.clip.clip_norm)
-        return grid.contribution_step(self.clip.clip_norm, contributions_bound=self.members)
-
-    def expected(self, place: Place, *, contributions: int) -> Expected:
-        """The largest right answer to a request for so many contributions."""
-        bound = self.clip.clip_norm if self.training is None else self.training.sensitivity
-        if self.noise is not None:  # noise of d numbers is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times
-            bound *= 2 + 1.01 * self.noise.noise_multiplier * (math.sqrt(self.offer.size) + grid.REACH)
-        largest = largest_norm(bound, contributions_bound=contributions) / self.step
-        return Expected(place=place, size=self.offer.size, contributions=contributions, largest=largest)
 
 
 def part(

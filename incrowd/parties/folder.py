@@ -1,24 +1,235 @@
-"""The folder of a party: its keys, its owner's file, its own ledger, and the process that answers for it."""
+"""The folder of a party: its keys, its owner's file, its own data, and the training on them for an offer."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
 
 from incrowd import _files
 from incrowd._private import make_ours, read_ours
+from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
+from incrowd.data.columns import agreed
+from incrowd.data.examples import single
 from incrowd.data.reading import read_once
 from incrowd.data.template import Header, read_header, relative
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError, SpecificationRefused
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.features import transform, transform_federated
+from incrowd.learning.losses import LOSSES
+from incrowd.learning.trial import tried_for_classes
+from incrowd.parties.contribution import OwnRecords, alone
 from incrowd.parties.guard import LEDGER, Identity
 from incrowd.parties.keys import INVITATION, Enrolment, Invitation, answer_key, new_party
-from incrowd.parties.own_data import OwnExamples
+from incrowd.parties.offer import Offer, columns_of, module_of, sections_of
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PARTY_FILE, PartyFile
 from incrowd.parties.roster import Roster
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.sampling import check_declared
+from incrowd.runs.build import feature_map_for, loss_of, model_of
+from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
+from incrowd.runs.data_config import MapFeatures, ModuleFeatures, Parties
+from incrowd.runs.sources import call, section
+from incrowd.settings import LOCAL_ALGORITHMS, Descent
+
+
+@dataclass(frozen=True, eq=False)
+class OwnExamples:
+    """A party's data as its owner stated them, and the training on them.
+
+    Guarantee: it accepts or refuses an offer by the statement alone, so the answer reveals nothing about a row.
+
+    Edge cases: rows that are not as stated are a `DataError` that names line and column, before it reads any offer.
+    """
+
+    file: PartyFile
+
+    def check(self) -> int:
+        """Read all rows once, and check them against the statement; return their number.
+
+        Edge cases: labels outside an allowed loss are a `DataError`: a refused offer of that loss would reveal them.
+        """
+        own = self._own(self.file.stated)
+        if own.classes is None:
+            labels = torch.as_tensor(own.labels)
+            for loss in (LOSSES[name] for name in self.file.allow.losses if name in LOSSES):
+                if not loss.fits(labels, tuple(labels.shape[1:]) or (1,)):
+                    why = "who offers it would learn that from yes and no"
+                    raise DataError(
+                        f"not every label fits the loss {loss.name!r} in allow.losses ({why}): leave it out"
+                    )
+        rows = len(own)
+        if self.file.records is not None:
+            check_declared(self.file.records, held=rows, field="records", what="the rows of this party")
+        return rows
+
+    def learn(self, offer: Offer) -> CohortEngine | OwnRecords:
+        """Build the training for an offer: see `incrowd.parties.participant.Learner`.
+
+        Edge cases: an offer that does not fit the statement is a `SpecificationRefused`.
+        """
+        try:
+            return self._engine(offer) if self.file.unit == "client" else self._records(offer)
+        except ConfigError as error:
+            raise SpecificationRefused(str(error)) from error
+
+    def _engine(self, offer: Offer) -> CohortEngine:
+        sections = sections_of(offer, "client")
+        if sections.local.algorithm not in (*LOCAL_ALGORITHMS, *self.file.allow.algorithms):
+            remedy = "is not among the algorithms that this party allows"
+            raise SpecificationRefused(f"{sections.local.algorithm} {remedy}")
+        built = self._built(sections, offer, loss=sections.local.loss)
+        number = offer.parties.index(self.file.name)
+        tensors = alone(built.tensors, number=number, clients=len(offer.parties))
+        execution = Execution(threads=self.file.threads)
+        return CohortEngine(built.model, tensors, sections.local, execution, loss=built.loss)
+
+    def _records(self, offer: Offer) -> OwnRecords:
+        plan, stated = offer.plan_of(self.file.name), self.file.records
+        declared = dict(zip(offer.parties, offer.records, strict=False)) if offer.together else {}
+        members = declared.get(self.file.name, 0) if offer.together else plan.config.members
+        if stated is None or members != stated:
+            raise SpecificationRefused(f"this party has stated {stated} records, and not {members}")
+        sections = sections_of(offer, "record")
+        built = self._built(sections, offer, loss=sections.local.loss)
+        records = Records.of(built.tensors, 0)
+        execution = Execution(contributions=plan.config.schedule.communications * plan.config.steps)
+        descent = Descent() if offer.together else sections.local  # a step of a server's has no other
+        engine = BatchedRecords(built.model, records, descent, loss=built.loss, execution=execution)
+        return OwnRecords(
+            engine=engine,
+            stated=stated,
+            classes=built.classes,
+            threads=self.file.threads,
+            physical_batch=sections.local.physical_batch,
+        )
+
+    def _built(self, sections: CommonSections, offer: Offer, *, loss: str | None) -> "_Built":
+        """The party's examples as the model sees them, and the model, checked by the statement alone."""
+        self._check(sections, loss)
+        columns = columns_of(sections)
+        if offer.columns != (() if columns is None else columns.features):
+            raise SpecificationRefused("the offer names other columns than it uses")
+        examples = self._examples(sections, columns)
+        alone_here = Partition.of([np.arange(len(examples))])
+        own = Clients(examples=examples, partition=alone_here, name=self.file.name, table=columns)
+        seen = self._featured(sections, own)
+        its_loss = loss_of(loss, seen.examples)
+        _check_size(sections, seen.examples, offer)
+        model = self._model(sections, seen.examples, its_loss)
+        if offer.settings.get("module") != module_of(model):
+            raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
+        _check_labels(seen.examples, model, its_loss)
+        return _Built(tensors=ClientTensors.of(seen), classes=seen.examples.classes, model=model, loss=its_loss)
+
+    def _check(self, sections: CommonSections, loss: str | None) -> None:
+        """Check an offer by the statement alone."""
+        allow, model = self.file.allow, sections.model
+        if isinstance(model, FunctionModel) and model.module not in allow.modules:
+            raise SpecificationRefused(f"{model.module} is not among the modules that this party allows")
+        if isinstance(model, GivenModel) and len(allow.modules) != 1:
+            raise SpecificationRefused("this party has not said which of its modules the given model is")
+        if isinstance(sections.features, MapFeatures | ModuleFeatures):
+            raise SpecificationRefused("features of a module: no server may name code that a party runs")
+        numbers = _data(sections).classes is None
+        if numbers and loss is not None and loss not in allow.losses:
+            raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
+
+    def _featured(self, sections: CommonSections, own: Clients) -> Clients:
+        """The examples as the model sees them; a synthetic one shows first whether they exceed this party's limit."""
+        examples = own.examples
+        with section("features"):
+            feature_map = feature_map_for(sections, examples, own.table)
+            if feature_map is None:
+                return own
+            form = single(examples.features)
+            blank = replace(examples, features=np.zeros((1, *form.shape[1:]), form.dtype), labels=examples.labels[:1])
+            numbers = transform(feature_map, blank).shape[0]
+            if numbers > self.file.allow.most_features:
+                most = f"{self.file.allow.most_features} (most_features)"
+                raise SpecificationRefused(f"features of {numbers} numbers are more than this party allows, {most}")
+            return transform_federated(feature_map, own)
+
+    def _examples(self, sections: CommonSections, columns: Columns | None) -> Examples:
+        stated = self.file.stated
+        if (columns is None) != (stated is None):
+            what = "arrays" if stated is None else "a table"
+            raise SpecificationRefused(f"this party has {what}, and the offer is for something else")
+        if columns is not None and stated is not None:
+            return self._own(agreed(columns, stated))
+        found, wanted = self._own(None), _data(sections)
+        forms = [(shape, kind) for _, shape, kind in found.form]
+        if forms != [(wanted.shape, wanted.type)] or self._meant() != (wanted.classes, wanted.scale, wanted.offset):
+            raise SpecificationRefused(f"this party has examples {forms}, of {self._meant()[0]} classes")
+        return found
+
+    def _meant(self) -> tuple[Any, float, float]:
+        return self.file.data.classes, self.file.data.scale, self.file.data.offset
+
+    def _own(self, columns: Columns | None) -> Examples:
+        data = self.file.data
+        if columns is not None:
+            examples, _ = read_table(Path(data.folder or ".") / str(data.file), columns)
+            return examples
+        found = call(str(data.function), data.arguments, folder=data.folder, field="data.function")
+        if not isinstance(found, tuple) or len(found) != 2:
+            remedy = "return a pair: features and labels"
+            raise ConfigError(field="data.function", value=data.function, remedy=remedy)
+        classes = data.classes if isinstance(data.classes, int) else None
+        return from_arrays(*found, classes=classes, scale=data.scale, offset=data.offset)
+
+    def _model(self, sections: CommonSections, examples: Examples, loss: Loss) -> Model:
+        """The model of an offer, built here: an own function comes from this machine's folder."""
+        own = sections.model
+        if isinstance(own, GivenModel):
+            own = FunctionModel(module=self.file.allow.modules[0])
+        if isinstance(own, FunctionModel):
+            sections = sections.replaced(model=own.replaced(folder=self.file.data.folder))
+        return model_of(sections, examples, loss)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Built:
+    """The model and trainer of an offer on a party's own data."""
+
+    tensors: ClientTensors
+    classes: int | None
+    model: Model
+    loss: Loss
+
+
+def _check_size(sections: CommonSections, examples: Examples, offer: Offer) -> None:
+    """Refuse hidden layers of more weights than the offer declares, before they take memory."""
+    if isinstance(sections.model, MlpSection):
+        widths = math.prod(examples.shape), *sections.model.hidden
+        if sum(one * other for one, other in pairwise(widths)) > offer.weights:
+            raise SpecificationRefused(f"the model that the offer describes has more than its {offer.weights} weights")
+
+
+def _check_labels(examples: Examples, model: Model, loss: Loss) -> None:
+    """Refuse a model or a loss unless it fits every stated class: otherwise refusals reveal the classes of the rows."""
+    if examples.classes is None:  # by what is stated, too: see `Allowed.losses`
+        return
+    try:
+        tried_for_classes(model, *examples.as_tensors(), examples.classes, loss)
+    except (ConfigError, DataError) as error:
+        raise SpecificationRefused(f"not every class that this party has stated can be learned: {error}") from error
+
+
+def _data(sections: CommonSections) -> Parties:
+    assert isinstance(sections.data, Parties)  # noqa: S101  # it was read as an offer's
+    return sections.data
+
 
 ROSTER = "roster.json"
 """The roster that the party's owner has compared with the others."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,10 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from incrowd._random import Floats, Stream
 from incrowd.algorithms.silos import Answer
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.parties.asking import Attendance, Patience, Transport, ask
-from incrowd.parties.claims import check_answer, checked_statement
-from incrowd.parties.contribution import RoundTask
 from incrowd.parties.frames import (
     AskedBefore,
     PartyAnswer,
@@ -26,17 +25,28 @@ from incrowd.parties.frames import (
     read_silo,
     unsealed,
 )
-from incrowd.parties.offer import LAST, Offer
+from incrowd.parties.keys import read_roster
+from incrowd.parties.offer import LAST, OF_THIS_MACHINE, Offer, RoundTask, module_of
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Price, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan import forms
-from incrowd.privacy.statement import Statement
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.statement import FORGOTTEN, Statement
+from incrowd.runs.data_config import Parties
+from incrowd.runs.silo_work import RecordWork, SiloWork
+from incrowd.runs.sources import enrolled
+from incrowd.runs.work import ClientWork
 from incrowd.settings import Descent
 
 T = TypeVar("T")
 
 _REFUSALS = ("refused", "daily limit")
+
 _BESIDE = 2**17
 """The most bytes of a silo's answer around its numbers."""
 
@@ -236,6 +246,151 @@ class NetworkCohort:
     def collected(self, clip: Clip) -> Part:
         """Their part, without missing answers."""
         return self.trainer.network.part(self.trainer.weights, self.clients, round=self.round, clip=clip)
+
+
+def offer_of(work: ClientWork | RecordWork | SiloWork) -> Offer:
+    """The offer of a run."""
+    data = work.config.data
+    of_parties = isinstance(data, Parties)
+    sections = ("model", "local", *(("data", "features") if of_parties else ()))
+    more: dict[str, Any] = {
+        "size": work.model.size,
+        "columns": tuple(work.data.columns),
+        "classes": work.data.examples.classes,
+        "settings": settings_of(work, sections=sections),
+    }
+    if isinstance(work, SiloWork):
+        plans = dict(zip(work.names, work.plans, strict=True))
+        return Offer.of_plans(plans, rounds=work.rounds, **more)
+    if isinstance(work, ClientWork):
+        more |= {"size": work.engine.size, "classes": None}
+    else:
+        more["records"] = work.declared
+    if isinstance(data, Parties) and work.plan.noise_by == "parties":
+        more["roster"] = tuple(read_roster(Path(data.enrolled), enrolled(data)).to_json())
+    return Offer.of_plan(work.plan, parties=enrolled(data) if isinstance(data, Parties) else (), **more)
+
+
+def settings_of(work: ClientWork | RecordWork | SiloWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
+    """The settings of a run in these sections that parties need."""
+    settings = work.config.model_dump(mode="json")
+    if "data" in sections:  # canonical JSON does not keep the order of columns, so it is said
+        settings["data"]["features"] = list(work.data.columns)
+    found = {
+        section: {key: value for key, value in settings[section].items() if key not in OF_THIS_MACHINE.get(section, ())}
+        for section in sections
+    }
+    return {**found, "module": module_of(work.model)}
+
+
+UNSAID = (
+    "the silo has not said this itself: it is what the answers that it gave come to by its plan. "
+    "Rounds that it paid for and lost, and what others spent on its records, are not in epsilon"
+)
+
+LARGEST = 1e18
+"""No update is longer than this, whatever its settings are: weights stay finite in float32 for any number of rounds."""
+
+_TOLERANCE = 1e-6  # for epsilons, which another kind of processor may round otherwise
+
+_CAVEATS, _LONGEST = 20, 500
+
+
+def longest_update(plan: Plan, *, size: int, descent: Descent, start: float = 0.0) -> float:
+    """A bound on the norm of an update of so many numbers, from weights of the norm `start`.
+
+    In a step a silo moves along a sum of clipped gradients and noise. Noise of d numbers is longer than sqrt(d) + t
+    deviations with probability e^(-t^2 / 2), and a batch exceeds this bound with less than 10^-20. Momentum makes a
+    step at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
+
+    Edge cases: never more than `LARGEST`.
+    """
+    training = plan.training()
+    expected = training.expected_batch
+    batch = min(training.most_records, expected + 10 * math.sqrt(expected) + 50)
+    noise = 1.01 * training.noise_multiplier * (math.sqrt(size) + grid.REACH)
+    pull = training.sensitivity * (batch + noise) / expected
+    rate, decay = descent.learning_rate / (1 - descent.momentum), descent.weight_decay
+    rounding, moved = 2.0**-22, 0.0
+    for _ in range(training.steps):
+        moved = (1 + rounding) * moved + rate * (pull + decay * (start + moved)) + rounding * start
+        if moved > LARGEST:
+            return LARGEST
+    return 1.01 * moved
+
+
+def check_answer(answer: Answer, plan: Plan, *, descent: Descent, start: float) -> None:
+    """Refuse (`DataError`) an answer that a silo with this plan cannot give, to weights of the norm `start`."""
+    if answer.update is None:
+        return
+    size = answer.update.size
+    longest = longest_update(plan, size=size, descent=descent, start=start)
+    with np.errstate(over="ignore"):
+        norm = math.sqrt(np.dot(answer.update, answer.update))
+    if not norm <= longest:
+        raise DataError(f"an update longer than its plan can give, {longest:.4g}")
+
+
+def recomputed(plan: Plan, answered: int) -> Statement:
+    """A silo's statement, recomputed from the number of its answers."""
+    said, cost = _stated(plan), _price(plan, answered)
+    return replace(said, epsilon=cost.epsilon, accountant=cost.accountant, caveats=(UNSAID, *said.caveats))
+
+
+def checked_statement(form: object, plan: Plan, *, answered: int) -> Statement:
+    """A silo's own statement, checked against the number of its answers.
+
+    Guarantee: its words are the plan's, or weaker; its epsilon is at least the epsilon of the answered rounds.
+
+    Edge cases: everything else is a `DataError`.
+    """
+    said = _read(form)
+    ours = _stated(plan)
+    for name in ("unit", "relation", "trust", "delta", "sampler", "assumed", "not_covered"):
+        if getattr(said, name) != getattr(ours, name):
+            raise DataError(f"a statement whose {name} is not the plan's")
+    if not set(ours.caveats) <= set(said.caveats):
+        raise DataError("a statement that leaves out what weakens it")
+    cost = _price(plan, answered).epsilon
+    if not cost * (1 - _TOLERANCE) <= said.epsilon < math.inf:
+        raise DataError(f"a statement of epsilon = {said.epsilon:.6g}, and its rounds come to {cost:.6g}")
+    return said
+
+
+def _read(form: object) -> Statement:
+    if not isinstance(form, Mapping) or not _is_plain(form):
+        raise DataError("a statement that is none")
+    try:
+        return Statement.from_json(form)
+    except (IncrowdError, ArithmeticError, KeyError, StopIteration, TypeError, ValueError) as error:
+        raise DataError("a statement that is not whole, or says two things") from error
+
+
+def _is_plain(form: Mapping[str, Any]) -> bool:
+    """The facts have the kinds that facts have, and words are few enough to be read."""
+    texts = [form.get(name) for name in ("unit", "trust", "accountant", "sampler")]
+    numbers = [form.get(name) for name in ("epsilon", "delta")]
+    lists = [form.get(name) for name in ("assumed", "not_covered", "caveats")]
+    if not all(isinstance(each, list) and len(each) <= _CAVEATS for each in lists):
+        return False
+    texts += [text for each in lists if isinstance(each, list) for text in each]
+    return (
+        all(isinstance(text, str) and len(text) <= _LONGEST and text.isprintable() for text in texts)
+        and all(isinstance(each, float | int) and not isinstance(each, bool) and 0 <= each < 1e300 for each in numbers)
+        and form.get("accountant") in ACCOUNTANTS
+    )
+
+
+def _stated(plan: Plan) -> Statement:
+    """The statement of a silo that has spent nothing."""
+    nothing = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    said = plan.statement(nothing, own=0)
+    return replace(said, caveats=tuple(caveat for caveat in said.caveats if caveat != FORGOTTEN))
+
+
+def _price(plan: Plan, answered: int) -> Price:
+    event = compose([(plan.round(0).event, answered)] if answered else [])
+    return price(event, delta=plan.budget.delta, relation=plan.relation)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

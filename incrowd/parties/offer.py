@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -17,15 +17,19 @@ from incrowd.data import Columns
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.learning import Model
 from incrowd.learning.scoring import Scoring
-from incrowd.parties.frames import Place, sealed, unsealed
-from incrowd.parties.keys import read_roster
+from incrowd.parties.frames import Expected, Place, Request, sealed, unsealed
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    MedianClip,
+    QuantileClip,
+    ScalingClip,
+)
+from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, largest_norm
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, Unit
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
-from incrowd.runs.silo_work import RecordWork, SiloWork
-from incrowd.runs.sources import enrolled
-from incrowd.runs.work import ClientWork
 from incrowd.settings import explained
 
 FORMAT = "incrowd offer 2"
@@ -39,8 +43,10 @@ ALL = ""
 """The name under which an offer holds the one plan of all its parties."""
 
 _LARGEST, _LONGEST_LIST = 2.0**53, 10_000
+
 _NOT_WHOLE = "it is not whole: have it sent again"
-_OF_THIS_MACHINE = {
+
+OF_THIS_MACHINE = {
     "data": {"enrolled", "folder", "test_file"},
     "model": {"folder"},
     "features": {"cache", "folder", "weights"},
@@ -287,36 +293,13 @@ def in_words_of_the_server() -> Iterator[None]:
         raise SpecificationRefused(str(error)) from error
 
 
-def offer_of(work: ClientWork | RecordWork | SiloWork) -> Offer:
-    """The offer of a run."""
-    data = work.config.data
-    of_parties = isinstance(data, Parties)
-    sections = ("model", "local", *(("data", "features") if of_parties else ()))
-    more: dict[str, Any] = {
-        "size": work.model.size,
-        "columns": tuple(work.data.columns),
-        "classes": work.data.examples.classes,
-        "settings": settings_of(work, sections=sections),
-    }
-    if isinstance(work, SiloWork):
-        plans = dict(zip(work.names, work.plans, strict=True))
-        return Offer.of_plans(plans, rounds=work.rounds, **more)
-    if isinstance(work, ClientWork):
-        more |= {"size": work.engine.size, "classes": None}
-    else:
-        more["records"] = work.declared
-    if isinstance(data, Parties) and work.plan.noise_by == "parties":
-        more["roster"] = tuple(read_roster(Path(data.enrolled), enrolled(data)).to_json())
-    return Offer.of_plan(work.plan, parties=enrolled(data) if isinstance(data, Parties) else (), **more)
-
-
 def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
     """The settings in an offer.
 
     Edge cases: settings of the other unit, or of a later version: `ConfigError`; files or folders of the reader:
     `SpecificationRefused`.
     """
-    for section, names in _OF_THIS_MACHINE.items():
+    for section, names in OF_THIS_MACHINE.items():
         given = offer.settings.get(section)
         if isinstance(given, Mapping) and any(given.get(name) is not None for name in names):
             raise SpecificationRefused(f"the offer names files of this machine in [{section}]")
@@ -348,19 +331,74 @@ def module_of(model: Model) -> dict[str, str]:
     return {"form": " ".join(repr(model.module).split()), "frozen": digest.hexdigest()}
 
 
-def settings_of(work: ClientWork | RecordWork | SiloWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
-    """The settings of a run in these sections that parties need."""
-    settings = work.config.model_dump(mode="json")
-    if "data" in sections:  # canonical JSON does not keep the order of columns, so it is said
-        settings["data"]["features"] = list(work.data.columns)
-    found = {
-        section: {
-            key: value for key, value in settings[section].items() if key not in _OF_THIS_MACHINE.get(section, ())
-        }
-        for section in sections
-    }
-    return {**found, "module": module_of(work.model)}
-
-
 def _is_named_plan(each: object) -> bool:
     return isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], Mapping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTask:
+    """A round of an offer as nodes see it: its clip, and the step and the length of what they send."""
+
+    offer: Offer
+    round: int
+    clip: Clip
+
+    @classmethod
+    def of(cls, offer: Offer, request: Request) -> "RoundTask":
+        """The task of a request. Edge cases: refuses another clip than the plan's, which the plan has not priced."""
+        clip, told = offer.plan.config.clip, request.clip
+        form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
+        if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
+            clip = replace(clip, clip_norm=told.get("clip_norm", math.nan))
+            form["clip_norm"] = clip.clip_norm
+        if told != form:
+            raise ConfigError(field="clip", value=told.get("kind"), remedy=f"the plan's is {clip}")
+        return cls.stated(offer, request.place.round, clip)
+
+    @classmethod
+    def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
+        """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
+        offer.plan.round(number)
+        if clip is None or isinstance(clip, MedianClip):
+            remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
+            raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
+        return cls(offer=offer, round=number, clip=clip)
+
+    @property
+    def plan(self) -> Plan:
+        """The one plan of all parties."""
+        return self.offer.plan
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """The noise that each client adds for itself, where noise is local."""
+        return self.plan.party_noise(self.round, self.clip)
+
+    @property
+    def training(self) -> RecordTraining | None:
+        """The step over records; None where clients contribute."""
+        return self.plan.training(self.offer.size) if self.plan.unit == "record" else None
+
+    @property
+    def members(self) -> int:
+        """The public number of clients or records."""
+        return self.plan.config.members
+
+    @property
+    def step(self) -> float:
+        """The step of the grid of a part: public, so it is not sent along."""
+        if self.noise is not None:
+            return self.noise.step(self.offer.size, contributions_bound=1)
+        if self.training is not None:
+            return self.training.grid_step(self.offer.size)
+        if isinstance(self.clip, ScalingClip) and self.plan.noise_by == "server":
+            return grid.coarse_step(self.clip.clip_norm)
+        return grid.contribution_step(self.clip.clip_norm, contributions_bound=self.members)
+
+    def expected(self, place: Place, *, contributions: int) -> Expected:
+        """The largest right answer to a request for so many contributions."""
+        bound = self.clip.clip_norm if self.training is None else self.training.sensitivity
+        if self.noise is not None:  # noise of d numbers is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times
+            bound *= 2 + 1.01 * self.noise.noise_multiplier * (math.sqrt(self.offer.size) + grid.REACH)
+        largest = largest_norm(bound, contributions_bound=contributions) / self.step
+        return Expected(place=place, size=self.offer.size, contributions=contributions, largest=largest)

@@ -3,28 +3,165 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.learning import CohortEngine
 from incrowd.parties.contribution import ClientPart, Contributor, OwnRecords, RecordPart, SiloPart
 from incrowd.parties.frames import MOST_BESIDE, Place, Request, kind_of, refusal, sealed, unsealed
 from incrowd.parties.guard import Guard, Identity
-from incrowd.parties.masked import MaskedClient, MaskedRecords
 from incrowd.parties.offer import Offer, OfferKind, in_words_of_the_server, made, signed_offer
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import Roster
+from incrowd.parties.secure_sum import Member, SumPlan, sum_plan
 from incrowd.privacy.daily import utc_today
+from incrowd.privacy.ledger.tally import Receipt
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.shared import NoiseShare
+from incrowd.privacy.paid import ShareRun
 from incrowd.privacy.plan.plan import NoiseBy, Unit
 
 _OFFERS: Mapping[str, OfferKind] = {"offer": "offer", "trial": "trial"}
-_OPEN = 2  # offers whose engines are kept from round to round
 
+_OPEN = 2  # offers whose engines are kept from round to round
 
 Learner = Callable[[Offer], CohortEngine | OwnRecords]
 """Builds the training for an offer: an engine with the party's examples at its number, or its records."""
+
+SUMS = "sums"
+"""The subfolder of a party's folder with the keys of its sums."""
+
+
+class Masked(Contributor):
+    """A party that masks its part: it answers a question with `ready`, and a list with the part itself.
+
+    Guarantee: the roster of the offer is the one that the owner has compared. The party computes its part before it
+    pays. The charge follows the list, which sets the noise of a share.
+
+    Edge cases: a party that ends between `ready` and its answer is not ready any more.
+    """
+
+    keeps = False
+    _member: Member | None = None
+    _ready: tuple[int, str, Whole, bytes] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """See `Contributor.ready`."""
+        return self._ready is not None
+
+    @property
+    def run(self) -> ShareRun:
+        """The rounds that the party's own ledger pays."""
+        label, randomness = self.offer.fingerprint, self.party.randomness
+        run = ShareRun(self.plan, ledger=self.ledger, randomness=randomness, label=label, owner=self.owner)
+        run.name_third_party(self.third_party)
+        return run
+
+    @property
+    def member(self) -> Member:
+        """The party's side of the sum, with its keys on disk."""
+        if self._member is None:
+            identity, label = self.party.identity, self.offer.fingerprint
+            self._member = Member(
+                self.party.folder / SUMS / label[:32],
+                sum_plan(self.plan, self.offer),
+                name=identity.name,
+                key=identity.key,
+                server=identity.server,
+                least_colluders=self.party.policy.least_colluders,
+            )
+        return self._member
+
+    def check_own(self) -> None:
+        """See `Contributor.check_own`."""
+        super().check_own()
+        try:
+            offered = Roster.from_json(self.offer.roster)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose roster is none: {error}") from error
+        if self.party.roster is None or self.party.roster != offered:
+            raise SpecificationRefused(
+                f"the roster {offered.shown} is not the one that this party has compared (incrowd party compare)"
+            )
+
+    def reserve(self) -> None:
+        """See `Contributor.reserve`."""
+        self.run.reserve()
+
+    def admit(self, request: Request) -> None:
+        """Refuse a round that exceeds the day, before any computation."""
+        event = self.plan.round(request.place.round).event
+        self.party.guard.daily(self.ledger).check([(event, 1)])
+
+    def answer(self, request: Request) -> bytes:
+        """Compute the part, and answer `ready`, before any payment."""
+        number, digest = request.place.round, request.digest
+        if self._ready is None or self._ready[:2] != (number, digest):
+            self._ready = number, digest, self.whole(request), self.member.ready(number, digest)
+        return self._ready[3]
+
+    def told(self, kind: str, place: Place, frame: bytes) -> bytes:
+        """Agree on keys, or pay for the round of a list and send the masked part."""
+        member = self.member
+        if kind == "list":
+            part = None if self._ready is None else self._ready[2]
+            answer = member.answer(frame, part, pay=self._pay(place.round))
+            if self._ready is not None and self._ready[0] == place.round:
+                self._ready = None  # a list of a round before may come again
+            return answer
+        hellos, hidden = _bundle(member.plan, place.round, frame, key=self.party.identity.server)
+        if place.round == 0:
+            return member.hello()
+        if place.round == 1:
+            return member.seal(hellos)
+        member.agree(hellos, hidden)
+        return member.zeros()
+
+    def whole(self, request: Request) -> Whole:
+        """The part, in whole steps of its grid."""
+        raise NotImplementedError
+
+    def _pay(self, number: int) -> Callable[[NoiseShare], Receipt]:
+        return lambda share: self.run.share(number, share)
+
+
+class MaskedClient(Masked, ClientPart):
+    """A party that is protected as a whole, by noise that all share."""
+
+    def whole(self, request: Request) -> Whole:
+        """See `Masked.whole`."""
+        task = self._task(request)
+        return Whole(steps=self.computed(task, request, None).steps, step=task.step)
+
+
+class MaskedRecords(Masked, RecordPart):
+    """A silo that sends the masked sums of batches of its records."""
+
+    def whole(self, request: Request) -> Whole:
+        """See `Masked.whole`."""
+        return self.summed(request)
+
+
+def _bundle(
+    plan: SumPlan, stage: int, frame: bytes, *, key: Ed25519PublicKey
+) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
+    """The hellos and the sealed secrets of all parties that a stage has."""
+    _, head, body = unsealed(frame, kind="keys", key=key, most=MOST_BESIDE)
+    sizes, names = head.get("sizes"), plan.roster.names
+    whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
+    if not whole or not isinstance(sizes, list) or stage > 2 or len(sizes) != stage * len(names):
+        raise DataError("keys that are not of all parties of the roster")
+    if sum(sizes) != len(body):
+        raise DataError("keys that are not as long as they say")
+    ends = list(accumulate(sizes, initial=0))
+    pieces = [bytes(body[start:end]) for start, end in pairwise(ends)]
+    return dict(zip(names, pieces, strict=False)), dict(zip(names, pieces[len(names) :], strict=False))
 
 
 class Participant:
@@ -40,8 +177,7 @@ class Participant:
     differ. A question that the policy forbids, or that exceeds the ledger, is refused unspent. The party tries an offer
     on synthetic records before it accepts, and runs no code of the server's.
 
-    Parties that share noise answer keys and lists, too: see `incrowd.parties.masked`, with the owner's compared
-    `roster`.
+    Parties that share noise answer keys and lists, too, with the owner's compared `roster`: see `Masked`.
 
     Edge cases: a party that is killed between charge and answer computes the answer again; with its own unseeded noise
     it loses the round, because one charge pays for one draw. A party that has lost its memory, and not its ledger,

@@ -34,6 +34,7 @@ from incrowd import _files
 from incrowd._private import check_ours
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.parties.frames import Place, sealed, unsealed
+from incrowd.parties.offer import Offer
 from incrowd.parties.roster import Roster, digest
 from incrowd.privacy.ledger.chain import check_own, connect, translated
 from incrowd.privacy.ledger.tally import Receipt
@@ -49,7 +50,9 @@ KEYS = "masks.sqlite"
 """The file in a party's folder with the keys of its sums."""
 
 _AGREE, _KEM, _SEALED = 32, 1184, 1088
+
 _LIST_KEYS = 7  # kind, plan, round, party, label, question, parties
+
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS plans (name TEXT PRIMARY KEY, agree BLOB, kem BLOB, hello BLOB NOT NULL, sealed BLOB, "
     "secrets BLOB)",
@@ -470,3 +473,8 @@ def _stream(key: bytes, words: Words) -> Words:
     """AES-256-CTR of zeros: a key is used for one mask, so the counter begins at 0."""
     encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(encryptor.update(bytes(words.nbytes)), words.dtype)
+
+
+def sum_plan(plan: Plan, offer: Offer) -> SumPlan:
+    """The public facts of an offer's sums."""
+    return SumPlan(plan=plan, roster=Roster.from_json(offer.roster), size=offer.size, label=offer.fingerprint)

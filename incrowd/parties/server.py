@@ -1,9 +1,10 @@
-"""A run whose clients or silos are real parties: their enrolment, their acceptance, and its rounds."""
+"""A run whose clients or silos are real parties, and the evaluation of its model: enrolment, acceptance, rounds."""
 
+import hashlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -18,11 +19,13 @@ from incrowd.learning.engine import EngineTrainer
 from incrowd.parties.asking import Attendance, Patience, Transport, ask
 from incrowd.parties.frames import ASKED, AskedBefore, read_acceptance
 from incrowd.parties.keys import Enrolment, question_key, read_enrolment
-from incrowd.parties.network import Dealt, Network, Node, by_party
-from incrowd.parties.offer import Offer, OfferKind, offer_of
+from incrowd.parties.network import Deal, Dealt, Network, Node, by_party, offer_of
+from incrowd.parties.offer import Offer, OfferKind, RoundTask
 from incrowd.parties.served import served
+from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
+from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.folder import Summary, database_in
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
@@ -34,7 +37,9 @@ LONGEST_REPLY = 2**15
 """The most bytes of a party's reply to an offer."""
 
 _AGAIN = 60.0
+
 _GATHERING = 30.0
+
 _MOST_REASONS = 100  # parties put them as they like
 
 Say = Callable[[str], None]
@@ -186,6 +191,7 @@ PAUSED = "paused"
 """A file in a run's folder: no round begins while it exists."""
 
 _LOOK = 0.5
+
 _log = logging.getLogger(__name__)
 
 
@@ -300,3 +306,109 @@ def of_parties(config: CommonSections) -> Parties:
         return config.data
     remedy = 'the data are here: `incrowd train` trains with them; real parties are data.name = "parties"'
     raise ConfigError(field="data.name", value=config.data.name, remedy=remedy)
+
+
+def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, least: int = 1) -> Summary:
+    """Measure a finished run's model on the examples of the parties that trained it, over the same network.
+
+    Each party charges the evaluation to its own ledger as one round, the server to its own. A party that refuses, or
+    does not accept in time, counts as one half.
+
+    Guarantee: with all examples on one machine, `Run.evaluate` gives the same figures, to the last bit under the same
+    seeds. An interrupted evaluation goes on with the same offer; parties pay once until the server has charged it.
+
+    Edge cases: as `Evaluation`; simulated blocks, whose examples are on this machine, are a `ConfigError`; if fewer
+    parties than `least` accept, it is a `DataError`, and the server asks and charges nothing.
+    """
+    with Evaluation.begin(run.folder, run.work, wanted) as evaluation:
+        offer = offer_to_score(evaluation, network.offer)
+        asked = replace(network, offer=offer, history=AskedBefore(plan=offer.fingerprint))  # of one round: none before
+        nodes = accepted(asked)
+        if len(nodes) < least:
+            raise DataError(
+                f"{len(nodes)} of {len(asked.offer.parties)} parties have accepted the evaluation, and {least} are "
+                "needed: see to them, or evaluate with fewer (--least); nothing was asked or charged"
+            )
+        return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
+
+
+def evaluate_over(server: PartyServer, link: PartyTransport, run: Run, wanted: EvaluationConfig) -> Summary:
+    """The same for a server's own run, when all its parties are connected, or at least `server.least` of them.
+
+    Edge cases: too few parties in time are a `DataError`; data on this machine are a `ConfigError`: see `Run.evaluate`.
+    """
+    offer, there = offer_of(check_trained(run)), link.nodes
+    least = server.least or len(offer.parties)
+    _wait(link, server.patience, least=least)
+    keys = {each.name: each.verifier() for each in enrolments(of_parties(run.config))}
+    nodes = {
+        place: Node(id=there[name], party=name, key=keys[name])
+        for place, name in enumerate(offer.parties)
+        if name in there and name in keys and name in link.present()
+    }
+    network = Network(
+        transport=link, offer=offer, deal=by_party(nodes), key=question_key(server.keys), patience=server.patience
+    )
+    return evaluate(run, wanted, network, least=least)
+
+
+def _wait(link: PartyTransport, patience: Patience, *, least: int) -> None:
+    """Wait until so many parties are there, or have had their time."""
+    begin = patience.clock.now()
+    while len(link.present()) < least and patience.clock.now() - begin < patience.timeout:
+        patience.clock.wait(patience.poll)
+
+
+def check_trained(run: Run) -> ClientWork:
+    """The work of a run whose parties can be asked to score its model."""
+    of_parties(run.config)
+    if isinstance(run.work, ClientWork):
+        return run.work
+    remedy = (
+        "silos protect records, and have no evaluation: measure on a public test set, or let each silo score "
+        "the released model on its own records, for itself"
+    )
+    raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+
+
+def _among(nodes: Collection[Node], deal: Deal) -> Deal:
+    """A deal to some nodes alone."""
+    return lambda clients: {node: its for node, its in deal(clients).items() if node in nodes}
+
+
+def offer_to_score(evaluation: Evaluation, trained: Offer) -> Offer:
+    """The offer to score a trained model on the same columns.
+
+    Two evaluations of a run are two offers, which parties charge one by one.
+    """
+    plan, scoring = evaluation.private.plan, evaluation.scoring
+    assert isinstance(plan, Plan)  # noqa: S101 - an evaluation plans nothing else
+    measured = {
+        **scoring.to_json(),
+        "weights": evaluation.weights.size,
+        "of": hashlib.sha256(evaluation.weights.astype("<f4").tobytes()).hexdigest(),
+        "name": evaluation.label,
+    }
+    # A published model has no class shares after its weights.
+    settings = {**trained.settings, "evaluate": measured}
+    offer = Offer.of_plan(plan, size=scoring.size, columns=trained.columns, settings=settings, parties=trained.parties)
+    RoundTask.stated(offer, 0, plan.config.clip)
+    return offer
+
+
+def accepted(network: Network) -> set[Node]:
+    """Offer an evaluation to all parties; return the nodes that accept in time."""
+    offer = network.offer
+    nodes = {node.id: node for node in network.deal(range(offer.plan.round(0).sampler.clients))}
+    if any(node.block for node in nodes.values()):
+        remedy = "their examples are on this machine: evaluate here (incrowd evaluate)"
+        raise ConfigError(field="network", value="blocks of simulated clients", remedy=remedy)
+    frame = offer.to_bytes(network.key)
+
+    def read(number: int, answer: bytes) -> str:
+        party, key = nodes[number].party, nodes[number].key
+        return read_acceptance(answer, question=frame, plan=offer.fingerprint, party=party, key=key)
+
+    frames = dict.fromkeys(nodes, frame)
+    found = ask(network.transport, frames, longest=LONGEST_REPLY, read=read, patience=network.patience)
+    return {nodes[number] for number, why in found.items() if not why}

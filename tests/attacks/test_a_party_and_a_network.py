@@ -14,10 +14,10 @@ from incrowd._random import Integers
 from incrowd.errors import DataError, RoundUnanswered
 from incrowd.learning import CohortEngine
 from incrowd.parties.asking import Patience
-from incrowd.parties.contribution import RoundTask, alone
+from incrowd.parties.contribution import alone
 from incrowd.parties.frames import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, sealed
 from incrowd.parties.network import Network, Node, by_party
-from incrowd.parties.offer import Offer
+from incrowd.parties.offer import Offer, RoundTask
 from incrowd.settings import Local
 from tests.parties.nodes import PlainLine, VirtualClock
 from tests.parties.parties import (

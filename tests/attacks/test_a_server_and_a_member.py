@@ -16,7 +16,8 @@ from incrowd.learning.features import UnitNorm
 from incrowd.learning.local_algorithms import Sgd
 from incrowd.parties.guard import LEDGER, given
 from incrowd.parties.keys import question_key
-from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.network import offer_of
+from incrowd.parties.offer import Offer
 from incrowd.parties.participant import Participant
 from incrowd.runs.config import Config
 from incrowd.runs.run import Run

@@ -13,10 +13,10 @@ from incrowd.parties.asking import Patience
 from incrowd.parties.frames import AskedBefore, Request
 from incrowd.parties.guard import given
 from incrowd.parties.keys import question_key, read_enrolment
-from incrowd.parties.masked import SumNetwork
-from incrowd.parties.network import Network, Node, by_party
-from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.network import Network, Node, by_party, offer_of
+from incrowd.parties.offer import Offer
 from incrowd.parties.roster import Card
+from incrowd.parties.served import SumNetwork
 from incrowd.runs.work import assemble
 from tests.parties.members import NAMES, Hospitals, MemberLine
 from tests.parties.nodes import VirtualClock

@@ -14,7 +14,8 @@ from incrowd.flower.node import join
 from incrowd.parties.frames import Place, Request
 from incrowd.parties.guard import LEDGER, MEMORY, given
 from incrowd.parties.keys import question_key
-from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.network import offer_of
+from incrowd.parties.offer import Offer
 from incrowd.runs.config import Config
 from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.work import assemble

@@ -18,8 +18,8 @@ from incrowd.parties.contribution import ClientPart
 from incrowd.parties.frames import Place, Request, sealed, unsealed
 from incrowd.parties.guard import MEMORY, given
 from incrowd.parties.keys import answer_key, question_key
-from incrowd.parties.masked import _bundle
 from incrowd.parties.offer import Offer
+from incrowd.parties.participant import _bundle
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import MOST_PARTIES, Card, Roster
 from incrowd.parties.secure_sum import SumPlan

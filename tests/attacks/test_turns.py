@@ -20,7 +20,8 @@ from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.federation import Federation
 from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.parties.keys import question_key
-from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.network import offer_of
+from incrowd.parties.offer import Offer
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip

@@ -18,9 +18,8 @@ from incrowd._random import Floats, SystemRandomness
 from incrowd.errors import DataError, IncrowdError, LedgerMismatch, RoundUnanswered, SpecificationRefused
 from incrowd.learning import CohortEngine
 from incrowd.parties.asking import Patience
-from incrowd.parties.contribution import RoundTask
 from incrowd.parties.frames import AskedBefore, Place
-from incrowd.parties.offer import Offer
+from incrowd.parties.offer import Offer, RoundTask
 from incrowd.parties.participant import Participant
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.cli import main
-from incrowd.parties import masked
+from incrowd.parties import served
 from incrowd.parties.asking import Transport, ask
 
 REPLIES = "INCROWD_TESTS_REPLIES"
@@ -43,5 +43,5 @@ if __name__ == "__main__":
     def tapped(transport: Transport, *given: Any, **named: Any) -> Any:
         return ask(Tap(transport), *given, **named)
 
-    setattr(masked, "ask", tapped)  # noqa: B010 - the module does not export it
+    setattr(served, "ask", tapped)  # noqa: B010 - the module does not export it
     main()

@@ -16,8 +16,8 @@ from incrowd.parties.asking import Patience, Transport
 from incrowd.parties.contribution import OwnRecords
 from incrowd.parties.frames import ASKED, AskedBefore, Place, Request
 from incrowd.parties.guard import LEDGER, Identity
-from incrowd.parties.network import Dealt, Network, Node, SiloServer, by_party
-from incrowd.parties.offer import LAST, Offer, offer_of
+from incrowd.parties.network import Dealt, Network, Node, SiloServer, by_party, offer_of
+from incrowd.parties.offer import LAST, Offer
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.served import served

@@ -7,8 +7,9 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, SpecificationRefused
-from incrowd.parties.contribution import MOST_BATCH, RoundTask, alone, check_records, part
+from incrowd.parties.contribution import MOST_BATCH, alone, check_records, part
 from incrowd.parties.frames import Place
+from incrowd.parties.offer import RoundTask
 from tests.parties.parties import CLIP, NAMES, SERVER, Made, offer_for, own, plan_of, request
 from tests.parties.silo_parties import federation_of, own_of
 

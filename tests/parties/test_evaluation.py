@@ -13,13 +13,13 @@ from incrowd.errors import BudgetExceeded, ConfigError, DataError, Specification
 from incrowd.federation import Federation
 from incrowd.learning.scoring import Scoring
 from incrowd.parties.asking import Patience
-from incrowd.parties.evaluation import evaluate, evaluate_over
 from incrowd.parties.frames import Place, Request, sealed
 from incrowd.parties.guard import LEDGER, given
 from incrowd.parties.network import Network, Node, by_party
+from incrowd.parties.network import offer_of as offered
 from incrowd.parties.offer import Offer
-from incrowd.parties.offer import offer_of as offered
 from incrowd.parties.participant import Participant
+from incrowd.parties.server import evaluate, evaluate_over
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip

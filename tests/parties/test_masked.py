@@ -14,7 +14,8 @@ from incrowd.parties.folder import ROSTER, PartyFolder
 from incrowd.parties.frames import Place, sealed
 from incrowd.parties.guard import given
 from incrowd.parties.keys import question_key, read_roster
-from incrowd.parties.offer import Offer, offer_of
+from incrowd.parties.network import offer_of
+from incrowd.parties.offer import Offer
 from incrowd.parties.policy import PARTY_FILE
 from incrowd.parties.secure_sum import Member
 from incrowd.runs.folder import database_in

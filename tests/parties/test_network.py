@@ -16,8 +16,7 @@ from incrowd.flower.simulation import BLOCK, Block, Simulation, Stock
 from incrowd.learning import ClientTensors
 from incrowd.parties.asking import Patience
 from incrowd.parties.frames import Place, sealed
-from incrowd.parties.network import Network, Node, in_blocks
-from incrowd.parties.offer import offer_of
+from incrowd.parties.network import Network, Node, in_blocks, offer_of
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
 from tests.parties.nodes import PlainLine, VirtualClock

@@ -13,7 +13,8 @@ from incrowd.federation import Federation
 from incrowd.learning import Model
 from incrowd.parties.frames import read_refusal
 from incrowd.parties.keys import question_key
-from incrowd.parties.offer import Offer, module_of, offer_of
+from incrowd.parties.network import offer_of
+from incrowd.parties.offer import Offer, module_of
 from incrowd.runs.work import ClientWork
 from tests.parties.members import ALLOW, COLUMNS, Hospitals, MemberLine, settings_text
 from tests.parties.test_server import run_of

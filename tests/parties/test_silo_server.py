@@ -16,15 +16,8 @@ from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import on_tensors
-from incrowd.parties.claims import (
-    UNSAID,
-    check_answer,
-    checked_statement,
-    longest_update,
-    recomputed,
-)
 from incrowd.parties.frames import Place, Request, sealed, sealed_answer, unsealed
-from incrowd.parties.network import SiloServer
+from incrowd.parties.network import UNSAID, SiloServer, check_answer, checked_statement, longest_update, recomputed
 from incrowd.parties.served import ServedSilos
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify

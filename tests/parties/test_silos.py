@@ -19,8 +19,7 @@ from incrowd.errors import DataError
 from incrowd.flower.simulation import SiloStock
 from incrowd.parties.asking import Patience
 from incrowd.parties.frames import Place, read_silo, sealed, sealed_answer
-from incrowd.parties.network import Network, Node, SiloServer, by_party
-from incrowd.parties.offer import offer_of
+from incrowd.parties.network import Network, Node, SiloServer, by_party, offer_of
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
 from tests.parties.nodes import PlainLine, VirtualClock
