@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from incrowd.cli._stopped import finished
+from incrowd.cli._main import finished
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.folder import DATABASE, LEDGER
 from incrowd.runs.run import Run

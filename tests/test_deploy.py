@@ -17,7 +17,7 @@ import pytest
 import typer
 import yaml
 
-from incrowd.cli.flower import app
+from incrowd.cli.parties import flower as app
 from tests import nginx
 from tests.flower.deployment import free_port, runs, wait_for
 

@@ -12,29 +12,19 @@ import typer
 import typer.core
 
 from incrowd import __version__
-from incrowd.cli import (
-    audit,
-    contribute,
-    ddml,
-    evaluate,
-    flower,
-    folders,
-    init,
-    ledger,
-    party,
-    plan,
-    predict,
-    privacy,
-    report,
-    serve,
-    sweep,
-    train,
-    watch,
+from incrowd.cli import devices, ledger, parties, plan, results, train
+from incrowd.cli._main import Commands, finished
+from incrowd.cli._shared import (
+    Json,
+    need_training,
+    numbers,
+    print_facts,
+    print_json,
+    print_table,
+    short,
+    whole_numbers,
+    words,
 )
-from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
-from incrowd.cli._plugins import Commands
-from incrowd.cli._print import print_facts, print_json, print_table, short
-from incrowd.cli._stopped import finished
 
 __all__ = [
     "Json",
@@ -60,28 +50,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_TOP = (
-    plan.app,
-    init.app,
-    train.app,
-    folders.app,
-    predict.app,
-    evaluate.app,
-    report.app,
-    watch.app,
-    sweep.app,
-    serve.app,
-    contribute.app,
-    audit.app,
-)
-for commands in _TOP:
+for commands in (plan.app, train.app, results.app, devices.app):
     app.add_typer(commands)
 _GROUPS = {
     "ledger": ledger.app,
-    "privacy": privacy.app,
-    "ddml": ddml.app,
-    "flower": flower.app,
-    "party": party.app,
+    "privacy": plan.privacy,
+    "ddml": devices.ddml,
+    "flower": parties.flower,
+    "party": parties.party,
 }
 for name, group in _GROUPS.items():
     app.add_typer(group, name=name)

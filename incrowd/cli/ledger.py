@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, WitnessOption, need_training
-from incrowd.cli._print import print_facts, print_json, print_table
+from incrowd.cli._shared import (
+    DataFolder,
+    Json,
+    Overrides,
+    WitnessOption,
+    need_training,
+    print_facts,
+    print_json,
+    print_result,
+    print_table,
+)
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,10 +36,6 @@ Delta = Annotated[float, typer.Option(help="Its delta, which every run on it has
 RelationOption = Annotated[
     str | None, typer.Option("--relation", help="zero-out-one, add-or-remove-one or replace-one; settings say it.")
 ]
-Override = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value in CONFIG; may be repeated.")
-]
-DataOption = Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")]
 
 
 @app.command("show")
@@ -71,7 +76,7 @@ def verify(
     from incrowd.privacy.ledger.ledger import verify as check
 
     verification = dict(check(_no_folder(file), head=head))
-    print_json(verification) if as_json else print_facts(verification)
+    print_result(verification, as_json)
     if not verification["intact"]:
         raise typer.Exit(1)
 
@@ -107,8 +112,8 @@ def new(
     unit: Annotated[str, typer.Option(help="Without settings: client or record, who is protected.")] = "client",
     relation: RelationOption = None,
     witness: WitnessOption = None,
-    override: Override = None,
-    data: DataOption = None,
+    override: Overrides = None,
+    data: DataFolder = None,
     as_json: Json = False,
 ) -> None:
     """Begin the ledger of some data with a budget of your own, before the first run does with its own.
@@ -142,8 +147,8 @@ def new(
 @app.command("include")
 def include(
     data_of: Annotated[Path, typer.Option("--data-of", metavar="CONFIG", help="Settings that name the data.")],
-    override: Override = None,
-    data: DataOption = None,
+    override: Overrides = None,
+    data: DataFolder = None,
     as_json: Json = False,
 ) -> None:
     """Let a ledger go on for data that have changed and kept their name: the same people, some more, some corrected.

@@ -1,45 +1,27 @@
-"""`incrowd plan`: what a budget buys."""
+"""Before a run: `incrowd plan`, `init` and `privacy`."""
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from incrowd.cli._options import Json, numbers, whole_numbers, words
-from incrowd.cli._print import print_json, print_table
+from incrowd import _files, _validate
+from incrowd.cli._shared import Json, numbers, print_facts, print_json, print_table, whole_numbers, words
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
     from incrowd.privacy.plan.plan import Plan
 
 app = typer.Typer()
+privacy = typer.Typer(
+    help="What a way of learning promises, and to whom.\n\nExample: incrowd privacy ddml --k 20 --epsilon 2",
+    no_args_is_help=True,
+)
 
 
-class SamplingName(StrEnum):
-    """Who takes part in a round."""
-
-    POISSON = "poisson"
-    FIXED = "fixed"
-    EVERYONE = "everyone"
-
-
-class NoiseByName(StrEnum):
-    """Who adds the noise."""
-
-    SERVER = "server"
-    PARTY = "party"
-    PARTIES = "parties"
-
-
-class AccountantName(StrEnum):
-    """Who states the price."""
-
-    TIGHTEST = "tightest"
-    GDP = "gdp"
-    PLD = "pld"
-    RDP = "rdp"
+Sampling = Literal["poisson", "fixed", "everyone"]
+Accountant = Literal["tightest", "gdp", "pld", "rdp"]
 
 
 @app.command()
@@ -55,15 +37,15 @@ def plan(
     noise: Annotated[
         float | None, typer.Option(help="Fix the noise multiplier; rounds, cohort or epsilon is then found.")
     ] = None,
-    sampling: Annotated[SamplingName, typer.Option(help="How a cohort is drawn.")] = SamplingName.POISSON,
+    sampling: Annotated[Sampling, typer.Option(help="How a cohort is drawn.")] = "poisson",
     noise_by: Annotated[
-        NoiseByName,
+        Literal["server", "party", "parties"],
         typer.Option(help="Who adds the noise: the server, every client for itself, or all clients, a share each."),
-    ] = NoiseByName.SERVER,
+    ] = "server",
     colluders: Annotated[
         int | None, typer.Option(help="With parties: how many may work together with the server; 1.")
     ] = None,
-    accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
+    accountant: Annotated[Accountant, typer.Option(help="Who states the price.")] = "tightest",
     grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
     weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Draw the plans into this file.")] = None,
@@ -90,10 +72,10 @@ def plan(
             part / 100 for word in words(cohort) if word.endswith("%") for part in numbers("cohort", word.rstrip("%"))
         ),
         noise_multiplier=noise,
-        sampling=sampling.value if noise_by is NoiseByName.SERVER else "everyone",
-        noise_by=noise_by.value,
+        sampling=sampling if noise_by == "server" else "everyone",
+        noise_by=noise_by,
         colluders=colluders,
-        accountant=accountant.value,
+        accountant=accountant,
         grow_from=grow_from,
     )
     plans = list(wanted.plans())
@@ -101,18 +83,18 @@ def plan(
         from incrowd.runs.plots import plot_plans
 
         plot_plans(plot, plans, weights=weights)
-    rows = _rows(plans, several=wanted.several, weights=weights)
+    rows = _ranked(plans, several=wanted.several, weights=weights)
     if as_json:
         print_json({"plans": rows, "plot": None if plot is None else str(plot)})
     else:
         rows.sort(key=lambda one: one.get("rank", 0))
         hidden = {"schedule", "by_accountant", "over_all_rounds", "sensitivity_in_clips"}
         hidden |= {"sampling", "noise_by"} if wanted.several else set()
-        hidden |= set() if noise_by is NoiseByName.PARTIES else {"colluders"}
+        hidden |= set() if noise_by == "parties" else {"colluders"}
         print_table(rows, leave_out=hidden)
 
 
-def _rows(plans: "list[Plan]", *, several: bool, weights: int) -> list[dict[str, Any]]:
+def _ranked(plans: "list[Plan]", *, several: bool, weights: int) -> list[dict[str, Any]]:
     """A row for each plan; those that answer the same question are ranked."""
     from incrowd.privacy.plan.planner import ranked, row
 
@@ -135,3 +117,85 @@ def _some(field: str, read: Callable[[str, str], tuple[T, ...]], text: str) -> t
 def _what_if(plan: "Plan") -> dict[str, Any]:
     """What tells a plan from the others where more than rounds and cohorts differ."""
     return {"clients": plan.config.members, "budget_epsilon": plan.budget.epsilon}
+
+
+@app.command()
+def init(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .csv.gz or .parquet file.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A new file for the settings.")] = None,
+    client: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column to learn.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write settings for a table from its header alone; no row is looked at. What is to be stated is marked with a ?.
+
+    Example: incrowd init visits.csv --client patient --label readmitted --out visits.toml
+    """
+    from incrowd.data.template import read_header, relative, template
+
+    if out is not None and out.exists():
+        raise ConfigError(field="out", value=str(out), remedy="it is there already: name a new file")
+    header = read_header(table)
+    seen = relative(table, to=None if out is None else out.parent)
+    text = template(table, header, client=client, label=label, seen=seen)
+    if out is not None:
+        _files.folder(out.parent)
+        _files.write(out, text)
+    if as_json:
+        print_json(
+            {
+                "columns": list(header.columns),
+                "delimiter": header.delimiter,
+                "encoding": header.encoding,
+                "out": None if out is None else str(out),
+                "template": text,
+            }
+        )
+    elif out is None:
+        typer.echo(text, nl=False)
+    else:
+        typer.echo(f"{out}: fill in what is marked with a ?, then: incrowd train {out}")
+
+
+@privacy.command("ddml")
+def ddml(
+    k: Annotated[int, typer.Option("--k", help="Instances in the pool.")],
+    epsilon: Annotated[float, typer.Option(help="What one update may cost.")],
+    updates_since: Annotated[int, typer.Option(help="Updates to the pool before the opportunist looks.")],
+    delta: Annotated[float, typer.Option(help="The chance that the opportunist's bound fails.")] = 1e-8,
+    gamma: Annotated[float, typer.Option(help="The learning rate, for the scale of the noise.")] = 0.001,
+    clip: Annotated[float, typer.Option(help="The bound on the gradient, for the scale of the noise.")] = 1.0,
+    weights: Annotated[int, typer.Option(help="Weights of the model: what a whole model costs.")] = 1,
+    unit: Annotated[
+        str, typer.Option(help="What epsilon is about: feature, model, or l1 (the model, by a clip of the L1 norm).")
+    ] = "feature",
+    as_json: Json = False,
+) -> None:
+    """What draw and discard promises against its three adversaries, for one update of one device.
+
+    Example: incrowd privacy ddml --k 20 --epsilon 3.47 --updates-since 100000 --weights 387
+    """
+    from incrowd.drawdiscard.adversaries import Situation, adversaries
+
+    _validate.count(k=k)
+    _validate.positive(gamma=gamma, epsilon=epsilon)
+    _validate.at_most(700.0, "what a computer can exponentiate", epsilon=epsilon)
+    situation = Situation(
+        instances=k,
+        epsilon=epsilon,
+        updates_since=updates_since,
+        delta=delta,
+        learning_rate=gamma,
+        clip=clip,
+        weights=weights,
+        unit=unit,
+    )
+    rows = adversaries(situation)
+    if as_json:
+        print_json({"adversaries": rows})
+        return
+    for number, view in enumerate(rows):
+        if number:
+            typer.echo()
+        paper = {f"paper's, {name}": value for name, value in view.pop("paper", {}).items()}
+        print_facts({name.replace("_", " "): value for name, value in (view | paper).items()})

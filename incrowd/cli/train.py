@@ -1,4 +1,4 @@
-"""`incrowd train` and `incrowd resume`: a private federation, simulated on this machine."""
+"""Train: `incrowd train`, `resume`, `sweep` and `evaluate`, simulated on this machine."""
 
 import json
 import sys
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from incrowd import _files
-from incrowd.cli._options import (
+from incrowd.cli._main import again_where_dropped
+from incrowd.cli._shared import (
     DataFolder,
     Json,
     LedgerOption,
@@ -18,9 +19,13 @@ from incrowd.cli._options import (
     WitnessOption,
     ledger_overrides,
     need_training,
+    print_facts,
+    print_json,
+    print_result,
+    print_table,
+    say_what_takes_long,
+    short,
 )
-from incrowd.cli._print import print_facts, print_json, say_what_takes_long
-from incrowd.cli._stopped import again_where_dropped
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def train(
         from incrowd.runs.dry_run import dry_run
 
         found = dry_run(wanted)
-        print_json(found) if as_json else print_facts({name.replace("_", " "): found[name] for name in found})
+        print_result(found if as_json else {name.replace("_", " "): found[name] for name in found}, as_json)
         return
     from incrowd.runs.run import Run, free_folder  # after the settings were read: it takes seconds
 
@@ -154,3 +159,123 @@ def _page(folder: Path) -> Path:
 
     _files.write(folder / PAGE, page(read_all([folder])))
     return folder / PAGE
+
+
+@app.command()
+def sweep(
+    config: SettingsFile = None,
+    axis: Annotated[list[str] | None, typer.Option("--grid", metavar="KEY=A,B,C", help="Values to compare.")] = None,
+    random: Annotated[int | None, typer.Option(help="So many of the combinations, drawn at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides which are drawn.")] = 0,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for all; may be repeated.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="The most that the whole search may cost.")] = None,
+    data: DataFolder = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder for the search; out/sweep-... without it.")
+    ] = None,
+    ledger: LedgerOption = None,
+    witness: WitnessOption = None,
+    as_json: Json = False,
+) -> None:
+    """Compare settings by a run each, and state what the choice costs.
+
+    The same command goes on with a search that was stopped; finished runs are not repeated.
+
+    Example: incrowd sweep --grid server.learning_rate=4,8,16 --grid privacy.rounds=10,20 --budget 40
+    """
+    need_training()
+    say_what_takes_long()
+    from incrowd.runs.sweep import Search, Sweep
+    from incrowd.runs.sweep import axis as read
+
+    search = Search(
+        source=config,
+        overrides=[*(override or []), *ledger_overrides(ledger, witness)],
+        data=data,
+        axes=[read(text) for text in axis or []],
+        random=random,
+        seed=seed,
+        budget=budget,
+    )
+    try:
+        with again_where_dropped():
+            result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run()
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on", err=True)
+        raise typer.Exit(1) from None
+    print_json(result) if as_json else _print_search(result)
+
+
+def _print_search(result: dict[str, Any]) -> None:
+    from incrowd.runs.sweep import ranked
+
+    rows = ranked(result["runs"])
+    shown = ("accuracy", "loss", "epsilon", "rounds", "seconds")
+    print_table([{**row["settings"], **{name: short(row[name]) for name in shown}} for row in rows], leave_out=set())
+    facts = {
+        "best": result["best"]["settings"],
+        "validation set": result["validation_set"],
+        "epsilon of the search": result["epsilon_of_search"],
+        "what is shown": result["holds"],
+        "out": result["out"],
+    }
+    print_facts(facts)
+    typer.echo(f"\n{result['statement']['text']}")
+
+
+@app.command("evaluate")
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is over.")],
+    epsilon: Annotated[float, typer.Option(help="What it may cost, beside all that was spent.")],
+    delta: Annotated[float | None, typer.Option(help="Its delta; without it, the ledger's.")] = None,
+    loss_bound: Annotated[
+        float | None, typer.Option(help="Measure the loss, too: no example counts for more than this public number.")
+    ] = None,
+    by_class: Annotated[bool, typer.Option("--by-class", help="Figures class by class, too.")] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of a run that was served: the server's keys; the parties are asked."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="With keys: the port to listen at, on loopback.")] = 9091,
+    least: Annotated[int | None, typer.Option(help="With keys: ask when so many parties are there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run's model on its clients' own examples: one more round, noised, and charged to the data's ledger.
+
+    Each client counts the same, and who is not there counts as one half. The ledger needs room for it beside the
+    run's own rounds: begin the run with privacy.room, or the ledger with incrowd ledger new.
+
+    Example: incrowd evaluate out/mnist --epsilon 0.5
+    """
+    need_training()
+    from incrowd.runs.evaluation import EvaluationConfig
+    from incrowd.runs.run import Run
+
+    wanted = EvaluationConfig(epsilon=epsilon, delta=delta, loss_bound=loss_bound, by_class=by_class)
+    run = Run.open(folder)
+    if keys is None:
+        found = run.evaluate(wanted)
+    else:
+        from incrowd.flower import need_flower
+
+        need_flower()
+        from incrowd.flower.serve import PartyServer
+
+        found = PartyServer(keys=keys, port=port, least=least).evaluate(run, wanted)
+    if as_json:
+        print_json(found)
+        return
+    facts: dict[str, str] = {
+        name: f"{short(found[name])}, give or take {found[f'{name}_std']:.2g} from noise (one standard deviation)"
+        for name in ("accuracy", "loss")
+        if name in found
+    }
+    if by_class:
+        facts["balanced accuracy"] = str(short(found["balanced_accuracy"]))
+        facts |= {f"recall of {row['class']}": str(short(row["recall"])) for row in found["by_class"]}
+    facts["this cost"] = f"epsilon = {found['epsilon']:.6g} at delta = {found['delta']:g}"
+    facts["all together"] = f"epsilon = {found['epsilon_of_all']:.6g}"
+    print_facts(facts)
+    typer.echo(f"\nWhat it is: {found['measured']}.\n\n{found['statement']['text']}")

@@ -1,4 +1,8 @@
-"""How a command ends that cannot go on: one line on standard error, and an exit status."""
+"""Find the command, run it, and turn errors into one line on standard error and an exit status.
+
+Other packages plug in commands by entry points of the group `incrowd.commands`; each names a `typer.Typer`. A wheel
+carries the names of this repository's commands without their packages, to say where they are.
+"""
 
 import difflib
 import os
@@ -8,9 +12,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from incrowd._lazy import check_platform
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
@@ -127,3 +134,55 @@ def again_where_dropped() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = told
+
+
+# Typer 0.29 holds its own copy of click, and the typer that flwr requires imports click: neither is imported here.
+Command = Any
+Context = Any
+
+GROUP = "incrowd.commands"
+
+
+class Commands(TyperGroup):
+    """Our own commands, and after them those that were plugged in. Nobody can replace one of ours."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """The names of all commands, ours first."""
+        own = super().list_commands(ctx)
+        return [*own, *sorted({point.name for point in entry_points(group=GROUP)} - set(own))]
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        """The command of this name; None where there is none."""
+        own = super().get_command(ctx, cmd_name)
+        plugged = [] if own is not None else entry_points(group=GROUP, name=cmd_name)
+        return next(map(loaded, plugged), own)
+
+
+def loaded(point: EntryPoint) -> Command:
+    """The command that an entry point names; where its package is missing, one that says how to get it."""
+    try:
+        app = point.load()
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{point.module}.".startswith(f"{error.name}."):
+            raise
+        return _missing(point)
+    if not isinstance(app, typer.Typer):
+        raise ConfigError(field=GROUP, value=point.value, remedy="an entry point names a typer.Typer")
+    return get_command(app)
+
+
+def _missing(point: EntryPoint) -> Command:
+    """A hidden command, whatever follows it."""
+
+    def say() -> None:
+        remedy = "it comes with the repository: clone it and run make install there"
+        raise ConfigError(field="command", value=point.name, remedy=remedy)
+
+    return TyperCommand(
+        point.name,
+        callback=say,
+        hidden=True,
+        help="Comes with the repository, not with the wheel.",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        add_help_option=False,
+    )

@@ -1,0 +1,313 @@
+"""Results: `incrowd list`, `export`, `predict`, `report`, `watch` and `audit`."""
+
+import json
+import os
+import signal
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+
+from incrowd import _files
+from incrowd._prometheus import metric
+from incrowd.cli._shared import (
+    DataFolder,
+    Json,
+    Metrics,
+    Overrides,
+    need,
+    need_training,
+    print_facts,
+    print_json,
+    print_table,
+    short,
+)
+from incrowd.errors import ConfigError, IncrowdError
+
+if TYPE_CHECKING:
+    from incrowd.audit.bounds import Audited
+
+app = typer.Typer()
+
+EGRESS = "egress.html"
+
+
+@app.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.")] = Path("out"),
+    metrics: Metrics = False,
+    as_json: Json = False,
+) -> None:
+    """List the runs and searches below a folder: whom each protects, how far it has got, what it has spent.
+
+    Example: incrowd list out
+    """
+    need_training()
+    if not folder.is_dir():
+        raise ConfigError(field="folder", value=str(folder), remedy="name a folder with runs in it")
+    rows = list(_rows(folder))
+    if as_json:
+        print_json({"runs": rows})
+    elif metrics:
+        _print_metrics(rows)
+    elif rows:
+        for row in rows:
+            row["randomness"] = {None: None, True: "seeded", False: "system"}[row["simulated"]]
+        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out={"simulated"})
+    else:
+        typer.echo(f"no run below {folder}; start one with: incrowd train")
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """A row for each run and each search below a folder, by name; one that cannot be read has a row with the reason."""
+    from incrowd.report.shown import read
+    from incrowd.runs.folder import DATABASE, SEARCH
+
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        if not {DATABASE, SEARCH} & set(files):
+            continue
+        folders.clear()
+        names = ("unit", "state", "rounds", "epsilon", "delta", "simulated", "data")
+        row: dict[str, Any] = {"run": place, **dict.fromkeys(names)}
+        try:
+            one = read(Path(place), live=True)
+        except IncrowdError as error:
+            yield row | {"state": f"cannot be read: {error}"}
+            continue
+        done = len(one.rounds)
+        if one.kind == "search":
+            row["state"] = f"a search, {'over' if one.over else 'not over'}"
+        else:
+            row |= {"rounds": done, "state": "over" if one.over else f"after {done} of {one.planned} rounds"}
+        yield row | {name: getattr(one, name) for name in ("unit", "epsilon", "delta", "simulated", "data")}
+
+
+def _print_metrics(rows: list[dict[str, Any]]) -> None:
+    over = [{**row, "over": int(row["state"] in ("over", "a search, over"))} for row in rows]
+    for name, told in (("rounds", "Finished rounds."), ("epsilon", "Epsilon so far."), ("over", "Whether it is over.")):
+        known = {row["run"]: row[name] for row in over if row[name] is not None}
+        typer.echo(metric(f"incrowd_run_{name}", told, known, label="run"), nl=False)
+
+
+@app.command("export")
+def export_run(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or of a search.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    purpose: Annotated[
+        Literal["egress"] | None,
+        typer.Option("--for", help="egress: add a page to print and file before the model leaves."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Copy what may be handed on of a run that is over, and nothing else: model, statement, result, what was spent.
+
+    Example: incrowd export out/run-1 to-publish --for egress
+    """
+    need_training()
+    from incrowd.runs.export import export
+
+    files = export(folder, out)
+    if purpose is not None:
+        from incrowd.report.page import page
+        from incrowd.report.shown import read_all
+
+        (out / EGRESS).write_text(page(read_all([folder])), encoding="utf-8")
+        _files.undate(out / EGRESS)
+        _files.undate(out)
+        files.append(EGRESS)
+    if as_json:
+        print_json({"files": files, "out": str(out)})
+    else:
+        typer.echo(f"{out} holds what may be handed on:")
+        for file in files:
+            typer.echo(f"  {file}")
+
+
+@app.command("predict")
+def predict_table(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is over.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .csv.gz or .parquet file.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A new .csv file for the predictions.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run's model predicts for each row of a table. Nothing is needed but the run's folder.
+
+    Columns are found by their names, and mean what the run's settings state; labels and clients are not needed. What is
+    printed is a table: an id, the prediction, and where labels are classes the probability of each. The id is the
+    row's cell in a column "id", or in the client column, or else the row's number.
+
+    Example: incrowd predict out/visits new-visits.csv --out predictions.csv
+    """
+    need_training()
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise ConfigError(field="out", value=str(out), remedy="it is there already: name a new file")
+    from incrowd.runs.predict import predict
+
+    predictions = predict(folder, table)
+    if out is not None:
+        _files.folder(out.parent)
+        _files.write(out, predictions.to_csv())
+    if as_json:
+        print_json(predictions.to_json() | {"out": None if out is None else str(out)})
+    elif out is None:
+        typer.echo(predictions.to_csv(), nl=False)
+    else:
+        typer.echo(f"{out} holds {len(predictions.labels)} predictions")
+
+
+@app.command("report")
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, searches or servers, or ledgers.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The .html file to write.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """Write one page that shows result and promise: a file that loads nothing, to be handed on, printed or read.
+
+    It holds what may be handed on (incrowd export) and nothing else; several runs are side by side. Runs need not be
+    over.
+
+    Example: incrowd report out/run-1 --out report.html
+    """
+    need_training()
+    from incrowd.report.page import page
+    from incrowd.report.shown import read_all
+
+    if out.suffix != ".html" or out.is_dir() or not out.absolute().parent.is_dir():
+        remedy = "name a file that ends in .html, in a folder that is there"
+        raise ConfigError(field="out", value=str(out), remedy=remedy)
+    shown = read_all(folders)
+    text = page(shown)
+    _files.write(out, text)
+    if as_json:
+        runs = [{"name": one.name, "kind": one.kind, "over": one.over, "epsilon": one.epsilon} for one in shown]
+        print_json({"report": str(out), "bytes": len(text.encode()), "runs": runs})
+    else:
+        typer.echo(
+            f"{out} shows {', '.join(one.name for one in shown)}: one file of {len(text.encode()) / 1000:,.0f} kB"
+        )
+
+
+@app.command("watch")
+def watch(
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR|URL...", help="Folders of runs or of servers, or a folder of them; or a server."),
+    ],
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Serve the page of a report live: rounds appear as they are written down.
+
+    A folder is that of a run, a search, a pool or of `incrowd flower serve`, or one that holds several of them, where
+    new ones appear; an address is that of `incrowd serve`. Only this machine is answered. SIGTERM ends it.
+
+    Example: incrowd watch out --open
+    """
+    need_training()
+    need("serve", "uvicorn", "starlette")
+    from incrowd.report import watching
+
+    def listening(url: str) -> None:
+        if as_json:
+            print_json({"url": url})
+        else:
+            typer.echo(f"watch at {url}")
+        if open_page:
+            webbrowser.open(url)
+
+    before = signal.signal(signal.SIGTERM, _end)  # while the server listens it hears it, and sends it on in the end
+    try:
+        watching.watch(places, port=port, listening=listening)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+RESULT = "audit.json"
+_YES = {True: "yes", False: "NO"}
+
+
+@app.command("audit")
+def audit(
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG|DIR]", help="Settings, a specification, a run; else the demonstration."),
+    ] = None,
+    override: Overrides = None,
+    data: DataFolder = None,
+    canaries: Annotated[int | None, typer.Option(help="Canary clients in all; 20,000 unless it is given.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often the federation is played instead.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the canaries: weaker, and sooner done.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a federation, on simulations of its settings, and set what was found out against what is promised.
+
+    It is for whole clients, for records in silos, and for the specification of a draw-and-discard server. No ledger is
+    opened and nothing is spent. Exit status 1 says that more was found out than is promised, and a line on standard
+    error says what.
+
+    Example: incrowd audit examples/mnist.toml --data data --out out/audit
+    """
+    need_training()
+    from incrowd.audit.audit import Effort
+    from incrowd.audit.audit import audit as run
+
+    if out is not None and (out / RESULT).exists():
+        raise ConfigError(field="out", value=str(out), remedy=f"it holds {RESULT}: name another folder")
+    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick)
+    found = run(source, overrides=override or [], data=data, effort=effort)
+    content = found.to_json()
+    if out is not None:
+        _files.folder(out)
+        _files.write(out / RESULT, json.dumps(content, indent=1, allow_nan=False))
+    if as_json:
+        print_json(content)
+    else:
+        _show_audit(found, content)
+    if not found.holds:
+        typer.echo(f"incrowd: the promise does not hold: {'; '.join(found.violations)}", err=True)
+        raise typer.Exit(1)
+
+
+def _show_audit(found: "Audited", content: dict[str, Any]) -> None:
+    """The verdict, then what every attack found and every look saw."""
+    best = found.best
+    proven = "nothing" if best is None else f"at least {short(best.lower_bound)}, with {best.confidence:.0%} confidence"
+    print_facts(
+        {
+            "promised": f"epsilon = {short(found.claimed)} at delta = {short(found.delta)}",
+            "found out": proven,
+            "verdict": "the promise holds against all that was tried" if found.holds else "THE PROMISE DOES NOT HOLD",
+            "what it is": content["simulated"],
+            **{f"note {place}": note for place, note in enumerate(found.notes, 1)},
+        }
+    )
+    typer.echo("")
+    print_table([_finding(each) for each in content["findings"]], leave_out=set())
+    print_table([{**each, "holds": _YES[each["holds"]]} for each in content["checks"]], leave_out=set())
+
+
+def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+    shown = {
+        "attack": finding["attack"],
+        "epsilon at least": finding["lower_bound"],
+        "claimed": finding["claimed"],
+        "area": finding["auc"],
+        "true positives": finding["true_positives"],
+        "allowed": finding["allowed"],
+        "trials": finding["trials"],
+        "holds": _YES[finding["holds"]],
+    }
+    return {name: "" if value is None else value for name, value in shown.items()}
