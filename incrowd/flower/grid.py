@@ -29,10 +29,7 @@ def pack(content: bytes) -> RecordDict:
 
 
 def unpack(record: RecordDict, longest: int) -> bytes:
-    """The bytes in a record that `pack` wrote.
-
-    Edge cases: any other record, or more than `longest` bytes, is a `DataError`, before the pieces are joined.
-    """
+    """The bytes in a record that `pack` wrote."""
     if len(record) > -(-longest // PIECE):
         raise DataError("a message that is too long: it has too many pieces")
     pieces, records = list[bytes](), record.config_records  # Flower looks through all of them at each call

@@ -12,10 +12,7 @@ FILES = ("pyproject.toml", "server_app.py", "client_app.py")
 
 
 def new_app(folder: Path) -> list[Path]:
-    """Write an app, which will keep its ledger and model, into a new folder; return the files.
-
-    Edge cases: a folder that holds anything is refused, and so is a name without letters.
-    """
+    """Write an app, which will keep its ledger and model, into a new folder; return the files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(field="folder", value=str(folder), remedy="it is there already: name a new folder")
     where = folder.resolve()

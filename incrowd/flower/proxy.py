@@ -33,9 +33,6 @@ def write_proxy(folder: Path, keys: Path, enrolled: Path, *, listen: Sequence[st
     The server's authority signs the node key of each NAME.pub in `enrolled`: the party gets NAME.crt back.
 
     Guarantee: nginx admits a party with the certificate and the node key of one enrolment, and no other.
-
-    Edge cases: an address that is not ADDRESS:PORT, a path that nginx cannot take, no enrolment, and missing keys are a
-    `ConfigError`.
     """
     folder, keys = folder.resolve(), keys.resolve()
     count(port=port)
@@ -75,7 +72,7 @@ def command(folder: Path) -> list[str]:
 
 
 def reload_proxy(folder: Path) -> None:
-    """Let the nginx of a folder read its configuration anew. Edge cases: one that does not run is a `ConfigError`."""
+    """Let the nginx of a folder read its configuration anew."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
     words, environment = [*command(folder), "-s", "reload"], {**os.environ, "PATH": path}
     try:

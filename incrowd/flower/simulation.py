@@ -241,8 +241,6 @@ class ActorLine:
     It is a `Clock` as well: a wait ends with the next answer.
 
     Guarantee: the actors end with the `with` block, also in the middle of their work.
-
-    Edge cases: a node that fails is a `DataError`, and so is a killed actor, or no room for an actor.
     """
 
     def __init__(self, app: Callable[..., Any], *, nodes: int, gpus: float = 0.0) -> None:
@@ -296,10 +294,7 @@ class ActorLine:
                 yield reference.hex(), answer
 
     def all_answers(self, tasks: Mapping[int, Any], *, seconds: float) -> dict[int, Any]:
-        """Each node's answer to its own task, which need not be bytes.
-
-        Edge cases: as for `pull`; so is an answer that does not come in time.
-        """
+        """Each node's answer to its own task, which need not be bytes."""
         import ray
 
         app = self._app
@@ -337,8 +332,6 @@ class Simulation:
     model under seeded randomness, to the last bit on one kind of processor, for any blocks and any number of workers.
 
     Each silo is a node, and writes to its own ledger in the run's folder, so silos stay on one machine.
-
-    Edge cases: it refuses the median clip and single contributions (`run.diagnose`) before it starts Ray.
     """
 
     workers: int | None = None

@@ -35,10 +35,7 @@ from incrowd.privacy.statement import Statement
 
 @dataclass(frozen=True, kw_only=True)
 class NamedArrays:
-    """The arrays of a model: their layout in one vector, and the vector.
-
-    Edge cases: it refuses arrays of other types than floating point, and numbers that are not finite.
-    """
+    """The arrays of a model: their layout in one vector, and the vector."""
 
     layout: Layout
     dtypes: tuple[np.dtype[Any], ...]
@@ -140,10 +137,7 @@ def no_nodes(nodes: int) -> Grid:
 def question(
     strategy: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, *, clients: int
 ) -> tuple[RecordDict, str]:
-    """A strategy's question to nodes in a round, and the kind of its message.
-
-    Edge cases: it refuses no question, several, and one without exactly one record of arrays.
-    """
+    """A strategy's question to nodes in a round, and the kind of its message."""
     wanted = (clients, getattr(strategy, "min_available_nodes", 0), getattr(strategy, "min_train_nodes", 0))
     messages = list(strategy.configure_train(server_round, arrays, config, no_nodes(max(wanted))))
     if not messages:
@@ -157,10 +151,7 @@ def question(
 
 
 def stepped(strategy: Strategy, server_round: int, asked: RecordDict, arrays: ArrayRecord) -> ArrayRecord:
-    """The arrays after a strategy's step, as if one node had answered with these.
-
-    Edge cases: refuses a strategy that returns none.
-    """
+    """The arrays after a strategy's step, as if one node had answered with these."""
     metrics = MetricRecord({str(getattr(strategy, "weighted_by_key", "num-examples")): 1})
     answer = RecordDict({next(iter(asked.array_records)): arrays, "metrics": metrics})
     found, _ = strategy.aggregate_train(server_round, [Message(answer, 1, MessageType.TRAIN)])
@@ -252,7 +243,7 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train so many rounds, or as many as the plan has left. Edge cases: none left is `BudgetExceeded`."""
+        """Train so many rounds, or as many as the plan has left."""
         config = ConfigRecord() if train_config is None else train_config
         run = self._begun(NamedArrays.of(initial_arrays), config)
         rounds = min(num_rounds, self.plan.rounds - self._number(run))
@@ -311,7 +302,7 @@ class PrivateStrategy(Strategy):
         self.strategy.summary()
 
     def statement(self) -> Statement:
-        """The statement of all charges. Edge cases: before the first round it is a `ConfigError`."""
+        """The statement of all charges."""
         if self._run is None:
             raise ConfigError(field="statement", value=None, remedy="start first: then something is promised")
         return self._run.statement()

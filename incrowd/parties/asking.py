@@ -177,8 +177,6 @@ def ask(
 
     Guarantee: a node counts once, however often it sends; answers that are late, or that `read` refuses (`DataError`),
     do not count.
-
-    Edge cases: the result omits a node that does not answer in time; with `all_needed` that is a `DataError`.
     """
     clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
     begin, again, attendance = clock.now(), 0.0, attendance or Attendance()

@@ -49,8 +49,6 @@ def part(
     for noise that is local.
 
     Guarantee: bit for bit what the engine adds up on one machine for the same clients, weights and randomness.
-
-    Edge cases: local noise without a receipt is refused.
     """
     clip, noise = task.clip, task.noise
     total = ClippedSum(task.offer.size, clip, contributions_bound=task.members)
@@ -74,10 +72,7 @@ def part(
 def trainer_of(
     offer: Offer, engine: CohortEngine, weights: SentWeights, *, randomness: Randomness
 ) -> EngineTrainer | VectorTrainer:
-    """The trainer of an offer's clients, or the scorer of its weights.
-
-    Edge cases: an evaluation that does not fit the labels is a `ConfigError`.
-    """
+    """The trainer of an offer's clients, or the scorer of its weights."""
     if offer.scoring is None:
         return EngineTrainer(engine, weights, randomness=randomness)
     return Scorer(model=engine.model, data=engine.data, scoring=offer.scoring, loss=engine.loss).trainer(weights)

@@ -48,17 +48,12 @@ class OwnExamples:
     """A party's data as its owner stated them, and the training on them.
 
     Guarantee: it accepts or refuses an offer by the statement alone, so the answer reveals nothing about a row.
-
-    Edge cases: rows that are not as stated are a `DataError` that names line and column, before it reads any offer.
     """
 
     file: PartyFile
 
     def check(self) -> int:
-        """Read all rows once, and check them against the statement; return their number.
-
-        Edge cases: labels outside an allowed loss are a `DataError`: a refused offer of that loss would reveal them.
-        """
+        """Read all rows once, and check them against the statement; return their number."""
         own = self._own(self.file.stated)
         if own.classes is None:
             labels = torch.as_tensor(own.labels)
@@ -74,10 +69,7 @@ class OwnExamples:
         return rows
 
     def learn(self, offer: Offer) -> CohortEngine | OwnRecords:
-        """Build the training for an offer: see `incrowd.parties.participant.Learner`.
-
-        Edge cases: an offer that does not fit the statement is a `SpecificationRefused`.
-        """
+        """Build the training for an offer: see `incrowd.parties.participant.Learner`."""
         try:
             return self._engine(offer) if self.file.unit == "client" else self._records(offer)
         except ConfigError as error:
@@ -249,7 +241,7 @@ class PartyFolder:
 
     @classmethod
     def read(cls, folder: Path) -> "PartyFolder":
-        """Read the files of a party. Edge cases: one that is not whole, or has left for good: `ConfigError`."""
+        """Read the files of a party."""
         file = PartyFile.read(folder)
         if (folder / LEFT).exists():
             remedy = "this party has left for good; a new one has keys, and an allowance, of its own"
@@ -281,11 +273,7 @@ class PartyFolder:
 
     @contextmanager
     def attending(self) -> Iterator[Participant]:
-        """The participant, as the only process of this party.
-
-        Edge cases: data that are not as stated are a `DataError`, before any question; a ledger that is lost, or was
-        begun for another statement of the owner's, is a `LedgerError`; a second process is a `ConfigError`.
-        """
+        """The participant, as the only process of this party."""
         with attending(self.folder), read_once():
             party = self.open()
             try:
@@ -296,10 +284,7 @@ class PartyFolder:
                 party.close()
 
     def compared(self, roster: Roster) -> None:
-        """Take this roster, whose fingerprint the owner has compared with the other owners.
-
-        Edge cases: a roster with another key of this party is a `ConfigError`.
-        """
+        """Take this roster, whose fingerprint the owner has compared with the other owners."""
         own = answer_key(self.folder).public_key().public_bytes_raw().hex()
         if own not in {card.key for card in roster.cards if card.name == self.file.name}:
             remedy = (
@@ -309,10 +294,7 @@ class PartyFolder:
         _files.write(self.folder / ROSTER, json.dumps(roster.to_json(), indent=1) + "\n")
 
     def leave(self) -> None:
-        """Take part in nothing any more, and give back what was reserved and will not be spent.
-
-        Edge cases: while a process answers for the party: `ConfigError`.
-        """
+        """Take part in nothing any more, and give back what was reserved and will not be spent."""
         with attending(self.folder):
             _files.write(self.folder / LEFT, "")
             book = self.folder / LEDGER
@@ -324,7 +306,7 @@ class PartyFolder:
 
 @contextmanager
 def attending(folder: Path) -> Iterator[None]:
-    """Be the only process for a party. Edge cases: another one is there: `ConfigError`."""
+    """Be the only process for a party."""
     make_ours(folder)
     lock = _files.take(folder / "lock", wait=False)
     if lock is None:
@@ -340,8 +322,6 @@ def new_folder(folder: Path, name: str, invitation: Path, *, table: Path | None 
     """Make a party's folder: its keys, its enrolment NAME.pub for the server, and a `party.toml` to fill in.
 
     Guarantee: reads the header of a table alone. An existing `party.toml` or ledger stays.
-
-    Edge cases: existing keys are a `ConfigError`: an owner who lost some of them removes the rest first.
     """
     invited = Invitation.read(invitation)
     header = None if table is None else read_header(table)

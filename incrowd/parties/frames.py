@@ -161,10 +161,7 @@ class Request:
 
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, most: int) -> "Request":
-        """The request in a frame, with at most so many weights.
-
-        Edge cases: a truncated frame, infinite weights, or a signature that is not the server's: `DataError`.
-        """
+        """The request in a frame, with at most so many weights."""
         place, head, body = unsealed(data, kind="request", key=key, most=4 * most + _MOST_HISTORY)
         clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
         if not _is_natural(size) or size > most or len(body) - 4 * size not in (0, DIGEST * place.round):
@@ -222,10 +219,7 @@ class Signed:
 
 
 def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> Signed:
-    """A frame that this party signed for this round of this plan.
-
-    Edge cases: everything else is a `DataError`: too long, cut off, of another party, round or plan.
-    """
+    """A frame that this party signed for this round of this plan."""
     place, head, body = unsealed(data, kind="answer", key=key, most=8 * expected.size)
     if place != expected.place:
         raise DataError("an answer of another plan, round or party than was asked")
@@ -241,8 +235,6 @@ def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
     """The decoded answer, checked against the expectation.
 
     Guarantee: the result has the expected size, and its norm is at most the expected one.
-
-    Edge cases: everything else is a `DataError`, and counts as zero.
     """
     unclipped, dropped = signed.head.get("unclipped"), signed.head.get("dropped")
     if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
@@ -284,10 +276,7 @@ def read_refusal(data: object, *, question: bytes, key: Ed25519PublicKey) -> str
 
 
 def kind_of(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: int) -> str:
-    """The kind, among some, as which the holder of `key` signed a frame of at most so many bytes beside its head.
-
-    Edge cases: a frame that is signed as none of them is a `DataError`.
-    """
+    """The kind, among some, as which the holder of `key` signed a frame of at most so many bytes beside its head."""
     if isinstance(data, bytes) and len(data) <= most + max(_MOST_HEAD[kind] for kind in kinds):
         digest = hashlib.sha256(data[:-_SIGNATURE]).digest()
         for kind in kinds:
@@ -298,10 +287,7 @@ def kind_of(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: 
 
 
 def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key: Ed25519PublicKey) -> str:
-    """Nothing where a party accepts this offer of a plan, or the reason why it does not.
-
-    Edge cases: a frame that is neither its acceptance nor its refusal of this offer is a `DataError`.
-    """
+    """Nothing where a party accepts this offer of a plan, or the reason why it does not."""
     why = read_refusal(data, question=question, key=key)
     if why is not None:
         return why or "it does not say why"
@@ -315,8 +301,6 @@ def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tu
     """The place, head and body of a frame of a kind, whose body has at most so many bytes.
 
     Guarantee: it checks length and signature before it parses.
-
-    Edge cases: a frame that is truncated, or not signed with `key`, is a `DataError`.
     """
     least, most_head = _LENGTHS.size + _SIGNATURE, _MOST_HEAD[kind]
     if not isinstance(data, bytes) or not least <= len(data) <= least + most_head + most:
@@ -366,10 +350,7 @@ def sealed_answer(answer: Answer, place: Place, *, key: Ed25519PrivateKey) -> by
 
 
 def read_silo(frame: object, *, place: Place, size: int, key: Ed25519PublicKey) -> Answer:
-    """The answer that this silo signed for this round.
-
-    Edge cases: everything else is a `DataError`: an update of another size, figures that are none, infinite numbers.
-    """
+    """The answer that this silo signed for this round."""
     found, head, body = unsealed(frame, kind="silo", key=key, most=8 * size)
     absence, epsilon = head.get("absence"), head.get("epsilon")
     if found != place or not isinstance(absence, str) or absence not in _ABSENCES:

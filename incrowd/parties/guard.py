@@ -211,11 +211,7 @@ class Guard:
             raise SpecificationRefused(f"this party keeps no more than {MOST_OFFERED} bytes of offers")
 
     def kept(self, request: Request) -> bytes | None:
-        """The answer that was given to this question before; None for one that is new, or was not answered yet.
-
-        Edge cases: another question in a round that was asked for, a round before the last, and a server that does not
-        know its own earlier questions: `SpecificationRefused`.
-        """
+        """The answer that was given to this question before; None for one that is new, or was not answered yet."""
         plan, number = request.place.plan, request.place.round
         before, last = self.memory.question(plan, number), self.memory.last(plan)
         if before is not None and before.digest != request.digest:
@@ -267,10 +263,7 @@ class Guard:
         return self._ledger
 
     def check_ledger(self) -> None:
-        """See, before any question, that a ledger which was begun is there and fits the owner's file.
-
-        Edge cases: as `ledger`: for the party's owner, while a server is told nothing.
-        """
+        """See, before any question, that a ledger which was begun is there and fits the owner's file."""
         if self._ledger is None and (self.memory.offered() or any(self.folder.glob(f"{LEDGER}*"))):
             self._ledger = self._opened(None)
 

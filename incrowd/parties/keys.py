@@ -47,9 +47,6 @@ class Enrolment:
     """A party's enrolment: its name, and two public keys as lines in OpenSSH form.
 
     Guarantee: it has a name, and two keys that can be used (P-384 and Ed25519).
-
-    Edge cases: another kind of key, another curve, or a name that is not small letters, digits and hyphens is a
-    `ConfigError`.
     """
 
     name: str
@@ -91,10 +88,7 @@ class Enrolment:
 
 
 def read_roster(folder: Path, names: Sequence[str] | None = None) -> Roster:
-    """The roster of the parties whose enrolments lie in a folder, all of them or these.
-
-    Edge cases: a folder without enrolments, and a party without one, are a `ConfigError`.
-    """
+    """The roster of the parties whose enrolments lie in a folder, all of them or these."""
     paths = sorted(folder.glob("*.pub")) if names is None else [folder / f"{name}.pub" for name in names]
     for path in paths:
         if not path.exists():
@@ -182,9 +176,6 @@ def new_server_certificate(folder: Path, hosts: Sequence[str], *, days: int = 36
     """Sign a certificate for a server that parties reach under these names or addresses, and on loopback.
 
     Guarantee: as of `new_party`. With `renew`, the certificate alone is made again, for the same key.
-
-    Edge cases: no host, or one that is neither a name nor an address, and more days than the authority has left are
-    each a `ConfigError`.
     """
     count(days=days)
     alternatives = [_host(host) for host in dict.fromkeys([*hosts, LOOPBACK, "localhost"])]
@@ -357,10 +348,7 @@ _LONGEST = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """The address of a server, the authority that signs its certificate, and the key that signs its questions.
-
-    Edge cases: a file that is none, or whose key is none, is a `DataError`.
-    """
+    """The address of a server, the authority that signs its certificate, and the key that signs its questions."""
 
     address: str
     authority: str

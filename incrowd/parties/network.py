@@ -302,8 +302,6 @@ def longest_update(plan: Plan, *, size: int, descent: Descent, start: float = 0.
     In a step a silo moves along a sum of clipped gradients and noise. Noise of d numbers is longer than sqrt(d) + t
     deviations with probability e^(-t^2 / 2), and a batch exceeds this bound with less than 10^-20. Momentum makes a
     step at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
-
-    Edge cases: never more than `LARGEST`.
     """
     training = plan.training()
     expected = training.expected_batch
@@ -341,8 +339,6 @@ def checked_statement(form: object, plan: Plan, *, answered: int) -> Statement:
     """A silo's own statement, checked against the number of its answers.
 
     Guarantee: its words are the plan's, or weaker; its epsilon is at least the epsilon of the answered rounds.
-
-    Edge cases: everything else is a `DataError`.
     """
     said = _read(form)
     ours = _stated(plan)

@@ -70,8 +70,6 @@ class Offer:
     whose records one plan protects, and a `roster` has the cards of parties that share noise.
 
     Guarantee: reading it prices nothing. Two offers with the same fingerprint are the same.
-
-    Edge cases: an incomplete offer, or one of another version, is a `ConfigError`.
     """
 
     plans: Mapping[str, forms.PlanForm]
@@ -130,8 +128,6 @@ class Offer:
         """The plan of one of its parties, or of all; the first call prices it.
 
         Guarantee: a plan with less noise than its budget needs is refused.
-
-        Edge cases: a plan that does not fit the offer, or exceeds its budget, is a `ConfigError`.
         """
         name = ALL if self.together else party
         if name not in self._priced:
@@ -235,15 +231,12 @@ class Offer:
 
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
-        """The offer in a frame. Edge cases: as `signed_offer` and `made`."""
+        """The offer in a frame."""
         return made(*signed_offer(data, key=key, kind=kind))
 
 
 def signed_offer(data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> tuple[str, Mapping[str, Any]]:
-    """The fingerprint and the unread form of an offer that the server signed.
-
-    Edge cases: a frame that the server has not signed, or that is truncated, is a `DataError`.
-    """
+    """The fingerprint and the unread form of an offer that the server signed."""
     place, head, _ = unsealed(data, kind=kind, key=key, most=0)
     form = head.get("offer")
     if not isinstance(form, dict):
@@ -252,11 +245,7 @@ def signed_offer(data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offe
 
 
 def made(fingerprint: str, form: Mapping[str, Any]) -> Offer:
-    """The offer in a form.
-
-    Edge cases: an invalid form is a `ConfigError`, another fingerprint a `DataError`, and a plan with impossible
-    numbers or lists a `SpecificationRefused`.
-    """
+    """The offer in a form."""
     _check_numbers([form.get(name) for name in ("plans", "size", "rounds", "classes", "records")])
     try:
         offer = Offer.from_json(form)
@@ -294,11 +283,7 @@ def in_words_of_the_server() -> Iterator[None]:
 
 
 def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
-    """The settings in an offer.
-
-    Edge cases: settings of the other unit, or of a later version: `ConfigError`; files or folders of the reader:
-    `SpecificationRefused`.
-    """
+    """The settings in an offer."""
     for section, names in OF_THIS_MACHINE.items():
         given = offer.settings.get(section)
         if isinstance(given, Mapping) and any(given.get(name) is not None for name in names):

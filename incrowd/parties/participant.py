@@ -42,8 +42,6 @@ class Masked(Contributor):
 
     Guarantee: the roster of the offer is the one that the owner has compared. The party computes its part before it
     pays. The charge follows the list, which sets the noise of a share.
-
-    Edge cases: a party that ends between `ready` and its answer is not ready any more.
     """
 
     keeps = False
@@ -216,11 +214,7 @@ class Participant:
         self.guard.check_ledger()
 
     def answer(self, frame: object) -> bytes:
-        """The answer to an offer, a trial of one, or a question.
-
-        Edge cases: a frame that the server has not signed: `DataError`; anything that the policy, the plan or the order
-        of rounds does not allow: `SpecificationRefused`; no room on the ledger or in the day: `BudgetExceeded`.
-        """
+        """The answer to an offer, a trial of one, or a question."""
         key, most = self.identity.server, self.policy.most_weights
         kind = kind_of(frame, ("request", *_OFFERS, "keys", "list"), key=key, most=MOST_BESIDE + 4 * most)
         if kind in _OFFERS:

@@ -227,7 +227,7 @@ class PartyFile(Section):
 
     @classmethod
     def read(cls, folder: Path) -> "PartyFile":
-        """The file in a party's folder. Edge cases: a wrong file is a `ConfigError`."""
+        """The file in a party's folder."""
         path = folder / PARTY_FILE
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -24,11 +24,7 @@ _LONGEST_NAME, _KEY = 60, 32
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The name of a party, in Latin letters, and its public Ed25519 key, as hexadecimal digits.
-
-    Edge cases: an empty or long name, letters of other scripts (some look like Latin ones), and an invalid key are a
-    `ConfigError`.
-    """
+    """The name of a party, in Latin letters, and its public Ed25519 key, as hexadecimal digits."""
 
     name: str
     key: str
@@ -78,7 +74,7 @@ class Roster:
 
     @classmethod
     def from_json(cls, form: Sequence[Mapping[str, Any]]) -> "Roster":
-        """Read a form of `to_json`. Edge cases: anything else is a `ConfigError`."""
+        """Read a form of `to_json`."""
         try:
             return cls(tuple(Card(**card) for card in form))
         except TypeError as error:
@@ -94,7 +90,7 @@ class Roster:
         return tuple(card.name for card in self.cards)
 
     def card(self, name: str) -> Card:
-        """The card of this name. Edge cases: an unknown name is a `DataError`."""
+        """The card of this name."""
         for card in self.cards:
             if card.name == name:
                 return card

@@ -65,10 +65,7 @@ _TABLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SumPlan:
-    """The public facts of a sum: the plan, the roster, how many numbers a part has, and the run's own label.
-
-    Edge cases: a plan without shared noise, or for another number of parties, is a `ConfigError`.
-    """
+    """The public facts of a sum: the plan, the roster, how many numbers a part has, and the run's own label."""
 
     plan: Plan
     roster: Roster
@@ -132,7 +129,7 @@ class Listed:
 
     @classmethod
     def read(cls, frame: object, *, server: Ed25519PublicKey) -> "Listed":
-        """A list that the server signed. Edge cases: anything else is a `DataError`."""
+        """A list that the server signed."""
         place, head, _ = unsealed(frame, kind="list", key=server, most=0)
         parties, question, label = (head.get(name) for name in ("parties", "question", "label"))
         whole = isinstance(parties, dict) and all(map(is_random, parties.values()))
@@ -197,10 +194,7 @@ class Member:
         return hello
 
     def seal(self, hellos: Mapping[str, bytes]) -> bytes:
-        """A secret for each later name, encapsulated to its hello; the same at every call.
-
-        Edge cases: a missing hello of the roster, or a wrong signature, is a `DataError`.
-        """
+        """A secret for each later name, encapsulated to its hello; the same at every call."""
         bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
         with self._turn, self._state() as state:
             if (known := self._row(state, "sealed")) is not None:
@@ -270,10 +264,6 @@ class Member:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
 
         For the same list a party gives the same bytes, without a part.
-
-        Edge cases: this process has to be `ready` for the list, which holds this party, no strangers, and more parties
-        than may collude. Any other list is a `SpecificationRefused`, a part that does not fit the plan a `DataError`;
-        both are unpaid.
         """
         asked = Listed.read(listed, server=self._server)
         if asked.plan != self.plan.name:
@@ -390,10 +380,7 @@ class SumServer:
             raise DataError("masked zeros do not add up to zeros: some parties have other keys, so begin anew with all")
 
     def listed(self, number: int, ready: Mapping[str, bytes], *, question: str) -> bytes:
-        """The signed list of the parties that are ready for a question.
-
-        Edge cases: a party that is ready for another one is a `DataError`; a second list of a round is refused.
-        """
+        """The signed list of the parties that are ready for a question."""
         parties = {}
         for name, frame in ready.items():
             place, head, _ = unsealed(frame, kind="ready", key=self.plan.roster.card(name).public, most=0)
@@ -413,11 +400,7 @@ class SumServer:
         return digest(self._listed[number].to_json())
 
     def total(self, number: int, answers: Mapping[str, bytes]) -> Whole:
-        """The sum of all listed parts with their noise.
-
-        Edge cases: a silent party, a wrong answer, or an impossible sum is a `DataError`: the round is lost. It stays
-        paid, and the next one has fresh noise.
-        """
+        """The sum of all listed parts with their noise."""
         asked = self._listed[number]
         if set(answers) != set(asked.names):
             missing = sorted(set(asked.names) - set(answers))

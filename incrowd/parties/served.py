@@ -34,10 +34,7 @@ from incrowd.runs.work import ClientWork
 
 
 def served(run: Run, network: Network) -> Run:
-    """The same run over a network whose parties have accepted its offer.
-
-    Edge cases: silos on this machine, or checkpoints that skip rounds, are a `ConfigError`.
-    """
+    """The same run over a network whose parties have accepted its offer."""
     work = run.work
     masked = SumNetwork(network=network) if network.offer.roster else None
     if isinstance(work, ClientWork):
@@ -55,8 +52,6 @@ class ServedSilos(SiloWork):
     """A federation of silos over a network, which hold all ledgers.
 
     Guarantee: a server that was killed and restarted asks the same questions, and so gets the same bytes.
-
-    Edge cases: it needs a checkpoint after every round, because a silo may be absent at times: `ConfigError`.
     """
 
     server: SiloServer
@@ -196,10 +191,7 @@ class SumNetwork:
         self.server = SumServer(self.plan, key=self.network.key)
 
     def agree(self) -> None:
-        """Have all parties agree on keys; a second call before the first round changes nothing.
-
-        Edge cases: a party that is absent, or has other keys than the rest, is a `DataError`.
-        """
+        """Have all parties agree on keys; a second call before the first round changes nothing."""
         names = self.plan.roster.names
         hellos = self._keys(0, {})
         hidden = self._keys(1, hellos)

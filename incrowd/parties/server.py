@@ -46,10 +46,7 @@ Say = Callable[[str], None]
 
 
 def enrolments(data: Parties) -> list[Enrolment]:
-    """The enrolments in the folder, without removed parties.
-
-    Edge cases: a file that bears another party's name is refused.
-    """
+    """The enrolments in the folder, without removed parties."""
     found = []
     for name in enrolled(data):
         path = Path(data.enrolled) / f"{name}.pub"
@@ -117,10 +114,7 @@ class Meeting:
             self.say(f"a party that was asked refuses: {why}")
 
     def gather(self, *, begun: bool) -> None:
-        """Offer until enough have accepted; a resumed run waits half a minute for all, and goes on with some.
-
-        Edge cases: too few in time are a `DataError`, which names the missing parties, and the refusals with reasons.
-        """
+        """Offer until enough have accepted; a resumed run waits half a minute for all, and goes on with some."""
         clock, patience = self.patience.clock, self.patience
         begin, needed = clock.now(), 1 if begun else self.least or len(self.offer.parties)
         told = ""
@@ -301,7 +295,7 @@ def _has_rounds(run: Run) -> bool:
 
 
 def of_parties(config: CommonSections) -> Parties:
-    """The parties of a run. Edge cases: data on this machine are a `ConfigError`."""
+    """The parties of a run."""
     if isinstance(config.data, Parties):
         return config.data
     remedy = 'the data are here: `incrowd train` trains with them; real parties are data.name = "parties"'
@@ -316,9 +310,6 @@ def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, least: int
 
     Guarantee: with all examples on one machine, `Run.evaluate` gives the same figures, to the last bit under the same
     seeds. An interrupted evaluation goes on with the same offer; parties pay once until the server has charged it.
-
-    Edge cases: as `Evaluation`; simulated blocks, whose examples are on this machine, are a `ConfigError`; if fewer
-    parties than `least` accept, it is a `DataError`, and the server asks and charges nothing.
     """
     with Evaluation.begin(run.folder, run.work, wanted) as evaluation:
         offer = offer_to_score(evaluation, network.offer)
@@ -333,10 +324,7 @@ def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, least: int
 
 
 def evaluate_over(server: PartyServer, link: PartyTransport, run: Run, wanted: EvaluationConfig) -> Summary:
-    """The same for a server's own run, when all its parties are connected, or at least `server.least` of them.
-
-    Edge cases: too few parties in time are a `DataError`; data on this machine are a `ConfigError`: see `Run.evaluate`.
-    """
+    """The same for a server's own run, when all its parties are connected, or at least `server.least` of them."""
     offer, there = offer_of(check_trained(run)), link.nodes
     least = server.least or len(offer.parties)
     _wait(link, server.patience, least=least)
