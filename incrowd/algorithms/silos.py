@@ -82,7 +82,9 @@ class SiloCohort:
 
     def __post_init__(self) -> None:
         self.size = self.model.size
-        _validate.count(rounds=self.rounds, silos=len(self.asks))
+        _validate.count(rounds=self.rounds)
+        if self.together is None:
+            _validate.count(silos=len(self.asks))
 
     def answers(self, state: State) -> Answers:
         """See `Cohort.answers`."""

@@ -71,7 +71,7 @@ class ServedSilos(SiloWork):
     def open(self, folder: Path) -> Iterator["ServedSession"]:
         """Ready to train, for as long as the `with` block lasts."""
         heard = Heard(self.server)
-        algorithm = replace(self, together=heard.answers).asking(tuple(map(_not_here, self.plans)))
+        algorithm = replace(self, together=heard.answers).asking(())
         yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
 
 
@@ -129,9 +129,8 @@ class ServedSession(SiloSession):
         past = loop.database.rounds()
         done = max((record.round + 1 for record in past), default=0)
         state = loop.start_from(self.algorithm.init(), charged=done)
-        for record in past:
-            if record.round < state.round:
-                self.heard.remember(record.round, record.silos or ())
+        for record in past:  # of a round that is asked again, too: it gets the same answers
+            self.heard.remember(record.round, record.silos or ())
         return state
 
     def rehearse(self, state: State) -> None:
@@ -151,13 +150,6 @@ class ServedSession(SiloSession):
     @property
     def _spent(self) -> dict[str, float]:
         return dict(self.heard.epsilons)
-
-
-def _not_here(_: object) -> Callable[[int, Floats], Answer]:
-    def ask(number: int, _: Floats) -> Answer:
-        raise DataError(f"silos that are elsewhere are asked together, in round {number} too")
-
-    return ask
 
 
 _MOST_LOST = 2

@@ -18,7 +18,7 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import on_tensors
 from incrowd.parties.frames import Place, Request, sealed, sealed_answer, unsealed
 from incrowd.parties.network import UNSAID, SiloServer, check_answer, checked_statement, longest_update, recomputed
-from incrowd.parties.served import ServedSilos
+from incrowd.parties.served import ServedSilos, served
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
@@ -29,7 +29,8 @@ from tests.algorithms import silos as small
 from tests.parties.nodes import PlainLine
 from tests.parties.silo_parties import KEYS, SERVER, Hospitals, federation_of
 from tests.parties.test_silo_party import opened, rows, weights
-from tests.runs.test_silo_run import standings
+from tests.runs.test_silo_run import SEEDED, standings
+from tests.runs.test_silo_run import small as silos
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,6 +187,16 @@ def test_parties_state_their_numbers_of_records(tmp_path: Path) -> None:
     config = Hospitals(tmp_path / "parties", federation_of()).config
     with pytest.raises(ConfigError, match=r"privacy\.records|records"):
         Run.create(config.replaced(privacy=config.privacy.replaced(records=None)), tmp_path / "run")
+
+
+def test_what_silos_cannot_be_asked_for_is_refused(hospitals: Hospitals, tmp_path: Path) -> None:
+    network, config = hospitals.network(hospitals.line()), hospitals.config
+    here = Run.create(silos(*SEEDED), tmp_path / "here")
+    with pytest.raises(ConfigError, match="silos that are asked are real parties"):
+        served(here, network)
+    skipping = Run.create(config.replaced(run=config.run.replaced(checkpoint_every=2)), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"checkpoint_every = 2: silos that are asked are asked once"):
+        served(skipping, network)
 
 
 PLAN = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))
