@@ -1,6 +1,6 @@
 """Learning from devices that trust nobody: each draws a model, updates it with noise of its own, and sends it back."""
 
-from incrowd.drawdiscard.desk import Desk, Drawn, Reason, Returned
+from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
@@ -29,7 +29,6 @@ __all__ = [
     "LOGISTIC",
     "MULTINOMIAL",
     "Coins",
-    "Desk",
     "Device",
     "DirectionTest",
     "Drawn",
@@ -47,7 +46,6 @@ __all__ = [
     "Reason",
     "Rehearsal",
     "ResidualTest",
-    "Returned",
     "Server",
     "ServerLike",
     "SparseGradients",

@@ -273,13 +273,11 @@ def pay(
 
 
 def _tell(examples: int | None) -> None:
-    """Warn the owner where a contribution was made without examples."""
     if examples == 0:
         warnings.warn(NOISE_ALONE, NoExamplesWarning, stacklevel=3)
 
 
 def _begun(place: Path, policy: Policy) -> Ledger:
-    """The ledger at a place, which is begun if there is none."""
     identity = f"a device's examples, per {policy.unit}"
     return Ledger.open(place, budget=policy.budget, relation=RELATION, data_identity=identity)
 
@@ -306,7 +304,6 @@ def _read(specification: str | bytes) -> Specification:
 
 
 def _told(name: str, values: list[object], problems: list[str | None]) -> list[str]:
-    """A line for each way in which values of a column do not fit, with one of them."""
     counts = Counter(why for why in problems if why is not None)
     lines = []
     for why, count in counts.items():

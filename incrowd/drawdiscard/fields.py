@@ -82,7 +82,6 @@ class AnyTableField(BaseModel):
         raise NotImplementedError
 
     def _pieces(self, value: object) -> Sequence[str]:
-        """The texts of a value that fall into buckets."""
         raise NotImplementedError
 
     @property
@@ -278,7 +277,6 @@ class ListField(AnyTableField):
         return {level: place for place, level in enumerate(self.levels or ())}
 
     def _items(self, value: object) -> list[str]:
-        """The different items, in their order."""
         if isinstance(value, list | tuple):
             texts = [text_of(item) for item in value]
         else:

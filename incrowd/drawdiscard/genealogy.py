@@ -99,8 +99,7 @@ def _seen(updates: int, in_flight: int, randomness: Randomness) -> Integers:
 class Genealogy:
     """The descent of all versions of the instances: version i is instance i at the start, k + t is what update t made.
 
-    Guarantee: `needed` names exactly the updates on which the instances at the `moments` depend; a moment is a number
-    of updates that have arrived.
+    A moment is a number of updates that have arrived.
     """
 
     coins: Coins
@@ -140,7 +139,7 @@ class Genealogy:
 
     @cached_property
     def needed(self) -> Integers:
-        """The updates that have to be computed, in the order of arrival."""
+        """The updates on which the instances at the moments depend, in the order of arrival."""
         k = self.coins.instances
         ancestors = [self.parents, self.partners] if self.coins.merge < 1 else [self.parents]
         marked = bytearray(k + self.coins.updates)

@@ -202,7 +202,6 @@ class Perceptron:
         return np.concatenate(pieces)
 
     def _layers(self, weights: AnyFloats) -> list[tuple[AnyFloats, AnyFloats]]:
-        """The matrix and the biases of each layer."""
         layers, rest = [], weights.astype(np.float32)
         for width, following in pairwise(self.widths):
             matrix, rest = rest[: width * following].reshape(following, width), rest[width * following :]

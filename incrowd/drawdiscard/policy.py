@@ -17,15 +17,14 @@ from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a device allows any server to ask of it; set by its owner, never by a server.
+    """What a device allows any server to ask of it.
 
     `unit` says what the three limits on epsilon count: all numbers of a contribution together (``model``), or each on
     its own (``feature``, which is much less: see `Specification.describe`). `epsilon` limits one contribution,
     `daily_epsilon` those of a day, `budget` those of all time. Whatever the unit, all numbers of a contribution
     together may cost no more than `whole_epsilon`, unless stated ten times `epsilon`. `fields` are the columns that a
     model may use, by default every column. `most_work` limits how many pieces of text a contribution may look at, were
-    every text as long as any that is read, for the time of it shows outside. Without a word from the owner: one
-    contribution of epsilon 2 a day, and ten in all.
+    every text as long as any that is read, for the time of it shows outside.
 
     Guarantee: what is repeated is paid for. Counted per feature, a column that a model looks at in several numbers, by
     several fields, crosses, classes or a hidden layer, costs its epsilon so many times (`Specification.repeats`). The

@@ -209,12 +209,10 @@ class Rehearsal:
 
     @cached_property
     def _examples(self) -> tuple[SparseRows, Floats]:
-        """Features and responses of all rows whose response counts."""
         return self.asked.sparse_encode(self.table)
 
     @cached_property
     def _parts(self) -> tuple[Integers, Integers]:
-        """The rows to learn from, and those to measure with."""
         count = len(self._examples[1])
         order = np.argsort(self._randomness.stream("held out").bits(count), kind="stable")
         measured = max(1, round(self.held_out * count))
@@ -222,7 +220,6 @@ class Rehearsal:
 
     @cached_property
     def _dealt(self) -> Integers:
-        """The rows of each device."""
         learnt = self._parts[0]
         most = len(learnt) if self.devices is None else len(learnt) // self.devices
         each = min(self.asked.examples, most)

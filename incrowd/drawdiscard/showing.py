@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,14 +42,6 @@ class PoolFigures:
         return cls(accepted, mean, spread, dict(turned))
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How far instances are apart: the root of the mean square over the weights, and what theory says of it."""
-
-    measured: float
-    theory: float
-
-
 def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """All of them, and what is promised, as plain data; `views` are the three adversaries' where they are known."""
     return {
@@ -63,7 +55,7 @@ def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, A
         "epsilon": asked.epsilon,
         "delta": asked.mechanism.delta or 0.0,
         "privacy": asked.privacy,
-        "spread": asdict(spread(asked, figures)),
+        "spread": spread(asked, figures),
         "weights": named_weights(asked, figures.mean),
         "promise": asked.describe(),
         "statement": promise(asked, figures.accepted),
@@ -71,12 +63,13 @@ def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, A
     }
 
 
-def spread(asked: Specification, figures: PoolFigures) -> Spread:
-    """How far the instances are apart, beside what noise alone makes of them in the long run."""
+def spread(asked: Specification, figures: PoolFigures) -> dict[str, float]:
+    """The root of the mean square spread over the weights, beside what noise alone makes of it in the long run."""
     measured = float(np.sqrt(np.square(figures.spread).mean()))
     gamma = asked.gamma_of(asked.epoch(figures.accepted))
     variance = gamma**2 * asked.mechanism.noise_variance
-    return Spread(measured, math.sqrt(stable_variance(asked.instances, variance, merge=asked.merge)))
+    theory = math.sqrt(stable_variance(asked.instances, variance, merge=asked.merge))
+    return {"measured": measured, "theory": theory}
 
 
 def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]:
@@ -96,15 +89,13 @@ def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]
 def three_adversaries(asked: Specification) -> list[dict[str, Any]]:
     """What each of the three adversaries of the paper may learn from one contribution; none for Gaussian noise.
 
-    Of a direction nothing is known beyond the guarantee.
-    What the second and the third may expect beyond the guarantee is known for answers that overwrite an instance, with
-    noise of one size: where answers are merged or steps fall, later noise hides less, and only the guarantee is shown.
+    What the second and the third may expect beyond the guarantee is known for Laplace noise of one size in answers that
+    overwrite an instance: where answers are merged or steps fall, later noise hides less, and only the guarantee is
+    shown.
     """
-    if asked.noise == "direction":
-        return guaranteed(asked.epsilon)
-    if asked.noise != "laplace":
+    if asked.noise in ("gaussian", "none"):
         return []
-    if asked.merge < 1 or asked.falls_every is not None:
+    if asked.noise == "direction" or asked.merge < 1 or asked.falls_every is not None:
         return guaranteed(asked.epsilon)
     unit = "feature" if asked.privacy == "feature" else "model" if asked.bound == "element" else "l1"
     try:

@@ -164,7 +164,6 @@ def split_among_devices(examples: int, *, per_device: int, order: Integers) -> I
 
 
 def _by_output(model: Glm, responses: NDArray[Any]) -> Matrix:
-    """Responses as [devices, outputs, examples]."""
     if model.link is MULTINOMIAL and responses.ndim == 2:
         return np.ascontiguousarray(np.eye(model.outputs, dtype=np.float32)[responses].swapaxes(1, 2))
     return np.ascontiguousarray(np.asarray(responses, np.float32).swapaxes(-1, -2))

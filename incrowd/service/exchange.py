@@ -203,7 +203,6 @@ def _let_through(connection: socket.socket, address: Address, until: float) -> N
 
 
 def _reached(address: Address, until: float) -> socket.socket:
-    """A connection to one of the host's addresses, the first that answers."""
     failure: OSError = OSError("its name leads nowhere")
     for family, kind, protocol, _, place in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
         connection = socket.socket(family, kind, protocol)

@@ -139,7 +139,6 @@ class RemoteServer:
         return bytes.fromhex(said)
 
     def _reason(self, reply: Reply) -> Reason:
-        """What became of an answer."""
         said: object = reply.headers.get("incrowd-outcome")
         if reply.status != HTTPStatus.OK:
             try:
@@ -234,7 +233,6 @@ def take_turns(
 
 
 def _patiently(device: Device, server: ServerLike, sleep: Callable[[float], object]) -> Reason:
-    """What became of one contribution, waiting for the service where it asks to."""
     for _ in range(ATTEMPTS - 1):
         try:
             return device.contribute(server).reason

@@ -23,7 +23,7 @@ from incrowd._log import note
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
-from incrowd.service.api import (
+from incrowd.service.problems import (
     ALWAYS,
     AWAY,
     FAILED,
@@ -35,13 +35,11 @@ from incrowd.service.api import (
     NOT_FOUND,
     OF_REASON,
     OPEN,
-    ORDERS,
     OUTCOMES,
     PAUSED,
     TOO_LARGE,
     Headers,
     Problem,
-    openapi,
 )
 from incrowd.service.store import HandedOut, StoreAway
 from incrowd.service.tending import Board, Tending, exposition
@@ -53,6 +51,7 @@ _KINDS = {
     "css": "text/css; charset=utf-8",
     "mjs": "text/javascript; charset=utf-8",
 }
+ORDERS = ("keep", "pause", "go-on")
 LONGEST_TICKET = 256
 """Digits of the longest ticket that is looked at."""
 
@@ -86,7 +85,6 @@ class Rest:
         asked = self._store.desk.specification
         self._asked, self._specification = asked, asked.to_json().encode()
         self._bytes, self._fingerprint = 4 * asked.size, asked.fingerprint.encode()
-        self._openapi = json.dumps(openapi(asked)).encode()
         self._files = _files()
         self._turn = asyncio.Lock()
         self._averaged: PoolFigures | None = None
@@ -102,7 +100,6 @@ class Rest:
                 Route("/status.json", self._answering(self._status), methods=["GET"]),
                 Route("/health", self._answering(self._health), methods=["GET"]),
                 Route("/metrics", self._answering(self._figures), methods=["GET"]),
-                Route("/openapi.json", self._answering(self._description), methods=["GET"]),
                 Route("/", self._answering(self._static), methods=["GET"]),
                 Route("/static/{name}", self._answering(self._static), methods=["GET"]),
                 Route("/v1/admin/{order}", self._answering(self._order), methods=["POST"]),
@@ -214,9 +211,6 @@ class Rest:
         text = exposition(await self._board.status(), draws=self.draws, refused=self.refused)
         return self._reply(text.encode(), "text/plain; version=0.0.4; charset=utf-8", [])
 
-    async def _description(self, request: Request) -> Response:
-        return self._reply(self._openapi, "application/json", OPEN)
-
     async def _static(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         content = self._files.get(name)
@@ -310,7 +304,6 @@ _WRITTEN: dict[str, Callable[[Any], bytes]] = {
 
 
 def _files() -> dict[str, bytes]:
-    """The files of the page and of the device, which are few and small."""
     folder = resources.files("incrowd.service") / "static"
     if not folder.is_dir():
         return {}

@@ -39,10 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Changes:
-    """Logs what has changed: whether the store is well, and how many requests were refused meanwhile.
-
-    Guarantee: an event has no address, no ticket and no content of a request.
-    """
+    """Logs whether the store is well, and how many requests were refused: no address, no ticket, no content of one."""
 
     def __init__(self) -> None:
         self._trouble: str | None = None
@@ -63,20 +60,12 @@ class Changes:
 
 
 class Application:
-    """A store and all that answers for it. `token` is the one that orders have to show. `admission` says
-    who may contribute: without it, everybody.
+    """A store and all that answers for it: see `Rest` for the `token`, `ServiceOptions` for `admission`.
 
-    Guarantee: the store is opened before the first request and closed after the last, and what was acknowledged by then
-    is kept.
+    The store is opened before the first request and closed after the last, and what was acknowledged by then is kept.
     """
 
-    def __init__(
-        self,
-        store: PoolStore,
-        *,
-        token: str | None = None,
-        admission: Admission | None = None,
-    ) -> None:
+    def __init__(self, store: PoolStore, *, token: str | None = None, admission: Admission | None = None) -> None:
         self._store, self._token, self._admission = store, token, admission
 
     @asynccontextmanager
@@ -127,7 +116,8 @@ class ServiceOptions:
     """What `incrowd serve` was asked for.
 
     `admission` says who may contribute; without it everybody may. `remember_mb` is the memory for replaced versions: a
-    device can have drawn any of those and still answer.
+    device can have drawn any of those and still answer. A `host` that other machines can reach is refused: TLS, and
+    limits on who asks how often, are a proxy's.
     """
 
     specification: Specification

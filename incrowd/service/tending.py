@@ -23,38 +23,22 @@ from incrowd.service.store import HandedOut, PoolStore
 
 def exposition(status: Mapping[str, Any], *, draws: int, refused: Mapping[str, int]) -> str:
     """The text. What is counted by the pool is all servers'; draws, refusals and memory are this process's own."""
-    spread = status["spread"]
-    return "".join(
-        [
-            metric("incrowd_accepted_total", "Answers in the pool.", {"": status["accepted"]}, kind="counter"),
-            metric("incrowd_repeated_total", "Answers that came again.", {"": status["repeated"]}, kind="counter"),
-            metric(
-                "incrowd_turned_away_total",
-                "Answers that did not enter, by reason.",
-                dict(sorted(status["turned_away"].items())),
-                label="reason",
-                kind="counter",
-            ),
-            metric("incrowd_draws_total", "Instances that this process handed out.", {"": draws}, kind="counter"),
-            metric(
-                "incrowd_refused_requests_total",
-                "Requests that this process refused, by reason.",
-                dict(sorted(refused.items())),
-                label="reason",
-                kind="counter",
-            ),
-            metric("incrowd_updates_per_second", "Accepted answers a second.", {"": status["updates_per_second"]}),
-            metric(
-                "incrowd_spread",
-                "How far instances are apart, measured and by theory.",
-                {kind: spread[kind] for kind in ("measured", "theory")},
-                label="kind",
-            ),
-            metric("incrowd_paused", "Whether answers wait.", {"": int(status["paused"])}),
-            metric("incrowd_store_up", "Whether the store is well.", {"": int(status["trouble"] is None)}),
-            metric("process_resident_memory_bytes", "Memory of this process.", {"": resident()}),
-        ]
+    counts = (
+        ("incrowd_accepted_total", "Answers in the pool.", {"": status["accepted"]}, ""),
+        ("incrowd_repeated_total", "Answers that came again.", {"": status["repeated"]}, ""),
+        ("incrowd_turned_away_total", "Answers that did not enter, by reason.", status["turned_away"], "reason"),
+        ("incrowd_draws_total", "Instances that this process handed out.", {"": draws}, ""),
+        ("incrowd_refused_requests_total", "Requests that this process refused, by reason.", refused, "reason"),
     )
+    gauges = (
+        ("incrowd_updates_per_second", "Accepted answers a second.", {"": status["updates_per_second"]}, ""),
+        ("incrowd_spread", "How far instances are apart, measured and by theory.", status["spread"], "kind"),
+        ("incrowd_paused", "Whether answers wait.", {"": int(status["paused"])}, ""),
+        ("incrowd_store_up", "Whether the store is well.", {"": int(status["trouble"] is None)}, ""),
+        ("process_resident_memory_bytes", "Memory of this process.", {"": resident()}, ""),
+    )
+    lines = [metric(name, told, dict(sorted(its.items())), label=by, kind="counter") for name, told, its, by in counts]
+    return "".join([*lines, *(metric(name, told, its, label=by) for name, told, its, by in gauges)])
 
 
 def resident() -> int:
@@ -121,8 +105,8 @@ class Tending:
 class Board:
     """The figures of a pool, at most `FRESH` seconds old.
 
-    Guarantee: however many ask, the pool is looked at once in that time, and computing goes on in a thread of its own.
-    What is shown depends on contributions only through released weights and on how many came.
+    However many ask, the pool is looked at once in that time, and computing goes on in a thread of its own. What is
+    shown depends on contributions only through released weights and on how many came.
     """
 
     def __init__(self, tending: Tending) -> None:

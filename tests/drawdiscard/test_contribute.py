@@ -79,17 +79,6 @@ def test_an_answer_that_waits_is_no_answer_to_another_specification(tmp_path: Pa
         assert len(own._outbox) == 1, "and waits on"
 
 
-def test_an_instance_of_another_specification_is_refused(tmp_path: Path) -> None:
-    class Liar(Unsteady):
-        def draw(self) -> Drawn:
-            return self.server.draw()._replace(fingerprint="0" * 64)
-
-    with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
-        with pytest.raises(SpecificationRefused, match="another specification than it states"):
-            own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
-        assert mail.charges(own.ledger) == 0
-
-
 class Fussy(Unsteady):
     """A server that has a word of its own for the first offers, and notes what was drawn and offered."""
 
@@ -143,26 +132,21 @@ def test_a_lost_reply_brings_the_same_bytes_again(tmp_path: Path) -> None:
     assert server.accepted == 1
 
 
-@pytest.mark.parametrize("gamma", [0.0, -0.05, float("nan"), float("inf")])
-def test_a_step_size_that_is_none_is_refused_before_anything_is_spent(tmp_path: Path, gamma: float) -> None:
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        ({"fingerprint": "0" * 64}, "another specification than it states"),
+        *(({"gamma": gamma}, "that is no size") for gamma in (0.0, -0.05, float("nan"), float("inf"))),
+        *(({"ticket": ticket}, "ticket") for ticket in (b"x" * 1025, "text")),
+    ],
+)
+def test_a_draw_that_is_none_is_refused_before_anything_is_spent(tmp_path: Path, lie: dict[str, Any], why: str) -> None:
     class Liar(Unsteady):
         def draw(self) -> Drawn:
-            return self.server.draw()._replace(gamma=gamma)
+            return self.server.draw()._replace(**lie)
 
     with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
-        with pytest.raises(SpecificationRefused, match="that is no size"):
-            own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
-        assert mail.charges(own.ledger) == 0
-
-
-@pytest.mark.parametrize("ticket", [b"x" * 1025, "text"])
-def test_a_ticket_that_is_none_is_refused_before_anything_is_spent(tmp_path: Path, ticket: Any) -> None:
-    class Liar(Unsteady):
-        def draw(self) -> Drawn:
-            return self.server.draw()._replace(ticket=ticket)
-
-    with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
-        with pytest.raises(SpecificationRefused, match="ticket"):
+        with pytest.raises(SpecificationRefused, match=why):
             own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
         assert mail.charges(own.ledger) == 0
 

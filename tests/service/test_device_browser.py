@@ -1,7 +1,6 @@
 """The device of a browser, in one: it contributes, keeps account, and never gives more than its owner allows."""
 
 import os
-import random
 import signal
 import threading
 import time
@@ -13,11 +12,9 @@ import numpy as np
 import pytest
 
 from incrowd.drawdiscard import Reason, Server
-from incrowd.privacy.mechanism.whole_noise import WholeLaplace, discrete_laplace
 from tests.service import letters
 from tests.service.browser import Browser, Failed, browsing
 from tests.service.listener import Listener, Request, Say, drawn_reply, endless, honest, refusal, reply
-from tests.service.test_numbers import Listed, noise_case
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -107,33 +104,6 @@ def test_what_it_sends_is_what_was_drawn_and_whole_steps(page: Page) -> None:
     assert np.abs(steps).mean() == pytest.approx(whole.scale, rel=0.6)
     rounded = (drawn.weights - (drawn.gamma * whole.step) * np.rint(steps)).astype(np.float32)
     np.testing.assert_allclose(rounded, sent, rtol=1e-6)
-
-
-def test_the_browser_draws_what_python_draws(page: Page) -> None:
-    draw = random.Random(7)  # noqa: S311 - cases for a test
-    cases = [noise_case(draw) for _ in range(20)]
-    script = """
-    const { Words, answer, fitting, release } = await import("/static/noise.mjs");
-    return given.map(({ mechanism, gradient, weights, gamma, words }) => {
-      const whole = fitting(mechanism);
-      let at = 0;
-      const own = new Words((block) => {
-        for (let i = 0; i < block.length; i++) block[i] = words[at++ % words.length];
-      });
-      const steps = release(whole, gradient.map(Number), own);
-      const sent = new Uint8Array(answer(Float32Array.from(weights), steps, gamma, whole.exponent).buffer);
-      return { steps: [...steps], sent: [...sent] };
-    });
-    """
-    spelt = [{**case, "gradient": [repr(value) for value in case["gradient"]]} for case in cases]
-    for case, found in zip(cases, page.browser.run(script, spelt), strict=True):
-        whole = WholeLaplace.fitting(**case["mechanism"])
-        noise = discrete_laplace(whole.scale, size=whole.size, stream=Listed(case["words"]))  # type: ignore[arg-type]  # all that is drawn are bits
-        steps = whole.bounded(np.array(case["gradient"])) + noise
-        assert found["steps"] == steps.tolist()
-        weights = np.array(case["weights"], np.float32)
-        sent = (weights - (case["gamma"] * whole.step) * steps.astype(np.float64)).astype("<f4")
-        assert bytes(found["sent"]) == sent.tobytes()
 
 
 def test_the_ledger_survives_a_reload(page: Page) -> None:

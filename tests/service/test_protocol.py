@@ -1,6 +1,7 @@
 """Clients that do not speak HTTP; requests in pieces and in heaps. Slow and many clients are nginx's (test_nginx)."""
 
 import asyncio
+import random
 from contextlib import suppress
 from typing import Any
 
@@ -60,6 +61,36 @@ def test_requests_in_a_heap_are_answered_in_order_and_reading_waits() -> None:
         writer.close()
 
     with_service(work)
+
+
+ODD = ("", "0", "-1", "NaN", "\x7f", "é", "%00", "../../etc/passwd", "a" * 3_000, "{}", '"', "1e999", "\t")
+PATHS = ("/v1/answer", "/v1/draw", "/v1/specification", "/v1/average", "/v1/admin/keep", "/status.json", "/health", "/")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_sent_is_no_mistake_of_ours(seed: int) -> None:
+    draw, seen = random.Random(seed), set()  # noqa: S311 - requests for a test
+
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        right = {name: drawn.headers[name] for name in ("incrowd-fingerprint", "incrowd-ticket")}
+        for number in range(150):
+            headers = {name: value for name, value in right.items() if draw.random() < 0.9}
+            for name in (*right, "accept", "origin", "authorization", "incrowd-admission", "expect"):
+                if draw.random() < 0.1:
+                    headers[name] = draw.choice(ODD)
+            body = draw.choice([running.honest(drawn, seed=number), drawn.body, draw.randbytes(16), draw.randbytes(5)])
+            path = draw.choice(PATHS) if draw.random() < 0.5 else "/v1/answer"
+            path += draw.choice(["?x=1", "/", "%2e%2e", "//", "#a"]) if draw.random() < 0.1 else ""
+            method = draw.choice(["POST", "GET", "PUT", "DELETE", "OPTIONS", "TRACE"])
+            with suppress(ConnectionError, asyncio.IncompleteReadError):  # as what is no HTTP ends
+                got = await running.ask(path, method=method, headers=headers, body=body)
+                assert got.status in (100, 503) or got.status < 500
+                seen.add(got.status)
+        assert (await running.ask("/health")).status == 200
+
+    with_service(work)
+    assert {200, 204, 403, 404, 405} <= seen, "it reaches all of this"
 
 
 NOT_HTTP = [

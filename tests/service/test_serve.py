@@ -68,19 +68,6 @@ def test_the_first_commands_of_its_page_work_in_an_empty_directory(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_no_address_is_written_anywhere(tmp_path: Path) -> None:
-    with serve_process(tmp_path, asked()) as process:
-        for path in ("/v1/draw", "/nothing", "/v1/average", "/metrics", "/status.json"):
-            process.ask(path, headers={"x-forwarded-for": "203.0.113.77"})
-        assert b"203.0.113.77" not in process.ask("/metrics").body
-        _, said = process.stop()
-    assert "203.0.113" not in said
-    assert "127.0.0.1" not in said
-    for file in (tmp_path / "spec.pool").iterdir():
-        assert b"203.0.113" not in file.read_bytes()
-
-
-@pytest.mark.slow
 def test_several_processes_share_a_redis_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
     redis = RedisProcess(tmp_path, aof="everysec")
     try:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from incrowd.drawdiscard import Specification
+from incrowd.drawdiscard.fields import TableField
 from scripts import vectors
 
 NODE = shutil.which("node")
@@ -31,6 +33,16 @@ def test_python_makes_the_vectors() -> None:
 
 def test_the_browser_s_modules_make_the_vectors() -> None:
     assert in_node(vectors.FILE) == []
+
+
+def test_every_key_of_a_specification_is_known_to_a_browser() -> None:
+    text = SCRIPT.parents[2].joinpath("incrowd/service/static/learn.mjs").read_text(encoding="utf-8")
+    keys = text[text.index("const KEYS") : text.index("const PREDICTED")]
+    for key in Specification.model_fields:
+        assert f'"{key}"' in keys
+    for kind in TableField.__args__:
+        for key in kind.model_fields:
+            assert key in ("type", "column") or f'"{key}"' in keys
 
 
 CHANGES: dict[str, tuple[str, Any]] = {
