@@ -9,14 +9,13 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from incrowd import _validate
-from incrowd._machine_code import LoopsOrPlain
 
 _MANY = 2**11  # with fewer a key of their own does not pay
 
@@ -25,16 +24,19 @@ Bits = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 
 
-class SystemWords:
-    """Words of 64 bits from the operating system's generator, which `_keystream` gives less to do."""
-
-    @staticmethod
-    def bits(size: int) -> Bits:
-        """Whole numbers of 64 bits."""
-        return np.frombuffer(os.urandom(8 * size), np.uint64)
+def _words(size: int) -> Bits:
+    """Words of 64 bits from the operating system's generator, which a cipher gives less to do where there are many."""
+    cipher = _cipher() if size >= _MANY else None
+    return np.frombuffer(os.urandom(8 * size) if cipher is None else cipher.update(bytes(8 * size)), np.uint64)
 
 
-_STRETCHED = LoopsOrPlain("incrowd._keystream", plain=SystemWords)
+def _cipher() -> Any:
+    """ChaCha20 under 256 bits of the operating system's that nothing else is made of; None without `cryptography`."""
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    except ImportError:
+        return None
+    return Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
 
 
 class Stream(Protocol):
@@ -75,8 +77,8 @@ class Randomness(Protocol):
 class SystemRandomness:
     """The operating system's generator.
 
-    For a large draw the system gives a key of 256 bits, for this call alone, and ChaCha20 stretches it
-    (`incrowd._keystream`). Linux does the same inside its generator, at seven times the cost.
+    For a large draw the system gives a key of 256 bits, for this call alone, and OpenSSL's ChaCha20 stretches it. Linux
+    does the same inside its generator, at several times the cost.
 
     Guarantee: nothing that a program or user sets (a seed of any library) changes what is drawn; every value uses 64
     fresh bits of its own.
@@ -121,8 +123,7 @@ class SystemStream:
 
     def bits(self, size: int) -> Bits:
         """See `Stream.bits`."""
-        bits: Bits = _STRETCHED.best(size).bits(size) if size >= _MANY else SystemWords.bits(size)
-        return bits
+        return _words(size)
 
     def normals(self, size: int) -> Floats:
         """Standard normal values by inversion: one bit is the sign, 63 choose the place in the tail.
