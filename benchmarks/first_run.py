@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from incrowd import Federation
-from incrowd.data.template import read_header, template
+from incrowd.data.columns import read_header, template
 from incrowd.errors import ConfigError
 
 PATIENTS, EPSILON, DELTA = 2000, 4.0, 1e-5

@@ -28,20 +28,14 @@ _FIRST: dict[tuple[str, str, Any], Any] = {}
 
 
 def register(kind: Kind, name: str, extension: Any) -> None:
-    """Make an extension known in this process.
-
-    Edge cases: a name that another extension has is refused.
-    """
+    """Make an extension known in this process."""
     if _REGISTERED.setdefault((kind, name), extension) is not extension:
         remedy = f"another extension of incrowd.{kind} has this name in this process: choose one of its own"
         raise ConfigError(field=kind, value=name, remedy=remedy)
 
 
 def found(kind: Kind, name: str, *, field: str | None = None, known: Sequence[str] = ()) -> Any:
-    """The extension of this name; `known` are the names that incrowd has itself.
-
-    Edge cases: an unknown name, and one that several packages have, are a `ConfigError` that names the `field`.
-    """
+    """The extension of this name; `known` are the names that incrowd has itself."""
     if (kind, name) not in _REGISTERED:
         points = entry_points(group=f"incrowd.{kind}", name=name)
         if len(points) != 1:

@@ -84,8 +84,6 @@ def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it; nothing there is fine.
 
     The content has no name any more. The disk's blocks may hold it until they are used again: encrypt the disk.
-
-    Edge cases: a file that cannot be removed is a `DataError`.
     """
     try:
         if path.is_dir() and not path.is_symlink():

@@ -48,10 +48,7 @@ def check_ours(path: str | os.PathLike[str], *, secret: bool = False) -> None:
 
 
 def make_ours(folder: str | os.PathLike[str]) -> None:
-    """Make a folder, and those above it that are missing, for this user alone (0700), and check the whole path.
-
-    Edge cases: a folder that is there already keeps its mode, and is refused where others may write it.
-    """
+    """Make a folder, and those above it that are missing, for this user alone (0700), and check the whole path."""
     check_ours(folder)
     folder = Path(folder).absolute()
     for each in reversed([folder, *folder.parents]):

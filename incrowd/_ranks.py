@@ -10,8 +10,6 @@ def roc_auc(positive: NDArray[np.bool_], numbers: NDArray[np.floating[Any]]) -> 
     """How often one that is positive has a larger number than one that is not, equal ones counted by half.
 
     By the ranks of the positive ones (Mann and Whitney 1947), which takes one sorting.
-
-    Edge cases: None where there are none of either kind.
     """
     positives = int(positive.sum())
     if positives in (0, len(positive)):

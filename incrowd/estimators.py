@@ -167,9 +167,6 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     Guarantee: incrowd computes nothing from private data outside the statement. Each fit, also of a grid search or a
     cross-validation, is charged to the ledger `name`, and a spent budget raises `BudgetExceeded`. Rows of a `score`
     become public, and no later fit protects them: compare settings on public data.
-
-    Edge cases: a missing public fact, or a `random_state` on private data: `ConfigError`, before any charge. A label
-    outside `classes` is a `DataError`. `released_before` is as in `Private`.
     """
 
     classes: Sequence[Any] | None = None
@@ -198,7 +195,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy on public rows. Edge cases: rows of private data raise `LedgerMismatch`."""
+        """The accuracy on public rows."""
         self._check_scored(X)
         return float(super().score(X, y, sample_weight))
 

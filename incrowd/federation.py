@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,25 +15,17 @@ from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.sampling import Schedule
-from incrowd.runs.config import (
-    Config,
-    GivenModel,
-    Private,
-    RunOptions,
-    tables,
-)
+from incrowd.runs.config import Config, GivenModel, Private, RunOptions, tables
 from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.folder import DATABASE, Summary
-from incrowd.runs.run import Run
+from incrowd.runs.predict import Result
+from incrowd.runs.recipes import config_of, with_recipe
+from incrowd.runs.run import OwnLoop, Run
 from incrowd.runs.sources import NOTHING, Given
 from incrowd.runs.trackers import progress as shown
 from incrowd.runs.trackers import say
 from incrowd.settings import GIVEN, Local, Section, ServerOptimizer
 from incrowd.types import Tracker
-
-if TYPE_CHECKING:
-    from incrowd.runs.own_loop import OwnLoop
-    from incrowd.runs.predict import Result
 
 LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
 
@@ -50,9 +42,6 @@ class Federation:
     follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
-
-    Edge cases: unusable arguments are a `ConfigError` or a `DataError`, before anything is written or spent. A folder
-    in which a run with other settings, another module or other data was begun is refused.
     """
 
     settings: Config
@@ -97,8 +86,6 @@ class Federation:
         `privacy` states the budget, and more if it likes: stated values stay as they are. The name of a loss is a part
         of `local`. With a `module` the recipe says how to train it.
         """
-        from incrowd.runs.recipes import with_recipe
-
         _a(data, (Clients, Table), "data")
         if _a(privacy, (Private,), "privacy").unit == "record":
             remedy = "a recipe in Python is for whole clients: of silos, name it in the settings"
@@ -126,8 +113,6 @@ class Federation:
     @classmethod
     def from_tables(cls, settings: Mapping[str, Any]) -> "Federation":
         """The federation that the tables of a TOML file describe."""
-        from incrowd.runs.recipes import config_of
-
         if not isinstance(settings, Mapping):
             raise ConfigError(
                 field="settings", value=settings, remedy="give the tables of a TOML file, a dict of dicts"
@@ -146,10 +131,8 @@ class Federation:
         """A new run in a folder; nothing is spent yet."""
         return Run.create(self.settings, folder, given=self.given, schedule=self.schedule)
 
-    def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> "Result":
+    def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
         """Train to the end, from wherever the run in this folder stands, and give the result."""
-        from incrowd.runs.predict import Result
-
         if not isinstance(folder, str | Path):
             raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self.run_in(Path(folder))
@@ -158,7 +141,7 @@ class Federation:
         say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
 
-    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> "OwnLoop":
+    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> OwnLoop:
         """The rounds of the run in a folder, new or begun, for a training loop of your own.
 
         >>> with federation.session("out/own") as session:  # doctest: +SKIP
@@ -166,14 +149,10 @@ class Federation:
         ...         now.submit({client: trained(now.module(), *now.examples(client)) for client in now.cohort})
         >>> result = federation.result("out/own")  # doctest: +SKIP
         """
-        from incrowd.runs.own_loop import OwnLoop
-
         return OwnLoop(self.run_in(Path(folder)), [*([shown(sys.stderr)] if progress else []), *watchers])
 
-    def result(self, folder: Path | str) -> "Result":
+    def result(self, folder: Path | str) -> Result:
         """The result of the finished run in a folder."""
-        from incrowd.runs.predict import Result
-
         return Result.of(self.run_in(Path(folder)))
 
     def evaluate(
@@ -194,10 +173,7 @@ class Federation:
         return self.run_in(Path(folder)).evaluate(wanted)
 
     def run_in(self, folder: Path) -> Run:
-        """The run that was begun in a folder, or a new one.
-
-        Edge cases: one with other settings, another module or other data is refused (`ConfigError`).
-        """
+        """The run that was begun in a folder, or a new one."""
         if not (folder / DATABASE).exists():
             return self.start(folder)
         run = Run.open(folder, given=self.given)

@@ -120,11 +120,9 @@ class Local(Descent):
 
     DP-SGD over the records of a silo takes `learning_rate`, `momentum`, `weight_decay` and `loss` alone, and `epochs`
     and `batch_size` may be fractions. `batch_size` is the expected batch, by default all declared records.
-    `physical_batch` is the number of records in memory at once, and changes nothing else.
-
-    Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
-    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused, and
-    so is momentum with Adam, which has its own.
+    `physical_batch` is the number of records in memory at once, and changes nothing else. A client with fewer examples
+    than a batch makes one smaller batch of them, with fewer examples than `batches` one batch of each; the last batch
+    of a pass may be smaller.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"

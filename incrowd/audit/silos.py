@@ -33,7 +33,7 @@ from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.runs.config import Config
-from incrowd.runs.silo_work import assemble_records, assemble_silos
+from incrowd.runs.work import assemble_records, assemble_silos
 from incrowd.settings import Descent
 
 MOST = 256

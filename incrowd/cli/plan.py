@@ -131,7 +131,7 @@ def init(
 
     Example: incrowd init visits.csv --client patient --label readmitted --out visits.toml
     """
-    from incrowd.data.template import read_header, relative, template
+    from incrowd.data.columns import read_header, relative, template
 
     if out is not None and out.exists():
         raise ConfigError(field="out", value=str(out), remedy="it is there already: name a new file")

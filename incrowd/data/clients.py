@@ -80,14 +80,10 @@ class Clients:
     `examples` and `partition` are private and stand for the data at the clients. `test` is public; the server holds it.
     `declared` is the public number of real clients; simulated clients have none. `name` identifies the ledger, and
     `public` data protect nobody. `owners` are the clients' names in order, and `names` are the same if they are public,
-    as those of silos. `table` is the schema and `file` the path of a table. `label_names` are the classes in order.
-    `originals` are the examples before scaling, for the ledger; `cells` and `test_cells` are those of data frames.
+    as those of silos. `originals` are the examples before scaling, for the ledger.
 
     Guarantee: each client has an example, and each index is valid. `clients` and `describe` are equal for all data
-    with equal public facts.
-
-    Edge cases: an index beyond the examples, or test examples of another form: `DataError`. A number of clients that
-    does not fit the declared one: `ConfigError`, which does not reveal the number (`incrowd.privacy.plan.sampling`).
+    with equal public facts. The error for a number of clients that does not fit the declared one does not reveal it.
     """
 
     examples: Examples
@@ -191,13 +187,10 @@ class Clients:
     ) -> "Clients":
         """One client for each name in the column `client`, in order, or for each row.
 
-        The source is a path, a pandas or Polars frame, an Arrow table, a Hugging Face data set, or rows as dicts. The
-        `name` of a file is its own. `columns` are words as in settings (`columns_of`), or `Columns` with all the rest.
+        The source is a path, a pandas or Polars frame, an Arrow table, a Hugging Face data set, or rows as dicts.
+        `columns` are words as in settings (`columns_of`), or `Columns` with all the rest.
 
         Guarantee: an error about a private table shows neither a client's name nor the number of clients.
-
-        Edge cases: a column outside a stated schema: `DataError`. Without `clients` they are counted, which is for
-        public tables. A test client who trains, too: `DataError`, unless `test_clients` of a public table is "shared".
         """
         check_stated(stated, TableFacts)
         if not isinstance(columns, Columns):
@@ -256,10 +249,7 @@ class Clients:
     def from_partitions(
         cls, parts: Mapping[str, tuple[Any, Any]], *, classes: Classes = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
-        """Features and labels of each client, by name, in this order.
-
-        Edge cases: no client, or clients with examples of several forms: `DataError`.
-        """
+        """Features and labels of each client, by name, in this order."""
         each = [from_arrays(x, y, classes=classes) for x, y in parts.values()]
         if not each:
             raise DataError("there is no client: give features and labels of at least one")
@@ -311,10 +301,7 @@ class Clients:
         return () if self.table is None else self.table.features
 
     def named(self) -> "Clients":
-        """The same clients with public names, for silos: folders and reports use them.
-
-        Edge cases: clients without names, or with names that no folder can have: `ConfigError`.
-        """
+        """The same clients with public names, for silos: folders and reports use them."""
         if self.owners is None:
             raise ConfigError(field="owners", value=None, remedy="these clients have no names")
         return replace(self, names=self.owners)

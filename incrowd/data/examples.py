@@ -59,7 +59,7 @@ def first(inputs: Inputs) -> Any:
 
 
 def single(inputs: Inputs) -> Any:
-    """The only input. Edge cases: several are a `DataError`."""
+    """The only input."""
     if not is_single(inputs):
         raise DataError(f"there are several inputs ({', '.join(named(inputs))}): this needs one array, [examples, ...]")
     return inputs
@@ -102,9 +102,6 @@ class Examples:
     labels are float32, one [N] or several [N, L] for each example: regression, or 0 and 1 for several labels.
 
     Guarantee: the arrays are not copied; features and labels are finite, and labels in range. The repr shows no data.
-
-    Edge cases: no examples, another number of labels, another dtype or memory order, a useless scale: `DataError`. Use
-    `from_arrays` for arrays that need a conversion.
     """
 
     features: Inputs = field(repr=False)
@@ -132,7 +129,7 @@ class Examples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one feature. Edge cases: several inputs are a `DataError`."""
+        """The shape of one feature."""
         return tuple(single(self.features).shape[1:])
 
     @property
@@ -274,9 +271,6 @@ def from_arrays(
     (uint8 of two or more dimensions) have the scale 1 / 255 by default.
 
     Guarantee: contiguous uint8, float32 or int64 features and labels of the final type are not copied.
-
-    Edge cases: other bytes without a `scale`, a number that float32 changes, a label outside `classes`, and anything
-    but numbers: `DataError`.
     """
     labels, classes = placed(labels, classes)
     several = isinstance(features, dict) or (isinstance(features, tuple) and not _is_row(features))
@@ -298,10 +292,7 @@ def from_arrays(
 
 
 def placed(labels: Any, classes: Classes) -> tuple[Any, int | None]:
-    """Labels as places in `classes`, if these are names, and the number of classes.
-
-    Edge cases: a label that is none of the names, and words without names: `DataError`.
-    """
+    """Labels as places in `classes`, if these are names, and the number of classes."""
     if classes is None or isinstance(classes, int | float):
         if _are_words(labels):
             raise DataError('labels are words: state them in order, say classes = ("no", "yes")')
@@ -332,11 +323,7 @@ def from_dataset(
     features: str | Sequence[str] = (),
     label: str = "label",
 ) -> Examples:
-    """Examples from a map-style data set of pairs ``(features, label)``, or of dicts with these keys.
-
-    Edge cases: a data set without a length or indices, an item of another form, and an item that differs from the first
-    in shape or type: `DataError`.
-    """
+    """Examples from a map-style data set of pairs ``(features, label)``, or of dicts with these keys."""
     kind = type(dataset).__name__
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(f"{kind} has no length or no indices: {_MAP_STYLE}")
@@ -398,7 +385,7 @@ def _stacked(name: str, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _usual_scale(features: Inputs) -> float:
-    """1 / 255 for bytes of pictures. Edge cases: other bytes without a stated scale are a `DataError`."""
+    """1 / 255 for bytes of pictures."""
     stored = [one for one in named(features).values() if one.dtype == np.uint8]
     if any(one.ndim < 3 for one in stored):
         raise DataError(

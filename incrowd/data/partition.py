@@ -32,8 +32,6 @@ class Partition:
     """Index lists of K clients, end to end: client k holds ``indices[offsets[k]:offsets[k + 1]]``.
 
     Guarantee: at least one client; each has at least one example; no index is negative.
-
-    Edge cases: a `DataError` names the first problem. Clients may share an example, and a client may hold it twice.
     """
 
     offsets: Sizes = field(repr=False)
@@ -116,10 +114,7 @@ def iid(labels: NDArray[Any], *, clients: int, randomness: Randomness) -> Partit
 
 
 def by_sizes(labels: NDArray[Any], *, sizes: ArrayLike, randomness: Randomness) -> Partition:
-    """Random examples, ``sizes[k]`` of them for client k.
-
-    Edge cases: a smaller sum leaves examples unused; a larger one repeats the whole set, shuffled each time.
-    """
+    """Random examples, ``sizes[k]`` of them for client k."""
     wanted = np.asarray(sizes)
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or len(wanted) == 0 or wanted.min() < 1:
         remedy = "give a list with a whole number of at least 1 for each client"
@@ -189,7 +184,7 @@ def by_column(column: ArrayLike) -> Partition:
 
 
 def names_of(column: ArrayLike) -> NDArray[Any]:
-    """A column as a sortable array: objects, as in a frame, become texts. Edge cases: a missing one: `DataError`."""
+    """A column as a sortable array: objects, as in a frame, become texts."""
     values = np.asarray(column)
     if values.dtype.kind != "O" or values.ndim != 1:
         return values

@@ -56,8 +56,6 @@ class Reading:
 
     `thousands` is the mark between groups of three digits. `blanks` around a cell are an error ("refuse"), dropped
     ("strip") or part of the cell ("keep"). `missing_texts` mark a missing value, as None, NaN and NaT do.
-
-    Edge cases: an unknown mark, or equal marks for decimals and thousands, is a `ConfigError`.
     """
 
     delimiter: str = ","
@@ -86,7 +84,7 @@ class Reading:
             return True
 
     def cleaned(self, cell: Any) -> Any:
-        """A cell without the blanks around it. Edge cases: blanks that the reading refuses are a `DataError`."""
+        """A cell without the blanks around it."""
         if self.blanks == "keep" or not isinstance(cell, str):
             return cell
         bare = cell.strip()
@@ -95,10 +93,7 @@ class Reading:
         return bare
 
     def number(self, cell: Any) -> int | float:
-        """The number in a cell, exact if it is whole.
-
-        Edge cases: anything else, an infinity, and an unstated mark between digits: `DataError`.
-        """
+        """The number in a cell, exact if it is whole."""
         if isinstance(cell, bool):
             raise DataError("is true or false, not a number; state that it is yes/no, or mend the row")
         if isinstance(cell, Integral):
@@ -156,10 +151,7 @@ def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
 
 
 def text_of(cell: Any) -> str:
-    """A cell as text, equal in tables of every kind: 7 and 7.0 become "7"; the texts "007" and "7.0" stay.
-
-    Edge cases: a number with a fraction, or a float beyond 2^53: `DataError`.
-    """
+    """A cell as text, equal in tables of every kind: 7 and 7.0 become "7"; the texts "007" and "7.0" stay."""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, bool | np.bool_):
@@ -178,10 +170,7 @@ def text_of(cell: Any) -> str:
 
 
 def as_float32(number: float) -> float:
-    """A number that float32 holds.
-
-    Edge cases: a whole number that float32 rounds, and a number beyond its range or too near to 0: `DataError`.
-    """
+    """A number that float32 holds."""
     try:
         (nearest,) = struct.unpack("<f", struct.pack("<f", number))
     except (OverflowError, struct.error):
@@ -197,10 +186,7 @@ def as_float32(number: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A header and its rows. `unit` is "line" for CSV files and "row" for other tables.
-
-    Edge cases: a duplicate name in the header is a `DataError`.
-    """
+    """A header and its rows. `unit` is "line" for CSV files and "row" for other tables."""
 
     path: Path | str
     unit: str
@@ -310,7 +296,7 @@ def _as_wide(lines: Iterator[tuple[int, list[str]]], path: Path, width: int) -> 
 
 
 def parquet(path: Path, read: Callable[[Any], Read]) -> Read:
-    """Read a Parquet file with pyarrow. Edge cases: a broken file, or no pyarrow: `DataError`."""
+    """Read a Parquet file with pyarrow."""
     try:
         module, arrow = importlib.import_module("pyarrow.parquet"), importlib.import_module("pyarrow")
     except ImportError as error:
@@ -349,7 +335,7 @@ def once(key: Hashable, read: Callable[[], Read]) -> Read:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file. Edge cases: a pipe or a device may differ at each read: `DataError`."""
+    """The bytes of a file."""
     return once(path, lambda: _bytes(path))
 
 

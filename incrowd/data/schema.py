@@ -41,8 +41,6 @@ class Column(ABC):
     """The meaning of one column.
 
     Guarantee: the numbers of a cell follow from this cell and the schema alone.
-
-    Edge cases: a cell that does not fit, and a missing one without a replacement: `DataError`, which gives the reason.
     """
 
     indicator: bool = False
@@ -96,9 +94,6 @@ class Number(Column):
 
     `log` takes the place of the signed logarithm, sign * log(1 + size). `knots` makes one number for each of as many
     evenly spaced places: the nearness to this place, from 0 to 1. A linear model then learns a line with bends.
-
-    Edge cases: a value `outside` the range is refused or clipped. The range of a `whole` number has at most 2^24
-    numbers. A number without a range must be one that float32 holds.
     """
 
     range: Pair | None = None
@@ -161,10 +156,7 @@ class Number(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Category(Column):
-    """One of the stated `levels`, in their order. With `other` there is one more level for unknown values.
-
-    Edge cases: without `other` an unknown level is refused. `missing` is a level, or "other".
-    """
+    """One of the stated `levels`, in their order. With `other` there is one more level for unknown values."""
 
     levels: tuple[str, ...]
     other: bool = False
@@ -276,8 +268,6 @@ class Text(Column):
 
     A model has `buckets` features of the text (`incrowd.learning.features.TextBuckets`), unless its features state
     another number.
-
-    Edge cases: a text without a piece, such as "", becomes zeros.
     """
 
     buckets: int = 1024

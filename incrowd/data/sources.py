@@ -40,11 +40,7 @@ def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def load_mnist(folder: Path | str) -> Split:
-    """MNIST, or a data set in the same four files, as [N, 28, 28] bytes that mean ``byte / 255``.
-
-    Edge cases: a missing or broken file, unequal numbers of images and labels, a label above 9, or test images of
-    another size: `DataError`, which names the file.
-    """
+    """MNIST, or a data set in the same four files, as [N, 28, 28] bytes that mean ``byte / 255``."""
     return Split(name="mnist", train=_mnist(Path(folder), "train"), test=_mnist(Path(folder), "t10k"))
 
 
@@ -70,11 +66,7 @@ def _named(folder: Path, stem: str) -> tuple[Path, NDArray[np.uint8]]:
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes, plain or gzipped.
-
-    Edge cases: an unreadable, broken or truncated file, another type, or no values: `DataError`, which names the file.
-    The header makes it allocate nothing.
-    """
+    """The array in an IDX file of unsigned bytes, plain or gzipped."""
     try:
         stored = path.read_bytes()
         payload = bytearray(gzip.decompress(stored) if stored.startswith(b"\x1f\x8b") else stored)
@@ -92,11 +84,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def read_pictures(folder: Path | str, *, owners: bool) -> tuple[NDArray[np.uint8], list[str], list[str]]:
-    """The pictures [N, channels, height, width] in CLASS/FILE, or in OWNER/CLASS/FILE, with their classes and owners.
-
-    Edge cases: without `owners` each picture has an owner of its own. No picture, pictures of several shapes, and a
-    file that Pillow cannot read: `DataError`, which names the file.
-    """
+    """The pictures [N, channels, height, width] in CLASS/FILE or OWNER/CLASS/FILE, with their classes and owners."""
     try:
         image = importlib.import_module("PIL.Image")
     except ImportError as error:

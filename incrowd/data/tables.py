@@ -22,10 +22,7 @@ _CACHED = 10_000  # different texts of a column whose numbers are kept
 
 
 def read_stated_table(source: TableSource, columns: Columns) -> tuple[Examples, NDArray[np.str_], Columns]:
-    """See `read_table`; also the columns with named features.
-
-    Edge cases: a column outside a stated schema is a `DataError`, so that none is left out by mistake.
-    """
+    """See `read_table`; also the columns with named features."""
     table = read_rows(_source(source), columns.reading)
     if columns.schema and not columns.features:
         for name in (columns.client, columns.label, *columns.resolved(()).features):
@@ -43,9 +40,6 @@ def read_table(source: TableSource, columns: Columns) -> tuple[Examples, NDArray
     """The examples of a table, and the client of each.
 
     Guarantee: an example follows from its row and the schema alone.
-
-    Edge cases: a missing or duplicate column, a broken row, a cell that the schema refuses, a number that float32
-    changes, an unknown label: `DataError`, which names file, line and column. Blank lines are skipped.
     """
     table = read_rows(_source(source), columns.reading)
     return _read(table, columns.resolved(table.header))
@@ -64,10 +58,7 @@ def read_features(source: TableSource, columns: Columns) -> NDArray[np.float32]:
 
 
 def row_ids(source: TableSource, columns: Columns) -> tuple[str, ...]:
-    """A name for each row: its cell in a column `id` or in the client column, or its number from 1.
-
-    Edge cases: a column that the model learns from names no rows.
-    """
+    """A name for each row: its cell in a column `id` or in the client column, or its number from 1."""
     table = read_rows(_source(source), columns.reading)
     named = [name for name in table.header if name.casefold() == "id" or (name and name == columns.client)]
     free = [name for name in named if name not in columns.features]

@@ -35,9 +35,8 @@ from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
 from incrowd.runs.round_loop import DurableSilo
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import RecordWork, SiloWork
 from incrowd.runs.sources import processors
-from incrowd.runs.work import ClientWork
+from incrowd.runs.work import ClientWork, RecordWork, SiloWork
 from incrowd.settings import Local
 from incrowd.types import Tracker
 

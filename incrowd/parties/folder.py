@@ -16,10 +16,9 @@ import torch
 from incrowd import _files
 from incrowd._private import make_ours, read_ours
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
-from incrowd.data.columns import agreed
+from incrowd.data.columns import Header, agreed, read_header, relative
 from incrowd.data.examples import single
 from incrowd.data.reading import read_once
-from incrowd.data.template import Header, read_header, relative
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords

@@ -38,9 +38,8 @@ from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import FORGOTTEN, Statement
 from incrowd.runs.data_config import Parties
-from incrowd.runs.silo_work import RecordWork, SiloWork
 from incrowd.runs.sources import enrolled
-from incrowd.runs.work import ClientWork
+from incrowd.runs.work import ClientWork, RecordWork, SiloWork
 from incrowd.settings import Descent
 
 T = TypeVar("T")

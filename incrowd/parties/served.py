@@ -27,10 +27,9 @@ from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan import forms
 from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.folder import Record
-from incrowd.runs.round_loop import RoundLoop
+from incrowd.runs.round_loop import RoundLoop, SiloSession
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import RecordWork, SiloSession, SiloWork
-from incrowd.runs.work import ClientWork
+from incrowd.runs.work import ClientWork, RecordWork, SiloWork
 
 
 def served(run: Run, network: Network) -> Run:

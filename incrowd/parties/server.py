@@ -28,9 +28,8 @@ from incrowd.runs.data_config import Parties
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.folder import Summary, database_in
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
 from incrowd.runs.sources import enrolled
-from incrowd.runs.work import ClientWork, assemble
+from incrowd.runs.work import ClientWork, RecordWork, SiloWork, assemble, assemble_records, assemble_silos
 from incrowd.types import Tracker
 
 LONGEST_REPLY = 2**15

@@ -12,8 +12,7 @@ from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.folder import Record, Summary
-from incrowd.runs.silo_work import SiloWork
-from incrowd.runs.work import Work
+from incrowd.runs.work import SiloWork, Work
 
 PROMISES_LITTLE = 50.0
 """A larger epsilon is no longer called a promise."""
@@ -25,28 +24,22 @@ UNEVEN = 1.5  # times its even share: such a class makes accuracy tell little
 DIVERGED = 10.0  # times the smallest loss: training has diverged
 ERRORS = 2.0  # standard errors above the baseline: a model has learned something
 
-_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "r2": "R²"}
-_BASELINES = {
-    "accuracy": "always saying the most frequent class",
-    "balanced_accuracy": "guessing",
-    "auc": "guessing",
-    "r2": "always saying the mean",
+_NAMES = {
+    "accuracy": ("accuracy", "always saying the most frequent class"),
+    "balanced_accuracy": ("balanced accuracy", "guessing"),
+    "auc": ("AUC", "guessing"),
+    "r2": ("R²", "always saying the mean"),
 }
+"""The names of measures and of their baselines."""
 
 
 def advice(work: Work) -> list[str]:
-    """The doubts before the first round.
-
-    Guarantee: it depends on the settings, the declared numbers and the model alone.
-    """
+    """The doubts before the first round, from the settings, the declared numbers and the model alone."""
     return [*_of_promise(work), *_of_noise(work), *_of_columns(work)]
 
 
 def verdict(work: Work, summary: Summary, records: Sequence[Record]) -> list[str]:
-    """The doubts at the end: a model that is no better than none, or that diverged.
-
-    Guarantee: it depends on the public test set, and on releases that were measured there; without one it is empty.
-    """
+    """The doubts at the end, by the public test set: a model that is no better than none, or that diverged."""
     if work.data.test is None:
         return []
     judgement = summary.get("verdict")
@@ -113,7 +106,7 @@ def judged(metrics: Mapping[str, Any], *, examples: int, settings: Mapping[str, 
     """The measure, its value, its standard error, the baseline, and a remedy where the model is no better.
 
     Labels that are numbers are measured by R², two uneven classes by AUC, more of them by balanced accuracy, others by
-    accuracy. Edge cases: metrics that have none of these: None.
+    accuracy; None if the metrics have none of these.
     """
     found = _measured(metrics, examples)
     if found is None:
@@ -121,7 +114,8 @@ def judged(metrics: Mapping[str, Any], *, examples: int, settings: Mapping[str, 
     measure, value, baseline, std = found
     advice: list[str] = []
     if value - baseline <= ERRORS * std:
-        told = f"{_NAMES[measure]} {value:.4f} ± {std:.4f} is no better than {_BASELINES[measure]}, {baseline:.4f}."
+        name, trivial = _NAMES[measure]
+        told = f"{name} {value:.4f} ± {std:.4f} is no better than {trivial}, {baseline:.4f}."
         advice = [f"{told} {_remedy(settings, measure)}"]
     return {"measure": measure, "value": value, "baseline": baseline, "std": std, "advice": advice}
 

@@ -1,8 +1,7 @@
 """The settings of a run: the sections of a TOML file, each a frozen object, inert.
 
-Here are names, types and defaults. The code that uses a number checks it (a delta in
-`incrowd.privacy.account.accounting`), once, before anything is written or spent; `incrowd.runs.data_config` has the
-sections `data` and `features`, `incrowd.settings` those that learning reads. Paths in a file are relative to that file.
+Here are names, types and defaults; the code that uses a number checks it, once, before anything is written or spent.
+`incrowd.runs.data_config` has the sections `data` and `features`, `incrowd.settings` those that learning reads.
 """
 
 import json
@@ -184,11 +183,10 @@ class Private(Section):
     each client or silo adds noise, and the server none. With "parties" they share the central noise, under
     masks: the server learns their sum alone, and so many `colluders` among them (1 by default) may help it.
 
-    `ledger` and its `witness` are files: the place of the data's ledger, which the run begins if the data have none;
-    of silos that each add noise, folders. Without them it is in the user's state folder, or, of public data, in the
-    run's. A ledger that this run begins has so much `room` besides the run's epsilon: for evaluations, or for later
-    runs. `released_before` states that the data were declared public once, or released otherwise; every statement
-    repeats that.
+    `ledger` and its `witness` are files (of silos that each add noise, folders): the place of the data's ledger.
+    Without them it is in the user's state folder, or, of public data, in the run's. A ledger that this run begins has
+    so much `room` besides the run's epsilon. `released_before` states that the data were declared public once, or
+    released otherwise; every statement repeats that.
 
     Of clients: `cohort` is the expected number of clients a round, all of them by default; with `grow_from` it grows
     from that number (Geyer, Klein and Nabi 2017). With `noise` "correlated" (DP-FTRL) the plan samples no clients: they
@@ -196,11 +194,10 @@ class Private(Section):
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds.
 
     Of records: `records` is how many a silo has, a public number that is declared and never counted, one for all silos,
-    or one for each. For public data it may be left out: then it is what each has (see `incrowd.privacy.plan.sampling`).
-    With "party" each silo takes DP-SGD steps on a separate budget, so `epsilon` may be one for each, and
-    `noise_multiplier` states the noise: the run has as many rounds as the budget allows. Otherwise a round is one step
-    along the clipped sum of all silos' batches, `local.batch_size` is the expected batch of all silos together, and one
-    plan protects the records of all.
+    or one for each; of public data it may be left out. With "party" each silo takes DP-SGD steps on a separate budget,
+    so `epsilon` may be one for each, and `noise_multiplier` states the noise: the run has as many rounds as the budget
+    allows. Otherwise a round is one step along the clipped sum of all silos' batches, `local.batch_size` is the
+    expected batch of all silos together, and one plan protects the records of all.
     """
 
     unit: Unit = "client"

@@ -23,9 +23,6 @@ class PartitionedData(Section):
 
     With `validation`, that share of the training examples is declared public and takes the place of the test examples:
     for the comparison of settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
-
-    Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
-    share of them reveals their number.
     """
 
     clients: int = 100

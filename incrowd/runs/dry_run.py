@@ -3,7 +3,6 @@
 import resource
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -17,17 +16,14 @@ from incrowd.data import Clients, Columns, Examples, Partition
 from incrowd.data.clients import made_up_row
 from incrowd.data.examples import each, single
 from incrowd.learning.features.table_rows import texts_of
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.run import Run, work_of
-from incrowd.runs.silo_work import Silos
 from incrowd.runs.sources import Given
-from incrowd.runs.work import Work
+from incrowd.runs.work import Silos, Work
 
 ROWS = 10
 """Made-up rows of a client whose number of rows is private."""
@@ -67,24 +63,16 @@ def dry_run(config: Config) -> dict[str, Any]:
 def cost_of(work: Work) -> tuple[float, float, float]:
     """The epsilon that a run would spend of its data's ledger, the epsilon left after it, and the budget.
 
-    For silos it is the one with the smallest budget. A negative rest means that the ledger will refuse.
-
-    Guarantee: nothing is written.
+    For silos it is the one with the smallest budget. A negative rest means that the ledger will refuse. Nothing is
+    written.
     """
     costs = []  # the ledgers of real parties are their own
     for plan, identity, place in zip_longest(work.plans, work.identities(), work.places(Path())):
         ledger = None if identity is None else _ledger_of(identity, place[1])
-        costs.append(_cost(plan.runs, work.first_budget(plan), plan.relation, ledger))
+        with ledger or Ledger.in_memory(budget=work.first_budget(plan), relation=plan.relation) as its:
+            after = its.price([*its.commitments(), *plan.runs]).epsilon
+            costs.append((after - its.promised().epsilon, its.budget.epsilon - after, its.budget.epsilon))
     return min(costs, key=lambda cost: cost[2])
-
-
-def _cost(
-    runs: Sequence[RepeatedEvent], budget: Budget, relation: Relation, ledger: Ledger | None
-) -> tuple[float, float, float]:
-    """The price of these events on a ledger, or on one that begins with this budget; see `cost_of`."""
-    with ledger or Ledger.in_memory(budget=budget, relation=relation) as its:
-        after = its.price([*its.commitments(), *runs]).epsilon
-        return after - its.promised().epsilon, its.budget.epsilon - after, its.budget.epsilon
 
 
 def spends_all(work: Work) -> bool:
@@ -119,9 +107,8 @@ def _trained(work: Work) -> None:
 
 
 def made_up(work: Work) -> Clients:
-    """As many clients as there are, with made-up rows that look like theirs.
-
-    Guarantee: declared numbers alone decide the rows of private clients.
+    """As many clients as there are, with made-up rows that look like theirs; declared numbers alone decide the rows of
+    private clients.
     """
     held = work.held
     assert held is not None  # noqa: S101 - only a run that goes on has none

@@ -23,16 +23,7 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, constant
 from incrowd.privacy.release import PrivateRun, Release, Trainer
 from incrowd.privacy.statement import SHARED, Statement, stated
-from incrowd.runs.folder import (
-    EVALUATION,
-    LEDGER,
-    LOCK,
-    MODEL,
-    STATEMENT,
-    Summary,
-    summary_in,
-    write_results,
-)
+from incrowd.runs.folder import EVALUATION, LEDGER, LOCK, MODEL, STATEMENT, Summary, summary_in, write_results
 from incrowd.runs.work import ClientWork, Work
 
 __all__ = ["Evaluation", "EvaluationConfig"]
@@ -75,10 +66,6 @@ class Evaluation:
     is drawn: repeated, it is paid again. One that was reserved and not charged, because the process ended, goes on when
     the same evaluation is repeated, and is released by another one. All figures come from one `PrivateRun`, so the
     figures are as private as its plan.
-
-    Edge cases: silos, a run that is not over, labels that are numbers without a `loss_bound`, and classes of labels
-    that are none, are a `ConfigError`; a ledger without room is a `BudgetExceeded`. Under seeded randomness each
-    evaluation of a run has separate noise. A process that ends between the charge and the result has lost both.
     """
 
     folder: Path
@@ -115,23 +102,15 @@ class Evaluation:
                 label=label,
             )
             private.name_third_party(work.third_party)
-            yield cls(
-                folder=folder,
-                work=work,
-                scoring=scoring,
-                weights=weights,
-                private=private,
-                ledger=ledger,
-                label=label,
-            )
+            parts: dict[str, Any] = {"private": private, "ledger": ledger, "label": label}
+            yield cls(folder=folder, work=work, scoring=scoring, weights=weights, **parts)
 
     @property
     def here(self) -> VectorTrainer:
         """The clients of this machine, who answer for themselves."""
         work = self.work
-        return Scorer(model=work.model, data=work.engine.data, scoring=self.scoring, loss=work.loss).trainer(
-            self.weights
-        )
+        scorer = Scorer(model=work.model, data=work.engine.data, scoring=self.scoring, loss=work.loss)
+        return scorer.trainer(self.weights)
 
     def release(self, trainer: Trainer) -> Summary:
         """Ask the clients, release the figures, and write them next to the run's other results, whose statement is

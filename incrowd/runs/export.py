@@ -43,13 +43,10 @@ _ROUND = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "los
 
 
 def export(folder: Path, out: Path) -> list[str]:
-    """Copy what may be handed on of the run or the search in a folder; the names of the files.
+    """Copy what may be handed on of the finished run or search in a folder; the names of the files.
 
     Guarantee: nothing is written but what `incrowd.runs.folder` lists, and only when all of it is complete; every
     file has the same date. The umask decides who can read the files: they are to be handed on.
-
-    Edge cases: a run that is not over, or a folder to write to that exists, is a `ConfigError`; a file that is a link
-    or no file is a `DataError`, and nothing is written.
     """
     folder, out = folder.resolve(), out.absolute()
     if out.exists() or out.is_symlink():
@@ -122,22 +119,15 @@ def _check_over(folder: Path, result: Path, *, remedy: str) -> None:
 def _spent(ledger: Mapping[str, Any], *, own: Path) -> dict[str, Any]:
     """The public part of a ledger: the data, the spending of all that is charged to it, and its last hash."""
     with RunLedger.from_json(ledger).open(own) as opened:
-        tally = opened.verify()
+        tally, name = opened.verify(), opened.data_identity.name
         return {
-            "data": _name(opened.data_identity.name),
+            "data": Path(name).name if Path(name).is_absolute() else name,  # a path is nobody else's business
             "relation": opened.relation.name,
             "budget": {"epsilon": opened.budget.epsilon, "delta": opened.budget.delta},
             "epsilon": opened.spent().epsilon,
             "events": [{"event": event_to_json(event), "count": count} for event, count in tally.spent()],
             "head": tally.head,
         }
-
-
-def _name(data: str) -> str:
-    """What data are called; of those that are known by their path the last part, for where they lie is nobody else's
-    business.
-    """
-    return Path(data).name if Path(data).is_absolute() else data
 
 
 def _rounds(records: list[Record]) -> bytes:
@@ -149,7 +139,7 @@ def _rounds(records: list[Record]) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    """A file as it is. Edge cases: a link might lead to something else, so incrowd refuses it."""
+    """A file as it is; a link, which might lead to something else, is refused."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DataError(f"{path} is no plain file of the run, so it is not handed on: put the right one there")

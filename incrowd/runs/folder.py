@@ -5,7 +5,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,9 @@ _SCHEMA = (
 class Record:
     """One round as it is remembered. Public, but for what only a simulation has.
 
-    `epsilon` is what all rounds up to this one cost together. `accuracy` and `loss` are measured on the test set that
-    the server holds, in the rounds that are reported. `lost` marks a round that a crash cut off after it had been paid
-    for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise; so are
-    `seconds` and `clients_per_second`, because the duration of a round reveals who took part. `silos` is the state of
-    each silo, in a run of silos.
+    `epsilon` is what all rounds up to this one cost together. `lost` marks a round that a crash cut off after it had
+    been paid for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise;
+    so are `seconds` and `clients_per_second`, because the duration of a round reveals who took part.
     """
 
     round: int
@@ -44,10 +42,6 @@ class Record:
     simulation: Mapping[str, object] | None = None
     silos: Sequence[Mapping[str, object]] | None = None
 
-    def measured(self, *, accuracy: float | None, loss: float | None) -> "Record":
-        """The same round, with how good its weights are."""
-        return replace(self, accuracy=accuracy, loss=loss)
-
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON data."""
         return asdict(self)
@@ -58,9 +52,6 @@ class Database:
 
     Guarantee: the schema is created in one transaction, and so is every write; a round that is added again replaces the
     old row.
-
-    Edge cases: a file that is another database, or of another version, is a `DataError`; a disk that cannot be
-    written is an `OSError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,10 +164,7 @@ def database_in(folder: Path) -> "closing[Database]":
 
 
 def settings_in(folder: Path) -> Summary:
-    """The settings of the run in a folder.
-
-    Edge cases: no run, or one that was never begun: refused, with the remedy.
-    """
+    """The settings of the run in a folder."""
     if (folder / SEARCH).is_file():
         remedy = "it is a search: the same incrowd sweep command goes on with it"
         raise ConfigError(field="run", value=str(folder), remedy=remedy)
@@ -190,7 +178,7 @@ def settings_in(folder: Path) -> Summary:
 
 
 def summary_in(folder: Path) -> Summary:
-    """The summary of the run in a folder. Edge cases: it is not over: `ConfigError`."""
+    """The summary of the run in a folder."""
     path = folder / SUMMARY
     if not path.exists():
         raise ConfigError(field="run", value=str(folder), remedy="it is not over: train it to its end")
@@ -203,7 +191,7 @@ def write_payer(folder: Path, ledger: Mapping[str, object]) -> None:
 
 
 def payer_in(folder: Path) -> Summary:
-    """The ledger that `write_payer` noted. Edge cases: it is gone: `DataError`."""
+    """The ledger that `write_payer` noted."""
     try:
         return dict(json.loads((folder / PAYER).read_text()))
     except (OSError, ValueError) as error:

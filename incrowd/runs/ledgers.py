@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from incrowd.runs.folder import LEDGER, SILOS
 from incrowd.runs.sources import enrolled, federated_data, mnist_folder, section, whole_split
 
 _NOT_PUBLIC = "leave data.public out"
+_PLACES = ("path", "witness")
 
 
 def identities_of(config: Config, held: Clients | None = None) -> list[DataIdentity]:
@@ -36,13 +37,10 @@ def identities_of(config: Config, held: Clients | None = None) -> list[DataIdent
     It is one, or one for each silo where each noises its steps: its fingerprint is over that silo's rows, and `whole`
     is that of all silos' together. Where one plan protects the records of all silos, `parts` are those of each.
 
-    Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
-    every row. It does not depend on the order of rows, on the file's name, on features or on the model. The division
-    into clients (the column of a table, or how examples were divided) is the identity's `division`.
-
-    Edge cases: data that are declared public, and have a ledger as private data in any unit, raise `LedgerMismatch`.
-    The embedded digits never are. Test examples are declared public by being some: they must have no ledger as private
-    data, and equal no training row (`ConfigError`), whatever the names of their owners.
+    Guarantee: the fingerprint is over all columns of every row, before they are divided. It does not depend on the
+    order of rows, on the file's name, on features or on the model. Data that are declared public, as test examples are
+    by being some, have no ledger as private data in any unit (`LedgerMismatch`), and equal no training row
+    (`ConfigError`), whatever the names of their owners.
     """
     with section("data"):
         source = _source(config, held)
@@ -56,7 +54,7 @@ def identities_of(config: Config, held: Clients | None = None) -> list[DataIdent
         return [
             replace(
                 common,
-                name=_of_silo(common.name, place),
+                name=f"{common.name}, silo-{place}",
                 whole=common.fingerprint,
                 fingerprint=its.fingerprint(key),
                 content=None if common.content is None else its.content(key),
@@ -75,9 +73,8 @@ def declare_public(name: str, examples: Examples, *, remedy: str) -> None:
     home.release(Declared(names=(name,), content=content, remedy=remedy))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TestRows:
-    """Examples that the server holds, as a ledger has to know them, under the field of the settings that names them."""
+class TestRows(NamedTuple):
+    """Examples that the server holds, and the field of the settings that names them."""
 
     name: str
     field: str
@@ -87,9 +84,7 @@ class TestRows:
 
 @dataclass(frozen=True)
 class _PartiesElsewhere:
-    """Parties who keep their data: the name of the federation alone identifies them, whichever join or
-    leave. Each party's ledger knows its disclosures.
-    """
+    """Parties who keep their data: the name of the federation alone identifies them, whichever join or leave."""
 
     data: Parties
 
@@ -114,7 +109,7 @@ class _PartiesElsewhere:
             return None
         path, columns = Path(self.data.folder or ".") / file, self.data.meaning().resolved(())
         rows = digests_of_cells(table_cells(path, "", columns.reading), columns.features, "", key=key)
-        return TestRows(name=str(path.resolve()), field="test_file", value=file, rows=rows)
+        return TestRows(str(path.resolve()), "test_file", file, rows)
 
 
 @dataclass(frozen=True)
@@ -152,7 +147,7 @@ class _PartitionedExamples:
         if test is None or not self.recognised:
             return None
         rows = digests_of_examples(test, key=key)
-        return TestRows(name=f"{self.name}, test", field="folder", value=self.name, rows=rows)
+        return TestRows(f"{self.name}, test", "folder", self.name, rows)
 
 
 @dataclass(frozen=True)
@@ -193,12 +188,12 @@ class _Held:
         data, file = self.data, None if self.stated is None else self.stated.test_file
         if file is not None:
             rows = self._of_cells(self._read(file), key)
-            return TestRows(name=str(self._path(file).resolve()), field="test_file", value=file, rows=rows)
+            return TestRows(str(self._path(file).resolve()), "test_file", file, rows)
         if data.test is None or self.stated is not None:
             return None
         of_cells = data.test_cells
         rows = digests_of_examples(data.test, key=key) if of_cells is None else self._of_cells(of_cells, key)
-        return TestRows(name=f"{self.name}, test", field="test", value=f"{len(data.test)} examples", rows=rows)
+        return TestRows(f"{self.name}, test", "test", f"{len(data.test)} examples", rows)
 
     @cached_property
     def cells(self) -> Cells | None:
@@ -262,7 +257,7 @@ def _declared(source: _Source, private: Content | None) -> Iterator[Declared]:
         return
     key = Home.of_user().key()
     if _public(source):
-        names = (source.name, _of_silo(source.name, 1))
+        names = (source.name, f"{source.name}, silo-1")
         yield Declared(names=names, content=source.rows(key).content(key), remedy=_NOT_PUBLIC)
     test = source.test(key)
     if test is None:
@@ -282,13 +277,9 @@ def _key(source: _Source) -> bytes:
     return PUBLIC_KEY if _public(source) else Home.of_user().key()
 
 
-def _of_silo(name: str, place: int) -> str:
-    return f"{name}, silo-{place}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunLedger:
-    """Which ledger a run is charged to, under which label, and for which data. It is part of the run's settings.
+    """Which ledger a run is charged to, under which label, and for which data.
 
     `path` is where the ledger was when the run began, or None for one in the run's folder, as public data have it.
     `planned_by_search` states that its rounds were reserved together with those of other runs.
@@ -312,14 +303,13 @@ class RunLedger:
         own: Path,
         budget: Budget,
         relation: Relation,
-        path: Path | str | None = None,
-        witness: Path | str | None = None,
+        path: Path | None = None,
+        witness: Path | None = None,
     ) -> "RunLedger":
         """The ledger of the data, begun if they have none, and a new label in it. Public data have their `own`, unless
         a path is given. Data that the run declares public are remembered as public.
         """
         label, home = secrets.token_hex(8), Home.of_user()
-        path, witness = (None if place is None else Path(place) for place in (path, witness))
         for name, place in (("ledger", path), ("witness", witness)):
             if place is not None and place.is_dir():
                 raise ConfigError(field=f"privacy.{name}", value=str(place), remedy="it is a folder: name a file")
@@ -359,9 +349,8 @@ class RunLedger:
         return replace(self, label=f"{self.label}-{number:04d}", planned_by_search=True)
 
     def check_same(self, identity: DataIdentity) -> None:
-        """The data are those with which the run began (`DataError`).
-
-        Edge cases: under another key, names are compared instead of content, with a warning.
+        """The data are those with which the run began (`DataError`); under another key, names are compared instead of
+        content, with a warning.
         """
         content, its = same(self.identity.fingerprint, identity.fingerprint), self.identity
         if content is False or replace(identity, name=its.name, fingerprint=its.fingerprint, whole=its.whole) != its:
@@ -376,7 +365,7 @@ class RunLedger:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON data."""
-        places = {name: None if place is None else str(place) for name, place in self._places.items()}
+        places = {name: None if place is None else str(place) for name, place in vars(self).items() if name in _PLACES}
         return {**vars(self), "identity": self.identity.to_json(), **places}
 
     @classmethod
@@ -386,12 +375,8 @@ class RunLedger:
             remedy = "it is an attempt of a private search of an earlier version: go on with that version"
             raise ConfigError(field="run", value=content["search"], remedy=remedy)
         known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
-        places = {name: None if content[name] is None else Path(content[name]) for name in ("path", "witness")}
+        places = {name: None if content[name] is None else Path(content[name]) for name in _PLACES}
         return cls(**{**known, "identity": DataIdentity(**content["identity"]), **places})
-
-    @property
-    def _places(self) -> dict[str, Path | None]:
-        return {"path": self.path, "witness": self.witness}
 
 
 def own_place(folder: Path, silo: str) -> Path:
@@ -402,10 +387,7 @@ def own_place(folder: Path, silo: str) -> Path:
 def begin_ledgers(
     tables: Mapping[str, Any], *, budget: Budget, path: Path | None, witness: Path | None
 ) -> list[Registered]:
-    """The ledger of the data that settings name, begun with this budget; for silos, of each silo.
-
-    Edge cases: data that have one already are refused, and so are public data.
-    """
+    """The ledger of the data that settings name, begun with this budget; for silos, of each silo."""
     identities, relation = _of(tables)
     if len(identities) > 1 and path is not None:
         raise ConfigError(field="FILE", value=str(path), remedy="there are several silos: leave it out")

@@ -31,10 +31,7 @@ from incrowd.runs.sources import section
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
-    """A finished run: the released model, its quality, and its promise.
-
-    Edge cases: a run that is not over has no result: `ConfigError`.
-    """
+    """A finished run: the released model, its quality, and its promise."""
 
     folder: Path
     summary: Summary
@@ -57,7 +54,7 @@ class Result:
             model=run.work.model.loaded(load_file(run.folder / MODEL)),
             loss=run.work.loss,
             settings=run.config,
-            ledgers=tuple(zip(run.work.paid_from, (own for own, *_ in run.work.places(run.folder)), strict=False)),
+            ledgers=tuple(zip(run.work.ledgers, (own for own, *_ in run.work.places(run.folder)), strict=False)),
             scaling=(data.examples.scale, data.examples.offset),
             number_of_classes=data.examples.classes,
             table=data.table,
@@ -66,10 +63,7 @@ class Result:
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Result":
-        """The result of a run that learned from a table, from its folder alone.
-
-        Edge cases: as `predict`.
-        """
+        """The result of a run that learned from a table, from its folder alone."""
         config, columns = _stated_in(folder)
         example = featured_examples(config, made_up_row(columns), columns=columns)
         loss = loss_of(config.local.loss, example)
@@ -145,7 +139,7 @@ class Result:
         return np.array(names)[labels] if isinstance(names, tuple) and names else labels
 
     def predict_proba(self, features: Any) -> NDArray[Any]:
-        """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
+        """The probability of each class, [examples, classes]."""
         if self.number_of_classes is None:
             raise ConfigError(field="predict_proba", value=None, remedy="the labels are numbers: use predict")
         return probabilities(self.outputs(features).astype(np.float64))
@@ -171,7 +165,7 @@ class Predictions:
     probabilities: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON data. Edge cases: a number that is not finite is None, for which JSON has a word."""
+        """Plain JSON data; a number that is not finite is None."""
         content: dict[str, Any] = {"ids": list(self.ids), "predictions": _finite(self.labels)}
         if self.classes:
             content |= {"classes": list(self.classes), "probabilities": [_finite(row) for row in self.probabilities]}
@@ -191,11 +185,8 @@ class Predictions:
 def predict(folder: Path, table: Path) -> Predictions:
     """The predictions of the run in a folder for each row of a table, whose columns are found by their names.
 
-    Guarantee: it reads the folder, the table, and the module of your own where the settings name one; the table needs
-    neither labels nor clients. `Result.predict` gives the same.
-
-    Edge cases: no run, one that is not over, one that a program began or that did not learn from a table: `ConfigError`
-    with the remedy; a column that is missing, or a cell that does not fit what the run's settings state: `DataError`.
+    It reads the folder, the table, and the module of your own where the settings name one; the table needs neither
+    labels nor clients. `Result.predict` gives the same.
     """
     result = Result.in_folder(folder)
     columns = result.table

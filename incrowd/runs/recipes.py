@@ -273,11 +273,7 @@ def config_of(settings: Mapping[str, Any]) -> Config:
 
 
 def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHING) -> Tables:
-    """Settings, as the tables of a TOML file, completed by the recipe of this name.
-
-    Edge cases: an unknown recipe, settings that cannot be used, and labels that are numbers, whose scale no recipe
-    knows, without a server.learning_rate: `ConfigError`.
-    """
+    """Settings, as the tables of a TOML file, completed by the recipe of this name."""
     recipe, config = named(name), parse(settings)
     with section("privacy"):
         budget = config.privacy.budget

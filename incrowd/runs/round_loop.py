@@ -1,11 +1,12 @@
 """The rounds of a run, each of which is written down before the next begins."""
 
+import logging
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +14,25 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from incrowd import _files
+from incrowd._log import note
 from incrowd._random import Floats
-from incrowd.algorithms import Answer, Silo, State
-from incrowd.errors import DataError, LedgerRolledBack
+from incrowd.algorithms import Answer, FedAvg, RoundReport, Silo, State
+from incrowd.errors import DataError, LedgerRolledBack, RoundLost
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.config import RunOptions
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Database, Record, Summary, database_in
+from incrowd.runs.plans import spent_after
 from incrowd.runs.trackers import trackers
 from incrowd.types import Facts, Tracker
 
-Arrays = Mapping[str, NDArray[Any]]
+if TYPE_CHECKING:
+    from incrowd.runs.work import SiloWork, Work
 
+_log = logging.getLogger(__name__)
+
+Arrays = Mapping[str, NDArray[Any]]
 
 _NAME = re.compile(r"round-(\d+)\.safetensors")
 _OVERHEAD = 4096
@@ -35,8 +45,6 @@ class Checkpoints:
 
     Guarantee: every file is complete; after `save` returns, it is on disk, and the `keep` newest are kept.
     Only the user can read them. Without `dated` the files do not tell the duration of a round.
-
-    Edge cases: a file that cannot be read is a `DataError` with a remedy.
     """
 
     folder: Path
@@ -93,11 +101,10 @@ class DurableSilo:
     Guarantee: an answer is on disk before it is given, and its round was on the ledger before it was computed. Asked
     for a round again, the silo gives the same answer and charges nothing. Room for an answer is on the disk before its
     round is charged. A round that was charged and not kept is lost in a deployment, and repeated in a simulation (see
-    `Silo`).
+    `Silo`). A ledger that does not know a round that was sent is an old copy, and refused in any round. A disk that is
+    full, or may not be written to, is a `DataError`, and nothing is spent.
 
-    Edge cases: answers older than the last few are gone, so their rounds count as lost. A ledger that does not know a
-    round that was sent is an old copy, and refused in any round. A disk that is full, or may not be
-    written to, is a `DataError`, and nothing is spent.
+    Answers older than the last few are gone, so their rounds count as lost.
     """
 
     silo: Silo
@@ -147,9 +154,6 @@ class DurableSilo:
         return Answer(silo=self.silo.name, round=number, epsilon=epsilon, update=update)
 
 
-Opened = TypeVar("Opened")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundLoop:
     """One process's part of the way, from where the run stands to its end.
@@ -159,8 +163,8 @@ class RoundLoop:
     part of a state lies in `private/`: it is on disk before the state is, as long as that is needed, and gone before
     any result is written.
 
-    Edge cases: two processes cannot be on the way in one folder at a time (`ConfigError`); secrets that cannot be
-    removed are a `DataError`, and no result is written.
+    Two processes cannot be on the way in one folder at a time (`ConfigError`); where secrets cannot be removed, no
+    result is written (`DataError`).
     """
 
     folder: Path
@@ -187,10 +191,7 @@ class RoundLoop:
             )
 
     def start_from(self, first: State, *, charged: int) -> State:
-        """The state in the last checkpoint; before the first round, this first one, which is kept.
-
-        Edge cases: no checkpoint although rounds were charged, or one without what is secret of it: `DataError`.
-        """
+        """The state in the last checkpoint; before the first round, this first one, which is kept."""
         newest = max(self.checkpoints.rounds(), default=None)
         arrays = None if newest is None else self.checkpoints.at(newest)
         if newest is not None and arrays is not None:
@@ -205,13 +206,11 @@ class RoundLoop:
         self._save(first)
         return first
 
-    def caught_up(self, state: State, *, charged: int, repeats: bool, epsilon: Callable[[int], float]) -> State:
-        """The state from which to go on when so many rounds were charged.
+    def caught_up(self, state: State, *, charged: int, repeats: bool, plan: Plan) -> State:
+        """The state from which to go on when so many rounds of the plan were charged.
 
         Rounds that are charged and not in the state can be done again where noise `repeats` itself; elsewhere they are
-        lost, with what the first so many rounds cost in their rows.
-
-        Edge cases: more rounds in the state than were charged: `LedgerRolledBack`.
+        lost. More rounds in the state than were charged: `LedgerRolledBack`.
         """
         if state.round > charged:
             raise LedgerRolledBack(
@@ -221,20 +220,19 @@ class RoundLoop:
         if repeats:
             return state
         for number in range(state.round, charged):
-            spent = epsilon(number + 1)
-            self.database.add(Record(round=number, epsilon=spent, lost=True))
+            self.database.add(Record(round=number, epsilon=spent_after(plan, number + 1), lost=True))
         return replace(state, round=charged)
 
     def walk(
         self,
-        session: Opened,
+        session: "Session",
         state: State,
         *,
         measure: Callable[[State], Mapping[str, float | None]],
         finish: Callable[[State], Summary],
         settings: Facts,
         watchers: Sequence[Tracker],
-    ) -> Generator[tuple[Opened, State], tuple[State, Record], Summary]:
+    ) -> Generator[tuple["Session", State], tuple[State, Record], Summary]:
         """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure.
 
         Each round is yielded as the session and its state; the state after it, and its record, are sent back.
@@ -248,7 +246,8 @@ class RoundLoop:
             while state.round < self.rounds:
                 state, record = yield session, state
                 if state.round % self.wanted.report_every == 0 or state.round == self.rounds:
-                    record = record.measured(**measure(state))
+                    found = measure(state)
+                    record = replace(record, accuracy=found["accuracy"], loss=found["loss"])
                 self.database.add(record)
                 if state.round % self.wanted.checkpoint_every == 0:
                     self._save(state)
@@ -272,3 +271,132 @@ class RoundLoop:
             self.secrets.add(state.round, secret)
         self.checkpoints.save(state.round, state.to_arrays())
         self.secrets.leave(self.checkpoints.rounds())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Session:
+    """The work with its ledger open; for several ledgers see `SiloSession`."""
+
+    work: "Work"
+    algorithm: FedAvg[Any]
+
+    @property
+    def private(self) -> PrivateRun:
+        """The rounds that this ledger pays for."""
+        private: PrivateRun = self.algorithm.cohort.private
+        return private
+
+    def restored(self, loop: RoundLoop) -> State:
+        """The state of the run, as far as both the last checkpoint and the ledger know."""
+        charged, repeats = self.private.next_round, self.work.randomness.simulated
+        state = loop.start_from(self.algorithm.init(), charged=charged)
+        if state.round < charged and not repeats and state.secret is not None:
+            raise DataError(
+                f"{loop.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
+                f"can be released; the model after {state.round} rounds is in its last checkpoint"
+            )
+        return loop.caught_up(state, charged=charged, repeats=repeats, plan=self.work.plan)
+
+    def rehearse(self, state: State) -> None:
+        """Nothing: clients cannot be tried without their examples."""
+
+    def step(self, state: State) -> tuple[State, Record]:
+        """Take a state through its round; a round that is lost moves nothing, and stays paid for."""
+        try:
+            return self.recorded(*self.algorithm.apply(state))
+        except RoundLost as lost:
+            note(_log, "round lost", level=logging.WARNING, round=state.round, why=str(lost))
+            spent = spent_after(self.work.plan, state.round + 1)
+            return replace(state, round=state.round + 1), Record(round=state.round, epsilon=spent, lost=True)
+
+    def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
+        """A state, and the record of the round that led to it."""
+        plan, training = self.work.plan, report.seconds_of_training
+        answers = self.work.answers(report.round)
+        seen = {"observed": report.observed, "diagnostics": report.diagnostics}
+        record = Record(
+            round=report.round,
+            epsilon=spent_after(plan, report.round + 1),
+            seconds=report.seconds,
+            clients_per_second=None if training is None else answers / max(training, 1e-9),
+            clip_norm=report.clip_norm,
+            noise_std=report.noise_std,
+            simulation={name: asdict(value) for name, value in seen.items() if value is not None} or None,
+        )
+        return after, record
+
+    def claims(self, state: State) -> Statement | Claims:
+        """The statement about a run that ends in this state."""
+        return self.private.statement()
+
+    def facts(self, records: Sequence[Record]) -> Summary:
+        """Rounds and spending, by the expected cohorts, which are public; speed in simulations alone."""
+        plan = self.work.plan
+        done = [record for record in records if not record.lost]
+        expected = sum(self.work.answers(record.round) for record in done)
+        simulated = self.work.randomness.simulated
+        seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
+        return {
+            "rounds": len(done),
+            "rounds_lost": len(records) - len(done),
+            "communications": expected,
+            "client_updates_per_second": expected / seconds if seconds else None,
+            "seconds": seconds,
+            "epsilon": self.private.statement().epsilon,
+            "delta": plan.budget.delta,
+            "budget": asdict(plan.budget),
+            "noise_multiplier": plan.noise_multiplier,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloSession(Session):
+    """The session of silos with a ledger each."""
+
+    work: "SiloWork"
+    outboxes: Sequence[DurableSilo]
+
+    def restored(self, loop: RoundLoop) -> State:
+        """The state of the run, as far as the last checkpoint and the ledgers know."""
+        paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.run.rounds), default=0)
+        return loop.start_from(self.algorithm.init(), charged=paid)
+
+    def rehearse(self, state: State) -> None:
+        """Every silo can go on from this state: no silo pays before all are ready."""
+        for outbox in self.outboxes:
+            outbox.silo.rehearse(state.weights)
+
+    def claims(self, state: State) -> Claims:
+        """The statement of each silo about its records."""
+        return Claims(by_party={outbox.silo.name: outbox.silo.statement() for outbox in self.outboxes})
+
+    def facts(self, records: Sequence[Record]) -> Summary:
+        """The spending of each silo, and which of them had to stop."""
+        standings = next((record.silos for record in reversed(records) if record.silos), ())
+        simulated = self.work.randomness.simulated
+        return {
+            "rounds": sum(not record.lost for record in records),
+            "epsilon": max(self._spent.values()),
+            "delta": self.work.config.privacy.delta,
+            "epsilon_by_silo": self._spent,
+            "stopped": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
+            "noise_multiplier": self.work.plan.noise_multiplier,
+            "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
+        }
+
+    @property
+    def _spent(self) -> dict[str, float]:
+        return {outbox.silo.name: outbox.silo.epsilon for outbox in self.outboxes}
+
+    def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
+        """See `Session.recorded`."""
+        sent = sum(standing.absence is None for standing in report.silos)
+        record = Record(
+            round=report.round,
+            epsilon=report.epsilon,
+            seconds=report.seconds,
+            clients_per_second=None if report.seconds is None else sent / max(report.seconds, 1e-9),
+            clip_norm=self.work.config.privacy.clip_norm,
+            silos=[asdict(standing) for standing in report.silos],
+        )
+        return after, record

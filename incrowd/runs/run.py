@@ -1,25 +1,33 @@
 """A run in a folder, from its settings to its result; `incrowd.runs.folder` lists the files."""
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from incrowd import __version__, _files
 from incrowd._random import Floats
-from incrowd.algorithms import State, evaluate, score
+from incrowd.algorithms import ClientCohort, State, evaluate, score
 from incrowd.algorithms.clients import Trainers
 from incrowd.algorithms.silos import AskAll, AskShared, AskSums
 from incrowd.data import Clients, Examples
+from incrowd.data.examples import Inputs
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
+from incrowd.learning.inputs import chosen, meant
+from incrowd.learning.modules import trainable
 from incrowd.privacy.plan.sampling import Schedule, Step
+from incrowd.privacy.release import PrivateRound
 from incrowd.runs.config import Config, read_back
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import (
@@ -38,15 +46,16 @@ from incrowd.runs.folder import (
     write_results,
 )
 from incrowd.runs.ledgers import RunLedger
-from incrowd.runs.round_loop import RoundLoop
-from incrowd.runs.silo_work import RecordWork, SiloWork, assemble_records, assemble_silos
+from incrowd.runs.round_loop import RoundLoop, Session
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers
-from incrowd.runs.work import ClientWork, Session, Work, assemble
+from incrowd.runs.work import ClientWork, RecordWork, SiloWork, Work, assemble, assemble_records, assemble_silos
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:
     from incrowd.runs.evaluation import EvaluationConfig
+
+_THIRD_PARTY = "training loop (not tried)"
 
 Rounds = Generator[tuple[Session, State], tuple[State, Record], Summary]
 """The rounds of a run: see `Run.rounds`."""
@@ -63,9 +72,6 @@ class Run:
     All runs on the same data are charged to one ledger (`incrowd.runs.ledgers`), which has to have room for the whole
     plan; runs on public data have a ledger each. Each silo has one for all runs on its records, and the server one
     for all that protect the same clients; a silo whose budget is spent sends nothing more, and the others go on.
-
-    Edge cases: a folder that holds a run, or the ledger of one, is refused for a new run; one without a run cannot go
-    on, nor can one whose data have changed; two processes cannot train in one folder at a time.
     """
 
     def __init__(self, folder: Path, work: Work) -> None:
@@ -91,10 +97,6 @@ class Run:
         are taken from it, and checked against the budget. With `data`, this config's with its features,
         they are not loaded once more. A `ledger` is for runs that are part of a search. `agree` is called before a
         ledger is looked for, and may raise.
-
-        Edge cases: a plan that the data's ledger has no room for raises `BudgetExceeded`, and no folder is made; so do
-        silos of which none can pay for a round any more. Private `data` without a `ledger` are refused: others than the
-        config's could be charged to it.
         """
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, *([LEDGER, f"{LEDGER}.witness", SILOS] if ledger is None else []))
@@ -118,10 +120,7 @@ class Run:
     @classmethod
     @read_once()
     def open(cls, folder: Path | str, *, given: Given = NOTHING, data: Clients | None = None) -> "Run":
-        """The run in a folder, with its settings, plan, first weights and chunk; `given` and `data` as in `create`.
-
-        Edge cases: data that have changed since the run began are refused (`DataError`); the caller checks `data`.
-        """
+        """The run in a folder, with its settings, plan, first weights and chunk; `given` and `data` as in `create`."""
         folder = Path(folder).resolve()
         settings, payer = settings_in(folder), payer_in(folder)
         config, began = _settings_of_version(settings), settings["clients"]
@@ -138,10 +137,7 @@ class Run:
         return cls(folder, work)
 
     def trained_by(self, trainers: Trainers) -> "Run":
-        """The same run, whose cohorts are trained elsewhere: see `incrowd.algorithms.clients.Trainers`.
-
-        Edge cases: silos train themselves: `ConfigError`; so does what cannot go together with it.
-        """
+        """The same run, whose cohorts are trained elsewhere: see `incrowd.algorithms.clients.Trainers`."""
         if not isinstance(self.work, ClientWork):
             raise ConfigError(field="privacy.unit", value="record", remedy="silos train themselves: use whole clients")
         work = replace(self.work, trainers=trainers)
@@ -149,19 +145,13 @@ class Run:
         return Run(self.folder, work)
 
     def answered_by(self, together: AskAll) -> "Run":
-        """The same run, whose silos answer over a network: see `incrowd.algorithms.silos.AskAll`.
-
-        Edge cases: whole clients are trained: `ConfigError`.
-        """
+        """The same run, whose silos answer over a network: see `incrowd.algorithms.silos.AskAll`."""
         if not isinstance(self.work, SiloWork):
             raise ConfigError(field="privacy.unit", value="client", remedy="clients are trained: use trained_by")
         return Run(self.folder, replace(self.work, together=together))
 
     def summed_by(self, sums: AskSums | None = None, *, shared: AskShared | None = None) -> "Run":
-        """The same run, whose silos send the sums of their records, open or masked: see `incrowd.algorithms.silos`.
-
-        Edge cases: a run of other parties is a `ConfigError`.
-        """
+        """The same run, whose silos send the sums of their records, open or masked: see `incrowd.algorithms.silos`."""
         if not isinstance(self.work, RecordWork):
             raise ConfigError(
                 field="privacy.unit", value="client", remedy="it is for records whose sums a server noises"
@@ -187,10 +177,7 @@ class Run:
         }
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train to the end, from wherever the run stands, and write the results; a run that is over returns them.
-
-        Edge cases: only a server of parties trains with them: here a `ConfigError`.
-        """
+        """Train to the end, from wherever the run stands, and write the results; a run that is over returns them."""
         with closing(self.rounds(watchers)) as rounds:
             try:
                 session, state = next(rounds)
@@ -236,7 +223,7 @@ class Run:
 
     def evaluate(self, wanted: "EvaluationConfig") -> Summary:
         """Measure the released model on the clients' own examples: noised, and charged to the ledger of the data like
-        one more round. Edge cases: as `Evaluation`; clients whose examples are not here are a `ConfigError`.
+        one more round.
         """
         from incrowd.runs.evaluation import Evaluation
 
@@ -282,10 +269,7 @@ class Run:
 
 
 def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
-    """Accuracy and loss of weights on the test set that the server holds.
-
-    Edge cases: a loss that is not finite, of weights that diverged, is None: JSON has no word for it.
-    """
+    """Accuracy and loss of weights on the test set that the server holds."""
     if test is None:
         return {"accuracy": None, "loss": None}
     found = score(model, weights, test, loss=loss)
@@ -342,3 +326,112 @@ def _settings_of_version(settings: Summary) -> Config:
 def _form(model: Model) -> str:
     """The form in which torch shows a module."""
     return " ".join(repr(model.module).split())
+
+
+@dataclass(eq=False)
+class OwnRound:
+    """One round of a training loop: the present clients of its `cohort`, and the `weights` to start from.
+
+    Guarantee: each client's update is clipped, and enters once. The cohort and its updates are private: they are for
+    the training on this machine.
+    """
+
+    number: int
+    cohort: tuple[int, ...] = field(repr=False)
+    weights: Floats = field(repr=False)
+    _work: ClientWork = field(repr=False)
+    _open: PrivateRound = field(repr=False)
+    submitted: bool = field(default=False, init=False, repr=False)
+
+    def module(self) -> nn.Module:
+        """A copy of the federation's module with the round's weights, for one client to train."""
+        return self._work.model.with_weights(self.weights)
+
+    def examples(self, client: int) -> tuple[Inputs, Tensor]:
+        """The features of a client of the cohort, as the model sees them, and its labels."""
+        if client not in self.cohort:
+            raise ConfigError(field="client", value=client, remedy="give one of this round's cohort")
+        data = self._work.engine.data
+        rows = torch.as_tensor(data.examples(client).astype(np.int64))
+        features = meant(chosen(data.features, rows), scale=data.scale, offset=data.offset)
+        return features, data.labels.index_select(0, rows)
+
+    def submit(self, updates: Mapping[int, ArrayLike | nn.Module]) -> None:
+        """Hand over what clients learnt: a trained module, or the difference to the round's weights as one vector.
+
+        Clients that are left out contribute nothing; the denominator stays the plan's.
+        """
+        if self.submitted:
+            raise ConfigError(field="round", value=self.number, remedy="its updates are submitted: go on to the next")
+        vectors = {client: self._vector(update) for client, update in updates.items()}
+        for client, vector in vectors.items():
+            if client not in self.cohort or vector.shape != self.weights.shape:
+                remedy = f"give clients of the cohort, and {self.weights.size} numbers for each"
+                raise ConfigError(field="updates", value=f"{client}: {vector.shape}", remedy=remedy)
+        for client, vector in vectors.items():
+            self._open.add(vector[None], clients=[client])
+        self.submitted = True
+
+    def _vector(self, update: ArrayLike | nn.Module) -> Floats:
+        if not isinstance(update, nn.Module):
+            return np.asarray(update, dtype=np.float64)
+        trained = torch.cat([one.detach().reshape(-1) for _, one in trainable(update)])
+        moved: Floats = trained.double().cpu().numpy() - self.weights
+        return moved
+
+
+class OwnLoop(AbstractContextManager["OwnLoop"]):
+    """The rounds of a run, for a loop that trains clients itself: see `incrowd.Federation.session`."""
+
+    def __init__(self, run: Run, watchers: Sequence[Tracker] = ()) -> None:
+        work = run.work
+        if not isinstance(work, ClientWork) or work.asks_others:
+            remedy = 'a loop of your own trains whole clients on this machine: use privacy.unit = "client"'
+            raise ConfigError(field="privacy.unit", value=run.config.privacy.unit, remedy=remedy)
+        if work.engine.size != work.model.size:
+            remedy = "your loop takes its place: leave it out"
+            raise ConfigError(field="local.algorithm", value=work.config.local.algorithm, remedy=remedy)
+        self.run = run
+        self._work = work
+        self._rounds: Rounds = run.rounds(watchers)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the latest state, from which the same loop goes on."""
+        self._rounds.close()
+
+    def __iter__(self) -> Iterator[OwnRound]:
+        """The rounds that are left."""
+        try:
+            session, state = next(self._rounds)
+            while True:
+                if session.algorithm.cohort.queries and state.round == 0:
+                    session, state = self._rounds.send(session.step(state))
+                    continue
+                opened = _opened(session, state, self._work)
+                yield opened
+                session, state = self._rounds.send(_taken(session, state, opened))
+        except StopIteration:
+            return
+
+
+def _opened(session: Session, state: State, work: ClientWork) -> OwnRound:
+    cohort: ClientCohort = session.algorithm.cohort
+    cohort.private.name_third_party(_THIRD_PARTY)
+    clients = cohort.present(cohort.private.cohort(state.round), number=state.round)
+    return OwnRound(
+        number=state.round,
+        cohort=tuple(map(int, clients)),
+        weights=state.weights.astype(np.float32).astype(np.float64),
+        _work=work,
+        _open=cohort.private.round(state.round, carry=state.carry),
+    )
+
+
+def _taken(session: Session, state: State, done: OwnRound) -> tuple[State, Record]:
+    if not done.submitted:
+        raise ConfigError(field="round", value=done.number, remedy="submit its updates before the next round")
+    algorithm = session.algorithm
+    answers = algorithm.cohort.released(done._open)
+    return session.recorded(*algorithm.applied(state, answers))

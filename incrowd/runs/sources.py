@@ -219,13 +219,8 @@ def _in_place_of(data: Parties) -> Clients:
 
 
 def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field: str) -> Any:
-    """The result of a function of your own, "package:name", imported from a folder.
-
-    Guarantee: modules in the folder come first, also for imports of the module, before modules of the same name in
-    folders that were used earlier.
-
-    Edge cases: a text of another form, a module or a name that is not there, a call that fails: `ConfigError`, which
-    says what was raised.
+    """The result of a function of your own, "package:name", imported from a folder; its modules come before modules of
+    the same name in folders that were used earlier.
     """
     function = _imported(source, folder=folder, field=field)
     try:

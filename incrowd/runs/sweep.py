@@ -53,8 +53,6 @@ class Axis(NamedTuple):
 def axis(text: str) -> Axis:
     """The axis that `key=a,b,c` spells. Commas within a list, a table or quotes belong to a value:
     `model.hidden=[200],[600, 100]`.
-
-    Edge cases: no key, no value, or a repeated value: `ConfigError`.
     """
     key, equals, rest = (part.strip() for part in text.partition("="))
     if not key or not equals:
@@ -67,7 +65,7 @@ def axis(text: str) -> Axis:
 
 
 class Candidate(NamedTuple):
-    """One point of the search: its values, and the whole config."""
+    """One point of the search."""
 
     settings: dict[str, Any]
     config: Config
@@ -79,8 +77,6 @@ class Search:
 
     `random` takes so many random points in place of all combinations. `budget` is the most that the whole search may
     cost.
-
-    Edge cases: no axis, or a config that is refused: `ConfigError` before anything is loaded.
     """
 
     source: Path | str | None = None
@@ -147,10 +143,8 @@ class Search:
 class Cost:
     """The cost of a search over these plans, one for each candidate.
 
-    Guarantee: `price` bounds what all runs reveal together, which is all that the search shows.
-
-    Edge cases: plans under different neighbouring relations have no common price and are refused. The least delta of
-    the plans is the search's.
+    Guarantee: `price` bounds what all runs reveal together, which is all that the search shows. Plans under different
+    neighbouring relations have no common price and are refused.
     """
 
     plans: Sequence[Plan]
@@ -168,7 +162,7 @@ class Cost:
 
     @property
     def delta(self) -> float:
-        """The delta of the search."""
+        """The least delta of the plans."""
         return min(plan.budget.delta for plan in self.plans)
 
     @cached_property
@@ -179,10 +173,7 @@ class Cost:
         )
 
     def budget(self, most: float | None) -> Budget:
-        """The budget of the search's ledger: its price, unless it is stated.
-
-        Edge cases: a price above the stated budget is a `BudgetExceeded`.
-        """
+        """The budget of the search's ledger: its price, unless it is stated and covers that (`BudgetExceeded`)."""
         epsilon = self.price.epsilon
         if most is not None and epsilon > most:
             raise BudgetExceeded(
@@ -215,11 +206,7 @@ class Sweep:
 
     Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.ledgers`) before the first
     run trains, and each run is charged there under a separate label. A search that was cut off goes on where it
-    stopped, and trains no run twice.
-
-    Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
-    the same folder, or private data that differ from run to run. A run that was paid for and is gone is not trained
-    again.
+    stopped, and trains no run twice, not even one that was paid for and is gone.
     """
 
     search: Search
@@ -301,15 +288,10 @@ class Sweep:
         return {own.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
 
     def _find(self) -> RunLedger:
-        wanted, own, budget = self.search.candidates[0].config.privacy, self.folder / LEDGER, self.search.budget
-        return RunLedger.find(
-            self.identity,
-            own=own,
-            budget=self.cost.budget(budget),
-            relation=self.cost.relation,
-            path=wanted.ledger,
-            witness=wanted.witness,
-        )
+        wanted, budget = self.search.candidates[0].config.privacy, self.cost.budget(self.search.budget)
+        path, witness = (None if place is None else Path(place) for place in (wanted.ledger, wanted.witness))
+        own, relation = self.folder / LEDGER, self.cost.relation
+        return RunLedger.find(self.identity, own=own, budget=budget, relation=relation, path=path, witness=witness)
 
     def _stored(self) -> RunLedger | None:
         path = self.folder / SEARCH
@@ -399,10 +381,7 @@ class Sweep:
 
 
 def ranked(rows: Sequence[Summary]) -> list[Summary]:
-    """The rows, the one with the highest accuracy first (without one, with the least loss).
-
-    Edge cases: weights that diverged have no loss and come last.
-    """
+    """The rows, the one with the highest accuracy first (without one, with the least loss; diverged weights last)."""
 
     def merit(row: Summary) -> tuple[float, float]:
         accuracy, loss = row.get("accuracy"), row.get("loss")

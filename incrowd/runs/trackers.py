@@ -24,21 +24,8 @@ _ABSENT = ("round lost", "daily limit", "no answer", "refused")
 _RECENT = 10
 
 
-class _Quiet:
-    """A tracker that does nothing by itself."""
-
-    def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        pass
-
-    def round(self, record: Record) -> None:
-        pass
-
-    def end(self, summary: Facts | None) -> None:
-        pass
-
-
 @dataclass
-class _JsonLines(_Quiet):
+class _JsonLines:
     """A JSON object a line, one for each round. A run that goes on leaves out the rounds that are done again."""
 
     path: Path
@@ -49,6 +36,9 @@ class _JsonLines(_Quiet):
 
     def round(self, record: Record) -> None:
         _files.append(self.path, self.line(record))
+
+    def end(self, summary: Facts | None) -> None:
+        pass
 
     def line(self, record: Record) -> str:
         return json.dumps(record.to_json()) + "\n"
@@ -179,17 +169,12 @@ _TIMELESS = ("csv", "jsonl")
 
 
 def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tracker]:
-    """The named trackers, of ours or registered ones of other packages.
-
-    Edge cases: one whose package is not installed is a `ConfigError`.
-    """
-    return [_tracker(name, folder, simulated=simulated) for name in dict.fromkeys(names)]
-
-
-def _tracker(name: str, folder: Path, *, simulated: bool) -> Tracker:
-    make = BUILT_IN[name] if name in BUILT_IN else _extensions.found("trackers", name, field="run.trackers")
-    made: Tracker = make(folder)
-    return made if name in _TIMELESS else _Public(made, live=simulated)
+    """The named trackers, of ours or registered ones of other packages."""
+    found: list[Tracker] = []
+    for name in dict.fromkeys(names):
+        make = BUILT_IN[name] if name in BUILT_IN else _extensions.found("trackers", name, field="run.trackers")
+        found.append(make(folder) if name in _TIMELESS else _Public(make(folder), live=simulated))
+    return found
 
 
 def _imported(module: str, package: str) -> Any:
@@ -204,7 +189,7 @@ def _numbers(record: Record) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-class Lines(_Quiet):
+class Lines:
     """A line of text for every round that is reported; speed and time left in simulations alone."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -228,6 +213,9 @@ class Lines(_Quiet):
             seconds = (self._rounds - done) * sum(self._seconds) / max(1, len(self._seconds))
             words = f"  {seconds:.0f} s remaining" if self._seconds else ""
             self._say(f"round {done}/{self._rounds}  {figures(record)}{words}")
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
 
     def _say(self, line: str) -> None:
         print(line, file=self._stream, flush=True)

@@ -1,40 +1,46 @@
-"""A run that one plan and one ledger pay for: the parts, the plan, the algorithm, its rounds; whole clients."""
+"""A run that is put together: data, model, plans and ledgers, of whole clients or of silos whose records are protected.
 
-import logging
+Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`. The ledger
+of public data lies in it, too.
+"""
+
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from incrowd import _validate
-from incrowd._log import note
 from incrowd._random import Randomness
-from incrowd.algorithms import ClientCohort, FedAvg, RoundReport, State
+from incrowd.algorithms import ClientCohort, FedAvg, RecordCohort, Silo, SiloCohort
 from incrowd.algorithms.clients import Trainers
+from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums
 from incrowd.data import Clients
-from incrowd.errors import ConfigError, DataError, RoundLost
+from incrowd.errors import ConfigError, DataError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, GaussianCurve, RenyiCurve
-from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
+from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Cyclic, Poisson, Sampler, Schedule, constant, growing, preceded
+from incrowd.privacy.paid import RecordRun
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.sampling import Poisson, Sampler, Schedule
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
-from incrowd.runs.config import Config, LinearSection, clip_of
-from incrowd.runs.data_config import MapFeatures
-from incrowd.runs.folder import LEDGER, Record, Summary
-from incrowd.runs.ledgers import RunLedger, identities_of
-from incrowd.runs.round_loop import RoundLoop
+from incrowd.runs.config import Config, LinearSection
+from incrowd.runs.data_config import MapFeatures, Parties
+from incrowd.runs.folder import LEDGER, SILOS, Summary
+from incrowd.runs.ledgers import RunLedger, identities_of, own_place
+from incrowd.runs.plans import declared_records, plan_of_all, plan_of_clients, plans_of_silos
+from incrowd.runs.round_loop import Checkpoints, DurableSilo, Session, SiloSession
 from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
+from incrowd.settings import Descent, Local
 
-_log = logging.getLogger(__name__)
+Place = tuple[Path, Path | None, Path | None]
+"""The place of a ledger in the run's folder, and the stated ones of ledger and witness."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +58,7 @@ class Work:
     loss: Loss
     randomness: Randomness
     plans: tuple[Plan, ...]
-    ledgers: tuple[RunLedger, ...] | None = None
+    ledgers: tuple[RunLedger, ...] = ()
 
     @property
     def asks_others(self) -> bool:
@@ -66,8 +72,8 @@ class Work:
 
     @property
     def payer(self) -> RunLedger:
-        """The ledger that is charged. Edge cases: `AttributeError` before `find_ledgers`."""
-        return self.paid_from[0]
+        """The ledger that is charged."""
+        return self.ledgers[0]
 
     @property
     def rounds(self) -> int:
@@ -87,7 +93,7 @@ class Work:
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
 
     @contextmanager
-    def open(self, folder: Path) -> Iterator["Session"]:
+    def open(self, folder: Path) -> Iterator[Session]:
         """Ready to train, for as long as the `with` block lasts."""
         with self.payer.open(folder / LEDGER, budget=self.first_budget(self.plan)) as opened:
             yield Session(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
@@ -98,19 +104,12 @@ class Work:
         features = self.config.features
         return f"feature map {features.map}" if isinstance(features, MapFeatures) else ""
 
-    @property
-    def paid_from(self) -> tuple[RunLedger, ...]:
-        """The ledgers that are charged. Edge cases: `AttributeError` before `find_ledgers`."""
-        if self.ledgers is None:
-            raise AttributeError("the ledger has not been found yet")
-        return self.ledgers
-
     def identities(self) -> list[DataIdentity]:
         """The data that each ledger is about."""
         return identities_of(self.config, self.held)
 
-    def places(self, folder: Path) -> list[tuple[Path, Path | None, Path | None]]:
-        """The place of each ledger in the run's folder, and the stated ones of ledger and witness."""
+    def places(self, folder: Path) -> list[Place]:
+        """The place of each ledger."""
         wanted = self.config.privacy
         ledger, witness = (None if path is None else Path(path) for path in (wanted.ledger, wanted.witness))
         return [(folder / LEDGER, ledger, witness)]
@@ -127,19 +126,14 @@ class Work:
     def find_ledgers(self, folder: Path) -> Self:
         """The same, charged to the ledgers of its data, which have room for it: see `RunLedger.find`.
 
-        Edge cases: after a ledger that is refused, or has no room, the later ones are not begun.
+        After a ledger that is refused, or has no room, the later ones are not begun.
         """
         found = []
-        for plan, identity, place in zip(self.plans, self.identities(), self.places(folder), strict=False):
-            own, path, witness = place
-            ledger = RunLedger.find(
-                identity,
-                own=own,
-                budget=self.first_budget(plan),
-                relation=plan.relation,
-                path=path,
-                witness=witness,
-            )
+        for plan, identity, (own, path, witness) in zip(
+            self.plans, self.identities(), self.places(folder), strict=False
+        ):
+            budget, relation = self.first_budget(plan), plan.relation
+            ledger = RunLedger.find(identity, own=own, budget=budget, relation=relation, path=path, witness=witness)
             with ledger.open(own) as opened:
                 opened.check_room(plan.runs)
             found.append(ledger)
@@ -147,7 +141,7 @@ class Work:
 
     def ledgers_to_json(self) -> Summary:
         """Plain JSON data, part of the run's folder."""
-        each = [ledger.to_json() for ledger in self.paid_from]
+        each = [ledger.to_json() for ledger in self.ledgers]
         return {"silos": each} if self.config.privacy.by_silo else each[0]
 
     def with_ledgers(self, content: Mapping[str, Any]) -> Self:
@@ -158,48 +152,10 @@ class Work:
     def check_same(self) -> None:
         """The data are those of the ledgers (`DataError`)."""
         identities = self.identities()
-        if len(identities) != len(self.paid_from):
-            raise DataError(f"the run began with {len(self.paid_from)} silos: put the data back as they were")
-        for ledger, identity in zip(self.paid_from, identities, strict=True):
+        if len(identities) != len(self.ledgers):
+            raise DataError(f"the run began with {len(self.ledgers)} silos: put the data back as they were")
+        for ledger, identity in zip(self.ledgers, identities, strict=True):
             ledger.check_same(identity)
-
-
-def loaded(config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
-    """The parts of a work but its plans: data and model; `data` are those of this config with its features."""
-    held = federated_data(config, given) if data is None else None
-    data = featured(config, held) if held is not None else data
-    assert data is not None  # noqa: S101 - one of the two
-    with section("local"):
-        loss = loss_of(config.local.loss, data.examples, given)
-    with section("model"):
-        model = model_of(config, data.examples, loss, given)
-    check_model(model, data, loss)
-    return {
-        "config": config,
-        "data": data,
-        "held": held,
-        "model": model,
-        "loss": loss,
-        "randomness": randomness(config),
-    }
-
-
-def spent_after(plan: Plan, rounds: int) -> float:
-    """An upper bound on the epsilon of a plan's first rounds, at the budget's delta.
-
-    Guarantee: never below what these rounds cost, never above the price of the whole plan, and exactly that after the
-    last round. The bound is exact (GDP) if everyone takes part in every round; otherwise it is by RDP, which takes well
-    under a millisecond, while the tight figure takes most of a second.
-    """
-    if not 0 < rounds < plan.rounds:
-        return plan.price.epsilon if rounds else 0.0
-    first: list[RepeatedEvent] = []
-    for event, count in plan.runs:
-        first += [(event, min(count, rounds))] if rounds > 0 else []
-        rounds -= count
-    runs = mechanisms(compose(first))
-    curve = GaussianCurve(runs) if GaussianCurve.supports(runs) else RenyiCurve(runs, plan.relation)
-    return min(curve.epsilon(plan.budget.delta), plan.price.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -238,79 +194,119 @@ class ClientWork(Work):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Session:
-    """The work with its ledger open; for several ledgers see `SiloSession`."""
+class Silos(Work):
+    """Silos with public numbers of records. Real parties have neither `records` nor engines here."""
 
-    work: Work
-    algorithm: FedAvg[Any]
+    held: Clients
+    names: tuple[str, ...]
+    records: tuple[Records, ...]
+    declared: tuple[int, ...]
+    engines: tuple[BatchedRecords, ...]
 
     @property
-    def private(self) -> PrivateRun:
-        """The rounds that this ledger pays for."""
-        private: PrivateRun = self.algorithm.cohort.private
-        return private
+    def elsewhere(self) -> bool:
+        """Whether the silos are real parties, who keep their records and ledgers."""
+        return isinstance(self.config.data, Parties)
 
-    def restored(self, loop: RoundLoop) -> State:
-        """The state of the run, as far as both the last checkpoint and the ledger know."""
-        charged, repeats = self.private.next_round, self.work.randomness.simulated
-        state = loop.start_from(self.algorithm.init(), charged=charged)
-        if state.round < charged and not repeats and state.secret is not None:
-            raise DataError(
-                f"{loop.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
-                f"can be released; the model after {state.round} rounds is in its last checkpoint"
-            )
-        return loop.caught_up(state, charged=charged, repeats=repeats, epsilon=partial(spent_after, self.work.plan))
+    @property
+    def threads(self) -> int:
+        """The threads of each silo."""
+        return self.config.run.threads or 1
 
-    def rehearse(self, state: State) -> None:
-        """Nothing: clients cannot be tried without their examples."""
 
-    def step(self, state: State) -> tuple[State, Record]:
-        """Take a state through its round. Edge cases: a round that is lost moves nothing, and stays paid for."""
-        try:
-            return self.recorded(*self.algorithm.apply(state))
-        except RoundLost as lost:
-            note(_log, "round lost", level=logging.WARNING, round=state.round, why=str(lost))
-            spent = spent_after(self.work.plan, state.round + 1)
-            return replace(state, round=state.round + 1), Record(round=state.round, epsilon=spent, lost=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordWork(Silos):
+    """A run whose silos send sums to a server, which adds the noise once for all of them."""
 
-    def recorded(self, after: State, report: RoundReport) -> tuple[State, Record]:
-        """A state, and the record of the round that led to it."""
-        plan, training = self.work.plan, report.seconds_of_training
-        answers = self.work.answers(report.round)
-        seen = {"observed": report.observed, "diagnostics": report.diagnostics}
-        record = Record(
-            round=report.round,
-            epsilon=spent_after(plan, report.round + 1),
-            seconds=report.seconds,
-            clients_per_second=None if training is None else answers / max(training, 1e-9),
-            clip_norm=report.clip_norm,
-            noise_std=report.noise_std,
-            simulation={name: asdict(value) for name, value in seen.items() if value is not None} or None,
+    sums: AskSums | None = None
+    shared: AskShared | None = None
+
+    def answers(self, round: int) -> float:
+        """See `Work.answers`."""
+        return float(len(self.names))
+
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[RecordCohort]:
+        """See `Work.algorithm`."""
+        size = self.model.size
+        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        private.name_third_party(self.third_party)
+        cohort = RecordCohort(
+            engines=self.engines,
+            records=self.declared,
+            private=private,
+            model=self.model,
+            threads=self.threads,
+            sums=self.sums,
+            shared=self.shared,
         )
-        return after, record
+        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
-    def claims(self, state: State) -> Statement | Claims:
-        """The statement about a run that ends in this state."""
-        return self.private.statement()
 
-    def facts(self, records: Sequence[Record]) -> Summary:
-        """Rounds and spending, by the expected cohorts, which are public; speed in simulations alone."""
-        plan = self.work.plan
-        done = [record for record in records if not record.lost]
-        expected = sum(self.work.answers(record.round) for record in done)
-        simulated = self.work.randomness.simulated
-        seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
-        return {
-            "rounds": len(done),
-            "rounds_lost": len(records) - len(done),
-            "communications": expected,
-            "client_updates_per_second": expected / seconds if seconds else None,
-            "seconds": seconds,
-            "epsilon": self.private.statement().epsilon,
-            "delta": plan.budget.delta,
-            "budget": asdict(plan.budget),
-            "noise_multiplier": plan.noise_multiplier,
-        }
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloWork(Silos):
+    """Silos that each noise their steps. They answer one after the other, or all `together` over a network."""
+
+    together: AskAll | None = None
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds at most."""
+        return self.config.privacy.rounds
+
+    def identities(self) -> list[DataIdentity]:
+        """See `Work.identities`; real parties keep their ledgers."""
+        return [] if self.elsewhere else super().identities()
+
+    def places(self, folder: Path) -> list[Place]:
+        """See `Work.places`."""
+        wanted = self.config.privacy
+        return [
+            (own_place(folder, name), _in(wanted.ledger, name), _in(wanted.witness, name, ".witness"))
+            for name in self.names
+        ]
+
+    def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
+        """One silo, on its ledger."""
+        run = RecordRun(self.plans[place], ledger=ledger, randomness=self.randomness, label=label, place=place)
+        run.name_third_party(self.third_party)
+        batch = self.config.local.physical_batch
+        return Silo(self.names[place], run, engine=self.engines[place], threads=self.threads, physical_batch=batch)
+
+    def settings(self) -> Summary:
+        """See `Work.settings`; the noise is that of the first silo."""
+        return {"noise_multiplier": self.plan.noise_multiplier}
+
+    def asking(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
+        """The federation of silos that answer through these functions."""
+        cohort = SiloCohort(
+            asks=asks,
+            model=self.model,
+            rounds=self.rounds,
+            randomness=self.randomness,
+            together=self.together,
+        )
+        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
+
+    def try_out(self) -> None:
+        """Nothing: the silos' engines were tried when they were made."""
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator[SiloSession]:
+        """See `Work.open`."""
+        with ExitStack() as stack:
+            outboxes = [stack.enter_context(self.open_silo(place, folder)) for place in range(len(self.ledgers))]
+            algorithm = self.asking(tuple(outbox.answer for outbox in outboxes))
+            yield SiloSession(work=self, algorithm=algorithm, outboxes=outboxes)
+
+    @contextmanager
+    def open_silo(self, place: int, folder: Path) -> Iterator[DurableSilo]:
+        """One silo on its ledger, in whatever process it answers."""
+        # A run goes on from its last checkpoint, and asks for all rounds since then once more.
+        keep, simulated = self.config.run.checkpoint_every + 1, self.randomness.simulated
+        sent = Checkpoints(folder / SILOS / self.names[place] / "sent", keep=keep, dated=simulated)
+        payer = self.ledgers[place]
+        with payer.open(own_place(folder, self.names[place])) as ledger:
+            yield DurableSilo(self.silo(place, ledger, label=payer.label), sent)
 
 
 def assemble(
@@ -325,23 +321,59 @@ def assemble(
 
     A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are `data`, which are
     then those of this config with its features.
-
-    Edge cases: unusable settings or data are a `ConfigError` that names the section and the key, or a `DataError`.
     """
     with section("privacy"):
         budget = config.privacy.budget  # before data are loaded, which takes long
-    parts = loaded(config, given, data)
-    data, model, loss = parts["data"], parts["model"], parts["loss"]
-    assert data is not None  # noqa: S101 - it is loaded
+    parts = _loaded(config, given, data)
+    loaded, model = parts["data"], parts["model"]
     with section("privacy"):
-        plan = _plan(config, budget, data.clients, model, schedule)
-        if config.privacy.noise_by != "server" and data.present != data.clients:
+        parts_sent = sent_parts(model.parts, algorithm_of(config.local))
+        plan = plan_of_clients(config, budget, clients=loaded.clients, parts=parts_sent, schedule=schedule)
+        if config.privacy.noise_by != "server" and loaded.present != loaded.clients:
             # The noise of their mean would reveal their number.
-            remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
+            remedy = f"every client sends something, and data.clients = {loaded.clients} is not how many there are"
             raise ConfigError(field="noise_by", value=config.privacy.noise_by, remedy=remedy)
-    tensors = replace(ClientTensors.of(data), constant=_constant(config))
-    engine = CohortEngine(model, tensors, config.local, _execution(config, chunk, plan), loss=loss)
+    tensors = replace(ClientTensors.of(loaded), constant=_constant(config))
+    engine = CohortEngine(model, tensors, config.local, _execution(config, chunk, plan), loss=parts["loss"])
     return ClientWork(**parts, engine=engine, plans=(plan,))
+
+
+def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
+    """Load the data, build the model and the engines, calibrate the one plan, all unspent; a schedule is kept."""
+    parts = _silos(config, given)
+    with section("privacy", local=Local.model_fields):
+        plan = plan_of_all(config, parts["declared"], schedule)
+        plan.training(parts["model"].size)
+    engines = _engines(config, parts, Descent(), plan.config.schedule.communications)
+    return RecordWork(**parts, plans=(plan,), engines=engines)
+
+
+def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
+    """Load the data, build the models and engines, state the plans, all unspent."""
+    if config.privacy.noise_by != "party":
+        remedy = 'models are attacked of silos that noise their own steps: use "party"'
+        raise ConfigError(field="privacy.noise_by", value=config.privacy.noise_by, remedy=remedy)
+    parts = _silos(config, given)
+    with section("privacy", local=Local.model_fields):
+        plans = plans_of_silos(config, parts["declared"])
+        for name, plan, records in zip(parts["names"], plans, parts["records"], strict=False):
+            plan.check_held(len(records), silo=name)
+    steps = sum(plan.config.schedule.communications * plan.config.steps for plan in plans)
+    return SiloWork(**parts, plans=plans, engines=_engines(config, parts, config.local, steps))
+
+
+def _loaded(config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
+    """The parts of a work but its plans: data and model; `data` are those of this config with its features."""
+    held = federated_data(config, given) if data is None else None
+    data = featured(config, held) if held is not None else data
+    assert data is not None  # noqa: S101 - one of the two
+    with section("local"):
+        loss = loss_of(config.local.loss, data.examples, given)
+    with section("model"):
+        model = model_of(config, data.examples, loss, given)
+    check_model(model, data, loss)
+    parts = {"config": config, "data": data, "held": held, "model": model, "loss": loss}
+    return {**parts, "randomness": randomness(config)}
 
 
 def _constant(config: Config) -> float:
@@ -369,43 +401,35 @@ def _usual_size(sampler: Sampler) -> float:
     return expected + 2 * math.sqrt(expected * (1 - expected / sampler.clients)) * isinstance(sampler, Poisson)
 
 
-def _plan(config: Config, budget: Budget, clients: int, model: Model, schedule: Schedule | None) -> Plan:
-    wanted = config.privacy
-    parts = sent_parts(model.parts, algorithm_of(config.local))
-    cohort = _cohort(config, clients)
-    plan = PlanConfig(
-        members=clients,
-        schedule=_schedule(config, cohort) if schedule is None else schedule,
-        sampling=SAMPLING[wanted.sampling] if wanted.groups is None else Cyclic,
-        noise_by=wanted.noise_by,
-        colluders=wanted.colluders,
-        clip=clip_of(wanted.clip, parts, cohort),
-        accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
+def _silos(config: Config, given: Given) -> dict[str, Any]:
+    """The parts of silos but plans and engines: see `_loaded`."""
+    parts = _loaded(config, given)
+    data: Clients = parts["data"]
+    with section("data"):
+        if data.present != data.clients:  # silos are parties that the server knows, so their number is exact
+            remedy = "every silo has to be there, and these are not how many there are: state how many take part"
+            raise ConfigError(field="clients", value=data.clients, remedy=remedy)
+    with section("privacy"):
+        declared = declared_records(config, data)
+    names = data.names or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
+    records: tuple[Records, ...] = ()
+    if not isinstance(config.data, Parties):
+        tensors = ClientTensors.of(data)
+        records = tuple(Records.of(tensors, client) for client in range(data.clients))
+    return parts | {"names": names, "records": records, "declared": declared}
+
+
+def _engines(
+    config: Config, parts: Mapping[str, Any], descent: Descent, contributions: float
+) -> tuple[BatchedRecords, ...]:
+    """An engine for each silo that is here, of a run in which so many records are expected in all steps together."""
+    with section("run"):
+        execution = Execution(device=config.run.device, compile=config.run.compile, contributions=contributions)
+    model, loss = parts["model"], parts["loss"]
+    return tuple(
+        BatchedRecords(model, records, descent, loss=loss, execution=execution) for records in parts["records"]
     )
-    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
 
 
-def _cohort(config: Config, clients: int) -> float:
-    wanted = config.privacy
-    if wanted.groups is not None:
-        _validate.count(groups=wanted.groups)
-        return clients / wanted.groups
-    if wanted.cohort is not None:
-        return wanted.cohort
-    if wanted.sampling != "everyone":
-        raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
-    return float(clients)
-
-
-def _schedule(config: Config, cohort: float) -> Schedule:
-    """The schedule of training, after the round of the label distribution, if any."""
-    share, wanted, rounds = config.local.label_distribution, config.privacy, config.privacy.rounds
-    if share is not None and rounds < 2:
-        remedy = "plan at least 2: the first is for local.label_distribution"
-        raise ConfigError(field="rounds", value=rounds, remedy=remedy)
-    rounds -= share is not None
-    if wanted.grow_from is None:
-        training = constant(rounds=rounds, cohort=cohort)
-    else:
-        training = growing(rounds=rounds, first_cohort=wanted.grow_from, last_cohort=cohort)
-    return training if share is None else preceded(training, share=share)
+def _in(folder: str | None, name: str, ending: str = "") -> Path | None:
+    return None if folder is None else Path(folder) / f"{name}.sqlite{ending}"
