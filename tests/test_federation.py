@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import incrowd
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
@@ -68,7 +70,7 @@ def test_a_module_and_clients_in_a_result_out(tmp_path: Path, capsys: pytest.Cap
 def test_killed_and_called_again_it_goes_on(tmp_path: Path, round: int) -> None:
     """With a module that is drawn anew: the run remembers the one that it began with."""
     whole = federation(run=SEEDED).train(tmp_path / "whole", progress=False)
-    place = Place("runs/work.py", "step", "call", round)
+    place = Place("runs/round_loop.py", "step", "call", round)
     again = federation(run=SEEDED)
     assert status_of(start(lambda: killed_in(place, lambda: again.train(tmp_path / "run")))) == -signal.SIGKILL
     result = federation(run=SEEDED, module=module(seed=99)).train(tmp_path / "run", progress=False)
@@ -132,7 +134,6 @@ def test_private_clients_share_one_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"clients": 20}, r'name = \'\': name the data, say name = "visits"'),
         ({"name": "visits"}, r"clients = None: how many clients private data have is never counted"),
         ({"name": "visits", "clients": 5}, r"clients = 5"),
     ],
@@ -140,26 +141,6 @@ def test_private_clients_share_one_ledger(tmp_path: Path) -> None:
 def test_private_clients_state_what_a_ledger_has_to_know(tmp_path: Path, stated: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         federation(clients(public=False, **stated)).train(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"module": "linear"}, r"module = 'str': give a torch\.nn\.Module"),
-        ({"privacy": {"epsilon": 1}}, r"privacy = 'dict': give incrowd\.Private"),
-        ({"loss": "hinge"}, r"loss = 'hinge'"),
-        ({"loss": "cross entropy", "local": incrowd.Local(loss="cross entropy")}, "it is stated twice"),
-        ({"loss": nn.MSELoss(reduction="sum")}, "reduction"),
-        ({"local": incrowd.Local(physical_batch=9)}, "physical_batch"),
-        ({"module": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))}, "mixes the examples"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_before_anything_is_written(
-    tmp_path: Path, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        federation(**given).train(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -232,3 +213,41 @@ def test_a_result_shows_spending_quality_and_its_folder(tmp_path: Path) -> None:
     assert whole.left is not None
     assert f"epsilon {whole.epsilon:.4g} spent, {round(whole.left, 4):g} left, folder='{tmp_path / 'run'}')" in shown
     assert 5.0 <= whole.left < 6.0
+
+
+def begin_ledger(epsilon: float) -> None:
+    """As `incrowd ledger new --name visits --epsilon EPSILON --delta 1e-3` does."""
+    Home.of_user().ledger_of(
+        DataIdentity(name="visits", unit="client"),
+        budget=Budget(epsilon=epsilon, delta=1e-3),
+        relation=Relation.REPLACE_SPECIAL,
+    )
+
+
+def private(epsilon: float, rounds: int = 3) -> incrowd.Private:
+    return incrowd.Private(epsilon=epsilon, delta=1e-3, rounds=rounds)
+
+
+def test_a_run_from_a_released_model_is_charged_to_the_same_ledger(tmp_path: Path) -> None:
+    begin_ledger(epsilon=20)
+    own = clients(public=False, name="visits", clients=20)
+    first = federation(own, privacy=private(10)).train(tmp_path / "first", progress=False)
+    assert first.epsilon == pytest.approx(10, abs=0.1)
+    more = federation(own, module=first.module, privacy=private(8, rounds=2)).train(tmp_path / "more", progress=False)
+    assert 10.1 < more.epsilon <= 20
+    alone = federation(clients(seed=5), privacy=private(8, rounds=2)).train(tmp_path / "alone", progress=False)
+    assert more.epsilon > alone.epsilon
+    assert "which also holds 3 charges of other runs" in " ".join(more.statement.split())
+    with pytest.raises(BudgetExceeded):  # what is left decides, whatever the new run's own budget is
+        federation(own, module=more.module, privacy=private(19)).train(tmp_path / "third", progress=False)
+    assert not (tmp_path / "third").exists()
+
+
+def test_it_starts_where_the_other_ended(tmp_path: Path) -> None:
+    first = federation().train(tmp_path / "first", progress=False)
+    still = incrowd.ServerOptimizer(learning_rate=1e-9)
+    more = federation(module=first.module, server=still).train(tmp_path / "more", progress=False)
+    for name, value in first.module.state_dict().items():
+        assert torch.allclose(more.module.state_dict()[name], value, atol=1e-6)
+    features = np.ones((1, 4), np.float32)
+    assert np.allclose(more.outputs(features), first.outputs(features), atol=1e-5)

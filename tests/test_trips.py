@@ -15,8 +15,8 @@ import incrowd
 from incrowd.algorithms.silos import Silo
 from incrowd.parties.participant import Participant
 from incrowd.runs.config import load
+from incrowd.runs.round_loop import Session
 from incrowd.runs.run import Run
-from incrowd.runs.work import Session
 from tests.parties.members import Hospitals, MemberLine
 from tests.parties.test_masked import in_earnest, served
 
@@ -65,7 +65,7 @@ def test_an_answer_of_a_silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     federation = incrowd.Federation(
         nn.Linear(3, 2),
         incrowd.Clients.from_partitions(parts, classes=2, public=True),
-        local=incrowd.Local(learning_rate=0.5, batch_size=30),
+        local=incrowd.Local(learning_rate=0.5),
         privacy=incrowd.Private(unit="record", epsilon=8.0, delta=1e-5, rounds=3),
     )
     files = files_of(Silo, "answer", lambda: federation.train(tmp_path / "run", progress=False), monkeypatch)

@@ -1,3 +1,4 @@
+import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -5,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from incrowd import _validate
-from incrowd.errors import ConfigError
+from incrowd import _validate, errors
+from incrowd.errors import ConfigError, DataError, IncrowdError
 
 Check = Callable[..., None]
 NOT_FINITE_NUMBERS = [math.nan, math.inf, -math.inf, True, False, "1", None, 1j, [1]]
@@ -58,3 +59,23 @@ def test_limits_have_names() -> None:
     _validate.at_most(5, "the number of clients", cohort=5, groups=1)
     with pytest.raises(ConfigError, match=r"^cohort = 6: give at most the number of clients, which is 5$"):
         _validate.at_most(5, "the number of clients", cohort=6)
+
+
+ALL = [value for value in vars(errors).values() if inspect.isclass(value)]
+
+
+@pytest.mark.parametrize("error", ALL)
+def test_everything_raised_on_purpose_has_one_root(error: type[Exception]) -> None:
+    assert issubclass(error, IncrowdError)
+    assert error.__doc__
+
+
+@pytest.mark.parametrize("error", [ConfigError, DataError])
+def test_bad_values_and_bad_data_are_value_errors_too(error: type[Exception]) -> None:
+    assert issubclass(error, ValueError)
+
+
+def test_a_config_error_names_field_value_and_remedy() -> None:
+    error = ConfigError(field="delta", value=2.0, remedy="give less")
+    assert str(error) == "delta = 2.0: give less"
+    assert (error.field, error.value, error.remedy) == ("delta", 2.0, "give less")

@@ -28,8 +28,7 @@ from incrowd.privacy.release import PrivateRun
 from incrowd.runs.config import Config, parse
 from incrowd.runs.data_config import DigitsData
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import assemble_silos
-from incrowd.runs.work import assemble
+from incrowd.runs.work import assemble, assemble_silos
 from tests.algorithms.conftest import CLASSES, FEATURES
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,8 +17,7 @@ from incrowd.parties.keys import question_key
 from incrowd.parties.network import offer_of
 from incrowd.parties.offer import Offer
 from incrowd.runs.config import Config
-from incrowd.runs.silo_work import assemble_silos
-from incrowd.runs.work import assemble
+from incrowd.runs.work import assemble, assemble_silos
 from tests.parties.members import ALLOW, ROWS, Hospitals, settings_text
 from tests.parties.parties import request
 

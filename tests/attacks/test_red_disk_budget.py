@@ -97,7 +97,7 @@ def test_control_data_divided_anew_are_paid_for_twice(halves: Path, tmp_path: Pa
     second = Run.create(of_silos(halves, *BY_HALF), tmp_path / "second")
     for run in (first, second):
         run.train()
-        assert all(spent(ledger.path) > 1.9 for ledger in silos_of(run).paid_from if ledger.path is not None)
+        assert all(spent(ledger.path) > 1.9 for ledger in silos_of(run).ledgers if ledger.path is not None)
 
 
 def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from incrowd.data import Clients, Columns, columns_of, read_table
+from incrowd.data.columns import read_header, template
 from incrowd.data.reading import Reading
-from incrowd.data.template import read_header, template
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerMismatch
 from incrowd.runs.config import parse
 from incrowd.runs.run import Run

@@ -1,14 +1,21 @@
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import Dataset, TensorDataset
 
+from incrowd import Clients, PrivateClassifier
 from incrowd._random import SeededRandomness
-from incrowd.data import Examples, hold_out
+from incrowd.data import Examples, from_arrays, from_dataset, hold_out
 from incrowd.data.fingerprints import digests_of_examples
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
+from incrowd.runs.data_config import Parties
+from tests.command import Command, command
 
 
 def pictures(number: int = 6, *, classes: int | None = 3, scale: float = 1 / 255, offset: float = 0.0) -> Examples:
@@ -125,3 +132,157 @@ def test_examples_are_not_in_memory_together_as_numbers() -> None:
         tracemalloc.stop()
     assert len(set(digests.features.tolist())) == 1
     assert most < 8 * features.nbytes
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_arrays_of_the_right_type_are_not_copied(dtype: type) -> None:
+    features: NDArray[Any] = np.ones((3, 2), dtype)
+    labels = np.zeros(3, np.int64)
+    examples = from_arrays(features, labels, classes=1, scale=1)
+    assert np.shares_memory(examples.features, features)
+    assert np.shares_memory(examples.labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "classes", "message"),
+    [
+        ([[1.0], [1.0, 2.0]], [0, 1], 2, "features have no common shape"),
+        ([[1.0], [2.0]], [np.nan, 0.0], 2, r"labels\[0\] = nan"),
+        ([[1.0], [2.0]], [0.0, np.inf], 2, r"labels\[1\] = inf"),
+        ([[1.0], [2.0]], [0.0, 1e300], 2, r"labels\[1\] = 1e\+300"),
+        ([[1.0], [2.0]], [0, 1e300], None, r"labels\[1\] = inf"),
+    ],
+)
+def test_unusable_arrays_are_refused(features: ArrayLike, labels: ArrayLike, classes: int | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_arrays(features, labels, classes=classes)
+
+
+class Squares(Dataset[tuple[torch.Tensor, int]]):
+    """A user's own torch data set."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2,), float(index) ** 2, requires_grad=True), index % 2
+
+
+def test_torch_data_sets_are_read() -> None:
+    examples = from_dataset(Squares(), classes=2)
+    assert examples.features.tolist() == [[0, 0], [1, 1], [4, 4], [9, 9]]
+    assert examples.labels.tolist() == [0, 1, 0, 1]
+    images = torch.arange(8, dtype=torch.uint8).reshape(2, 2, 2)
+    examples = from_dataset(TensorDataset(images, torch.tensor([1, 0])), classes=2)
+    assert (examples.features.dtype.name, examples.scale, examples.offset) == ("uint8", 1 / 255, 0.0)
+    np.testing.assert_array_equal(examples.features, images.numpy())
+    assert examples.labels.tolist() == [1, 0]
+
+
+def test_whole_numbers_stay_whole_unless_they_are_scaled() -> None:
+    tokens: NDArray[Any] = np.arange(4).reshape(2, 2)
+    assert np.shares_memory(from_arrays(tokens, [0, 1], classes=2).features, tokens)
+    assert from_arrays(tokens.astype(np.int32), [0, 1], classes=2).features.dtype == np.int64
+    assert from_arrays(tokens, [0, 1], classes=2, offset=1.0).features.dtype == np.float32
+    with pytest.raises(DataError, match=r"features\[0, 1\] = 16777217: float32 would change it"):
+        from_arrays(np.array([[0, 2**24 + 1]]), [0], classes=1, scale=0.5)
+    with pytest.raises(DataError, match=r"labels\[1\] = 16777217: float32 would change it"):
+        from_arrays([[1.0], [2.0]], [0, 2**24 + 1])
+    with pytest.raises(DataError, match=r"below 2\^63"):
+        from_arrays(np.array([[2**63]], np.uint64), [0], classes=1)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([(np.zeros(2), 0, 1)], "item 0 is tuple: give pairs"),
+        ([(np.zeros(2), 0), (np.zeros(3), 1)], "item 1 has features of type float64 and shape"),
+        ([(np.zeros(2), 0), (np.zeros(2, int), 1)], "item 1 has features of type int64"),
+        ([(np.zeros(2), 0), ({"a": np.zeros(2)}, 1)], "item 1 has other inputs than item 0"),
+        ([(np.zeros(2), [0, 1]), (np.zeros(2), 1)], r"item 1 has a label of type int64 and shape \(\)"),
+        ({1, 2}, "set has no length or no indices"),
+    ],
+)
+def test_a_data_set_of_several_forms_is_refused(items: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_dataset(items, classes=2)
+
+
+def test_labels_of_a_data_set_may_mix_whole_numbers_and_fractions() -> None:
+    pairs = [((np.zeros(2), np.ones(1)), 1), ((np.ones(2), np.ones(1)), 2.5)]
+    examples = from_dataset(pairs)
+    assert (examples.labels.tolist(), len(examples.features)) == ([1.0, 2.5], 2)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HEADER = "who,age,height,note,ill"
+ROWS = [f"u{place % 6},{place},{150 + place},x,{place % 2}" for place in range(60)]
+SETTINGS = """
+[data]
+name = "table"
+file = "ward.csv"
+client = "who"
+label = "ill"
+classes = 2
+clients = 6
+features = {features}
+[data.columns]
+age = {{range = [0, 100]}}
+note = "ignore"
+[privacy]
+epsilon = 50.0
+delta = 1e-3
+rounds = 1
+[run]
+"""
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    Path("ward.csv").write_text("\n".join([HEADER, *ROWS]) + "\n")
+    return command(monkeypatch, capsys, "train")
+
+
+def test_a_column_that_nothing_is_stated_of_is_refused(incrowd: Command) -> None:
+    Path("ward.toml").write_text(SETTINGS.format(features="[]"))
+    refused = incrowd("ward.toml")
+    assert refused.status == 2
+    assert "'height'" in refused.err
+    assert 'height = "ignore"' in refused.err
+    Path("ward.toml").write_text(SETTINGS.format(features='["age"]'))  # the control: the choice is stated
+    assert incrowd("ward.toml", "--yes").status == 0
+
+
+def test_pictures_of_bytes_become_0_to_1_at_every_door() -> None:
+    pictures, labels = np.full((6, 2, 2), 255, np.uint8), np.arange(6) % 2
+    pairs = list(zip(pictures, labels, strict=True))
+    owner = np.arange(6) % 3
+    found = [
+        from_arrays(pictures, labels, classes=2),
+        from_dataset(pairs, classes=2),
+        Clients.from_arrays(pictures, labels, owner=owner, classes=2, clients=3, name="a").examples,
+        Clients.from_dataset(pairs, owner=owner, classes=2, clients=3, name="b").examples,
+        Clients.from_partitions({"u": (pictures, labels)}, classes=2, clients=1, name="c").examples,
+    ]
+    assert [float(np.max(one.values(slice(None)))) for one in found] == [1.0] * len(found)
+    as_they_are = from_arrays(pictures, labels, classes=2, scale=1)  # the control: a stated scale holds
+    assert float(np.max(as_they_are.values(slice(None)))) == 255.0
+    assert np.max(from_arrays(pictures.astype(np.float32), labels, classes=2).values(slice(None))) == 255.0
+
+
+def test_bytes_that_are_no_pictures_need_a_scale() -> None:
+    rows, labels = np.full((6, 4), 255, np.uint8), np.arange(6) % 2
+    with pytest.raises(DataError, match="scale = 1/255"):
+        from_arrays(rows, labels, classes=2)
+    assert from_arrays(rows, labels, classes=2, scale=1).scale == 1  # the control
+    with pytest.raises(ConfigError, match="ranges"):
+        PrivateClassifier(epsilon=1.0, delta=1e-3, public=True).fit(rows, labels)
+    with pytest.raises(ConfigError, match=r"data\.scale"):
+        _parties({"type": "uint8"})
+    _parties({"type": "uint8", "scale": 1.0})  # the control
+
+
+def _parties(stated: dict[str, object]) -> Parties:
+    return Parties(federation="f", enrolled=".", shape=(4,), classes=2, **stated)  # type: ignore[arg-type]  # by name

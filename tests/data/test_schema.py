@@ -1,11 +1,16 @@
+import math
 from datetime import date, datetime, timedelta, timezone
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Category, Column, Date, Ignored, Number, Reading, Text, YesNo, columns_of
+from incrowd.data import Category, Column, Date, Ignored, Number, Text, YesNo, column_of, columns_of
+from incrowd.data.reading import Reading, as_float32, text_of
+from incrowd.data.schema import BUCKETS, numbered
 from incrowd.errors import ConfigError, DataError
 
 USUAL = Reading()
@@ -101,16 +106,13 @@ def test_a_number_is_found_back(low: float, length: float, share: float) -> None
     ("spelled", "message"),
     [
         ("?", r"columns\.age = '\?': fill it in"),
-        ("nominal", r"columns\.age = 'nominal': choose from number, whole number, category"),
         (7, r"columns\.age = 7: give a word, or keys"),
         ({}, r"columns\.age\.kind = None: say what the column is"),
         ({"kind": "nominal"}, r"columns\.age = 'nominal': choose from"),
         ({"missing": 3}, r"columns\.age\.kind = None"),
-        ({"range": [0, 120], "mising": 4}, r"columns\.age\.mising = 4: did you mean missing\?"),
         ({"range": [0, 120], "levels": ["a"]}, r"columns\.age\.levels = \['a'\]: a number has no such key; known are"),
         ({"kind": "whole number", "whole": False}, r"columns\.age\.whole = False: a whole number has no such key"),
         ({"range": [0]}, r"columns\.age\.range = \[0\]: give two numbers"),
-        ({"range": [120, 0]}, r"columns\.age\.range = \(120, 0\): give the lowest and the highest"),
         ({"range": [0, float("inf")]}, r"columns\.age\.range = inf: give a finite number"),
         ({"range": [0, "x"]}, r"columns\.age\.range = 'x': give a number"),
         ({"range": [0, 2**25], "whole": True}, r"columns\.age\.range = .*more than 2\^24 whole numbers"),
@@ -142,3 +144,158 @@ def test_a_number_is_found_back(low: float, length: float, share: float) -> None
 def test_a_column_that_has_no_meaning_is_refused(spelled: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         columns_of({"age": spelled})
+
+
+def pieces(text: str) -> set[float]:
+    return set(numbered(text, 100)) - {0.0}
+
+
+def test_what_a_text_becomes_is_the_same_everywhere() -> None:
+    assert numbered("to be", 5) == (61554, -21346, -26649, 63006, 0)
+
+
+def test_pieces_are_words_and_four_letters_of_them_with_its_edges() -> None:
+    assert len(pieces("film")) == 4  # the word, <fil, film, ilm>
+    assert len(pieces("a")) == 1  # the word
+    assert len(pieces("no!! no")) == 4  # the words no and !!, and these with their edges
+    assert pieces("a://b") == pieces("a b") | pieces("://")
+    assert pieces("ice cream") == pieces("ice") | pieces("cream")
+
+
+def test_scripts_without_blanks_are_read_by_characters_and_pairs() -> None:
+    numbers = pieces("我们好")
+    assert sum(abs(number) > BUCKETS for number in numbers) == 3  # characters, which count half
+    assert len(numbers) == 5
+    assert pieces("我们") < numbers
+
+
+@given(st.text(max_size=40), st.integers(1, 50))
+def test_numbers_are_whole_and_of_both_signs_and_case_does_not_matter(text: str, most: int) -> None:
+    made = numbered(text, most)
+    assert len(made) == most
+    assert all(number == int(number) and abs(number) <= 2 * BUCKETS for number in made)
+    assert made == numbered(text.casefold(), most) == numbered(text, most + 7)[:most]
+    assert min(pieces("abcdefghijklm")) < 0 < max(pieces("abcdefghijklm"))
+
+
+def test_a_missing_text_is_refused_unless_something_stands_for_it() -> None:
+    with pytest.raises(DataError, match="is missing"):
+        Text().encoded("", Reading())
+    assert set(Text(missing="").encoded("", Reading())) == {0.0}
+    assert Text(pieces=9, missing="none", indicator=True).encoded("NA", Reading())[-1] == 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"buckets": 2**17}, {"pieces": 2**15}, {"pieces": 0}])
+def test_settings_spell_a_text(wrong: dict[str, Any]) -> None:
+    assert column_of({"buckets": 64, "pieces": 9}) == Text(buckets=64, pieces=9)
+    assert column_of("text") == Text()
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Text(**wrong)
+
+
+GERMAN = Reading(decimal=",", thousands=".")
+
+
+@pytest.mark.parametrize(
+    ("reading", "text", "number"),
+    [
+        (USUAL, "12", 12),
+        (USUAL, "-0012", -12),
+        (USUAL, "+1.50", 1.5),
+        (USUAL, "12.00", 12),
+        (USUAL, ".5", 0.5),
+        (USUAL, "5.", 5),
+        (USUAL, "1e3", 1000.0),
+        (USUAL, "-2.5E-3", -0.0025),
+        (USUAL, "9007199254740993", 9007199254740993),  # beyond what a float64 tells apart
+        (GERMAN, "1.234.567,5", 1234567.5),
+        (GERMAN, "12,5", 12.5),
+        (GERMAN, "1234", 1234),
+        (Reading(thousands=","), "1,234.5", 1234.5),
+        (Reading(thousands="'"), "1'234", 1234),
+    ],
+)
+def test_numbers_are_read_exactly(reading: Reading, text: str, number: float) -> None:
+    assert reading.number(text) == number
+    assert type(reading.number(text)) is type(number)
+
+
+@pytest.mark.parametrize(
+    ("reading", "text", "why"),
+    [
+        (USUAL, "1,234", "',' in it is: decimal or thousands"),
+        (USUAL, "1,5", "',' in it is: decimal or thousands"),
+        (USUAL, "1.234,5", "fill it in"),
+        (Reading(decimal=","), "1.234", r"'\.' in it is"),
+        (Reading(decimal=","), "1.5", r"'\.' in it is"),
+        (GERMAN, "12.34", "is not a number"),  # no group of three
+        (GERMAN, "1.2345,6", "is not a number"),
+        (USUAL, "1_000", "is not a number"),  # Python would take it
+        (USUAL, "\u0661\u0662", "is not a number"),  # and these digits
+        (USUAL, "inf", "is not a number"),
+        (USUAL, "0x10", "is not a number"),
+        (USUAL, "", "is not a number"),
+        (USUAL, ".", "is not a number"),
+        (USUAL, "1e999", "is beyond every float32"),
+        (USUAL, "9" * 500, "is not a number"),
+        (USUAL, True, "is true or false"),
+        (USUAL, math.inf, "is not a number"),
+        (USUAL, b"1", "is not a number"),
+        (USUAL, None, "is not a number"),
+    ],
+)
+def test_what_is_no_number_as_stated_is_refused(reading: Reading, text: Any, why: str) -> None:
+    with pytest.raises(DataError, match=why):
+        reading.number(text)
+
+
+@given(st.text(max_size=8) | st.from_regex(r"[0-9.,eE+-]{1,8}", fullmatch=True))
+def test_a_number_that_is_taken_is_one_that_python_knows(text: str) -> None:
+    try:
+        number = USUAL.number(text)
+    except DataError:
+        return
+    assert float(number) == float(text)
+
+
+@pytest.mark.parametrize("cell", [7.5, 2.0**53, Fraction(1, 2), math.nan])
+def test_a_number_that_is_not_exact_is_no_id(cell: Any) -> None:
+    with pytest.raises(DataError, match="fraction, or too large to be exact"):
+        text_of(cell)
+
+
+def test_blanks_are_refused_or_dropped_or_kept_as_stated() -> None:
+    with pytest.raises(DataError, match='has blanks around it; drop them, or state blanks = "strip" or "keep"'):
+        USUAL.cleaned("ann ")
+    assert USUAL.cleaned("ann lee") == "ann lee"
+    assert Reading(blanks="strip").cleaned("\u00a0ann\t") == "ann"
+    assert Reading(blanks="keep").cleaned(" ann") == " ann"
+    assert USUAL.cleaned(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (2**24 + 1, "whole number beyond 2"),
+        (float(2**24 + 1), "whole number beyond 2"),
+        (-(2**53) - 1, "whole number beyond 2"),
+        (1e39, "beyond every float32"),
+        (10**400, "beyond every float32"),
+        (1e-60, "nearer to 0"),
+        (3e-45, "nearer to 0"),
+    ],
+)
+def test_what_float32_would_change_is_refused(number: float, why: str) -> None:
+    with pytest.raises(DataError, match=why):
+        as_float32(number)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_nothing_moves_further_than_half_a_step(number: float) -> None:
+    try:
+        kept = as_float32(number)
+    except DataError:
+        return
+    assert kept == float(np.float32(number))
+    assert abs(kept - number) <= 2**-24 * abs(number)
+    assert kept == number or number != int(number)

@@ -25,7 +25,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Config, parse
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import SiloWork, assemble_silos
+from incrowd.runs.work import SiloWork, assemble_silos
 from tests.parties.nodes import PlainLine, VirtualClock
 from tests.runs.test_silo_run import SEEDED
 from tests.runs.test_silo_run import small as silos

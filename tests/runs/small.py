@@ -8,8 +8,7 @@ from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.config import Config, load
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import SiloWork
-from incrowd.runs.work import ClientWork
+from incrowd.runs.work import ClientWork, SiloWork
 
 SMALL = (
     "features={name='none'}",

@@ -13,8 +13,7 @@ from incrowd.algorithms.metrics import metrics
 from incrowd.runs.advice import advice, judged, verdict
 from incrowd.runs.config import Config, parse
 from incrowd.runs.folder import Record
-from incrowd.runs.silo_work import SiloWork, assemble_silos
-from incrowd.runs.work import ClientWork, assemble
+from incrowd.runs.work import ClientWork, SiloWork, assemble, assemble_silos
 
 ROWS = "".join(f"p{n // 4},{n % 60},{n % 2}\n" for n in range(40))
 

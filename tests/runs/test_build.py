@@ -1,15 +1,19 @@
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError
-from incrowd.runs.build import randomness
+from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Schedule, constant, growing
 from incrowd.runs.config import Config, load, parse
+from incrowd.runs.plans import schedule_of, spent_after
 from incrowd.runs.sources import federated_data
-from incrowd.runs.work import _schedule, assemble
+from incrowd.runs.work import assemble
 from tests.runs.small import planned, seeded, small
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -91,28 +95,13 @@ def test_a_schedule_may_grow() -> None:
 
 
 def test_the_round_for_label_distribution_has_its_share_of_what_all_rounds_are_told() -> None:
-    found = _schedule(seeded("privacy.rounds=9", "local.label_distribution=0.05"), 12)
+    found = schedule_of(seeded("privacy.rounds=9", "local.label_distribution=0.05"), 12)
     said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
     assert found.rounds == 9
     assert said[0] / sum(said) == pytest.approx(0.05)
     assert len(set(said[1:])) == 1
     with pytest.raises(ConfigError, match=r"plan at least 2: the first is for local\.label_distribution"):
-        _schedule(seeded("privacy.rounds=1", "local.label_distribution=0.1"), 12)
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
-    config = small("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2")
-    first = assemble(config)
-    again = assemble(config, schedule=planned(first).config.schedule, chunk=first.engine.chunk)
-    assert planned(again).config == planned(first).config
-    assert again.engine.chunk == first.engine.chunk
-    assert assemble(small("run.chunk=3")).engine.chunk == 3
-
-
-def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:
-    assert randomness(small()) == SystemRandomness()
-    assert randomness(seeded()).simulated
+        schedule_of(seeded("privacy.rounds=1", "local.label_distribution=0.1"), 12)
 
 
 def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settings() -> None:
@@ -127,6 +116,55 @@ def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settin
     assert np.array_equal(part.test.features, divided_anew.test.features)  # the same, however the others are divided
     everyone = {image.tobytes() for image in whole.examples.features}
     assert {image.tobytes() for image in part.test.features} <= everyone
-    for wrong in (0.0, 1.0, -0.5):
-        with pytest.raises(ConfigError, match="validation"):
-            federated_data(small(f"data.validation={wrong}"))
+
+
+BUDGET = Budget(epsilon=2.0, delta=1e-5)
+
+
+PLANS: dict[str, tuple[str, Schedule]] = {
+    "everyone": ("everyone", constant(rounds=9, cohort=100)),
+    "poisson": ("poisson", constant(rounds=9, cohort=20)),
+    "fixed": ("fixed", constant(rounds=4, cohort=20)),
+    "growing": ("poisson", growing(rounds=9, first_cohort=5, last_cohort=40, steps=3)),
+}
+
+
+@cache
+def plan(name: str) -> Plan:
+    sampling, schedule = PLANS[name]
+    return PlanConfig(members=100, schedule=schedule, sampling=SAMPLING[sampling]).calibrate(BUDGET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANS)
+def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(name: str) -> None:
+    one = plan(name)
+    shown = [spent_after(one, rounds) for rounds in range(one.rounds + 1)]
+    assert shown[0] == 0.0
+    assert shown == sorted(shown)
+    assert shown[-1] == one.price.epsilon
+    for rounds in (1, one.rounds // 2, one.rounds - 1):
+        events = compose([(one.round(number).event, 1) for number in range(rounds)])
+        tight = price(events, delta=one.budget.delta, relation=one.relation).epsilon
+        assert tight * (1 - 1e-9) <= shown[rounds] <= 1.5 * tight + 0.1
+
+
+def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() -> None:
+    config = PlanConfig(
+        members=100, schedule=constant(rounds=3, cohort=100), sampling=SAMPLING["everyone"], accountants=("RDP",)
+    )
+    one = config.calibrate(BUDGET)
+    assert spent_after(one, 3) == one.price.epsilon
+    assert spent_after(one, 2) < 0.9 * one.price.epsilon
+
+
+def test_where_everyone_takes_part_it_is_exact() -> None:
+    one = plan("everyone")
+    events = compose([(one.round(0).event, 4)])
+    exact = price(events, delta=one.budget.delta, relation=one.relation).epsilon
+    assert spent_after(one, 4) == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_correlated_run_is_paid_in_its_first_round() -> None:
+    one = PlanConfig.in_turns(clients=100, rounds=6, groups=4).calibrate(BUDGET)
+    assert [spent_after(one, rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6

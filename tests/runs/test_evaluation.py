@@ -9,7 +9,7 @@ import pytest
 
 import incrowd
 from incrowd._random import SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.errors import BudgetExceeded
 from incrowd.learning import CROSS_ENTROPY
 from incrowd.learning.scoring import Scorer, Scoring
 from incrowd.privacy.account.accounting import Budget, Relation
@@ -173,24 +173,6 @@ def test_a_run_that_is_over_says_its_result_again_with_all_that_was_spent(folder
     run = trained(folder / "run", seeded("privacy.room=1e3"))
     found = run.evaluate(WANTED)
     assert Run.open(run.folder).train()["epsilon"] == found["epsilon_of_all"]
-
-
-def test_what_makes_no_sense_is_refused_before_anything_is_reserved(folder: Path) -> None:
-    run = Run.create(seeded("privacy.room=1e6"), folder / "run")
-    with pytest.raises(ConfigError, match="it is not over"):
-        run.evaluate(WANTED)
-    run.train()
-    for wanted, field in (
-        (EvaluationConfig(epsilon=-1.0), "epsilon"),
-        (EvaluationConfig(epsilon=1.0, delta=2.0), "delta"),
-        (EvaluationConfig(epsilon=1.0, loss_bound=0.0), "loss_bound"),
-    ):
-        with pytest.raises(ConfigError, match=field):
-            run.evaluate(wanted)
-    with pytest.raises(ConfigError, match=r"privacy\.room = -1"):
-        Run.create(seeded("privacy.room=-1"), folder / "other")
-    with Ledger.read(run.folder / "ledger.sqlite") as ledger:
-        assert len(ledger.reservations()) == 1
 
 
 def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) -> None:

@@ -13,8 +13,8 @@ import incrowd
 from incrowd.data import iid, load_digits
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.ledger import verify
-from incrowd.runs.own_loop import OwnRound
 from incrowd.runs.recipes import config_of
+from incrowd.runs.run import OwnRound
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

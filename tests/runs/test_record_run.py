@@ -1,4 +1,4 @@
-"""Runs whose silos send sums of clipped gradients to a server that adds the noise."""
+"""Runs whose silos send sums of clipped gradients to a server that adds the noise, or which share it among them."""
 
 import json
 import subprocess
@@ -17,9 +17,9 @@ import incrowd
 from incrowd.audit.audit import Effort, audit
 from incrowd.data import load_digits
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.flower.simulation import RecordLine, RecordStock
+from incrowd.flower.simulation import RecordLine, RecordStock, Simulation
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.statement import SUMS_TRUST
+from incrowd.privacy.statement import SHARED_TRUST, SUMS_TRUST
 from incrowd.runs.advice import advice
 from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.dry_run import cost_of, dry_run
@@ -27,8 +27,10 @@ from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
-from incrowd.runs.silo_work import RecordWork
+from incrowd.runs.work import RecordWork
 from incrowd.types import Tracker
+from tests.runs.small import SEEDED
+from tests.runs.small import SMALL as CLIENTS
 
 SMALL = (
     "features={name='none'}",
@@ -42,7 +44,10 @@ SMALL = (
 
 KEY = Ed25519PrivateKey.generate()
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning"),
+]
 
 
 def small(*overrides: str) -> Config:
@@ -235,3 +240,68 @@ def test_the_same_records_have_no_second_budget_with_noise_by_another(
     if order[0] == "server":
         with pytest.raises(LedgerMismatch, match=r"charged to|are those of"):
             train("party", "small", slice(380, None))
+
+
+SHARED = "privacy.noise_by='parties'"
+UNITS = pytest.mark.parametrize("settings", [(*CLIENTS, *SEEDED), SMALL], ids=["client", "record"])
+
+
+def made(*overrides: str) -> Config:
+    return config_of(tables(overrides=overrides))
+
+
+@UNITS
+def test_a_run_costs_what_a_server_costs_and_trusts_none(settings: tuple[str, ...], tmp_path: Path) -> None:
+    shared = Run.create(made(*settings, SHARED, "privacy.colluders=2"), tmp_path / "shared").train()
+    central = Run.create(made(*settings), tmp_path / "central").train()
+    assert shared["epsilon"] == pytest.approx(central["epsilon"], abs=1e-6)
+    statement = json.loads((tmp_path / "shared" / "statement.json").read_text())
+    parties = 12 if "client" in statement["unit"] else 3
+    assert statement["trust"] == SHARED_TRUST.format(parties=parties, colluders=2)
+    assert shared["accuracy"] > 0.6 * central["accuracy"]
+
+
+@UNITS
+def test_a_seeded_run_goes_on_to_the_very_same_weights(settings: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        Run.create(made(*settings, SHARED), tmp_path / name).train()
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "other"))
+    assert all(np.array_equal(weights, other[name]) for name, weights in one.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "field"),
+    [
+        (CLIENTS, ("privacy.colluders=1",), "privacy.colluders"),
+        (SMALL, ("privacy.colluders=1",), "privacy.colluders"),
+        (CLIENTS, (SHARED, "privacy.colluders=12"), "privacy.colluders"),
+        (SMALL, (SHARED, "privacy.colluders=3"), "privacy.colluders"),
+        (CLIENTS, (SHARED, "privacy.sampling=poisson", "privacy.cohort=6"), "privacy.sampling"),
+        (CLIENTS, (SHARED, "privacy.noise=correlated", "privacy.groups=3"), "privacy.noise_by"),
+        (CLIENTS, (SHARED, "privacy.clip={kind='median'}"), "privacy.clip"),
+        (CLIENTS, (SHARED, "privacy.clip={kind='quantile', clip_norm=1.0}"), "privacy.clip"),
+        (SMALL, (SHARED, "privacy.noise_multiplier=3"), "privacy.noise_multiplier"),
+        (SMALL, (SHARED, "local={learning_rate=2}"), "local.learning_rate"),
+    ],
+)
+def test_settings_without_a_proof_or_a_meaning_are_refused(
+    settings: tuple[str, ...], more: tuple[str, ...], field: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Run.create(made(*settings, *more), tmp_path / "run")
+    assert refused.value.field == field
+    assert not (tmp_path / "run").exists()
+
+
+@UNITS
+def test_networks_refuse_it_by_name(settings: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="noise_by = 'parties'"):
+        Simulation(workers=1).train(Run.create(made(*settings, SHARED), tmp_path / "run"))
+
+
+def test_clients_who_may_be_missing_are_refused(tmp_path: Path) -> None:
+    rows, owner = np.zeros((38, 3), np.float32), np.repeat(range(19), 2)
+    data = incrowd.Clients.from_arrays(rows, owner % 2, owner=owner, classes=2, clients=20, name="wards")
+    privacy: Any = incrowd.Private(epsilon=2.0, delta=1e-3, rounds=2, noise_by="parties")
+    with pytest.raises(ConfigError, match="not how many there are"):
+        incrowd.Federation(nn.Linear(3, 2), data, privacy=privacy).train(tmp_path / "run", progress=False)

@@ -121,14 +121,6 @@ def test_rows_say_what_a_round_did_and_only_a_simulation_sees_inside(folder: Pat
 
 
 @pytest.mark.slow
-def test_seeded_runs_repeat_themselves_and_others_do_not(folder: Path) -> None:
-    for name, config in {"a": seeded(), "b": seeded(), "c": seeded("run.seed=8"), "d": small(), "e": small()}.items():
-        Run.create(config, folder / name).train()
-    assert weights(folder / "a") == weights(folder / "b")
-    assert len({weights(folder / name) for name in "acde"}) == 4
-
-
-@pytest.mark.slow
 def test_a_schedule_that_is_given_is_taken_as_it_is_now_and_later(folder: Path) -> None:
     steps = (Step(rounds=1, cohort=3, noise_multiplier=40.0), Step(rounds=2, cohort=6, noise_multiplier=50.0))
     run = Run.create(seeded("privacy.sampling=fixed", "privacy.cohort=6"), folder, schedule=Schedule(steps))

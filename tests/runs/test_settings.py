@@ -1,14 +1,19 @@
+import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from incrowd import Federation, _extensions
 from incrowd.errors import ConfigError
 from incrowd.runs.config import DEMONSTRATION, Config, MlpSection, load, parse, read_back
 from incrowd.runs.data_config import MnistData
+from incrowd.runs.sources import call
 from incrowd.settings import known_keys
+from incrowd.types import register
 
 BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}
 
@@ -40,16 +45,9 @@ def test_an_override_has_the_type_that_toml_gives_it() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("privacy.epsilom=3", "privacy.epsilom = 3: there is no such key; did you mean privacy.epsilon?"),
         ("privacy.clients=3", "privacy.clients = 3: there is no such key; did you mean data.clients?"),
-        ("local.xyz=3", "local.xyz = 3: there is no such key; known are local.algorithm, local.batch_size"),
-        ("model.hidden=[3]", "model.hidden = [3]: 'linear' has no such key"),
-        ("privacy.delta=nan", "privacy.delta = nan: give a finite number"),
         ("privacy.clip.kind=fixed", "privacy.clip.clip_norm = None: it has no default: state it"),
-        ("privacy.clip.kind=fix", "privacy.clip.kind = 'fix': choose from 'normalised', 'fixed', 'per-layer'"),
-        ("privacy.rounds", "set = 'privacy.rounds': write section.key=value"),
         ("privacy.rounds=@", "privacy.rounds = '@': write a TOML value"),
-        ("privacy.rounds.x=1", "privacy.rounds.x = '1': rounds is a value, not a section"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_remedy(override: str, message: str) -> None:
@@ -113,3 +111,57 @@ def test_a_folder_of_silos_from_before_opens_or_says_how_to_go_on() -> None:
     assert config == parse({"privacy": terms})
     with pytest.raises(ConfigError, match="go on with the version that began the run"):
         read_back({"privacy": {**terms, "clients": {"epsilon": 8.0, "delta": 1e-3}}})
+
+
+def written(folder: Path, says: str) -> str:
+    """A package, and beside it a module, that say something."""
+    (folder / "own_things").mkdir(parents=True)
+    (folder / "own_things/__init__.py").write_text("from own_things.said import said\n")
+    (folder / "own_things/said.py").write_text(f"def said(more=''): return {says!r} + more\n")
+    return str(folder)
+
+
+def told(folder: str | None, **arguments: str) -> str:
+    found: str = call("own_things:said", arguments, folder=folder, field="model.module")
+    return found
+
+
+def test_each_folder_has_its_own_module_of_a_name(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one", "one"), written(tmp_path / "other", "other")
+    for folder, expected in ((one, "one"), (other, "other"), (one, "one"), (str(tmp_path / "one/../other"), "other")):
+        assert told(folder) == expected
+        assert told(folder, more="!") == f"{expected}!"
+    assert str(tmp_path / "one") not in sys.path
+
+
+@pytest.mark.parametrize("helps", ["helps_own.py", "helps_own/__init__.py", "helps_own/more.py"])
+def test_each_folder_has_what_its_own_module_imports(helps: str, tmp_path: Path) -> None:
+    source = "helps_own.more" if "more" in helps else "helps_own"
+    for name in ("one", "other", "one"):
+        folder = tmp_path / name
+        (folder / helps).parent.mkdir(parents=True, exist_ok=True)
+        (folder / helps).write_text(f"NAME = {name!r}\n")
+        (folder / f"asks_{name}.py").write_text(f"from {source} import NAME\ndef said(): return NAME\n")
+        assert call(f"asks_{name}:said", {}, folder=str(folder), field="model.module") == name
+
+
+def test_what_is_in_neither_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be imported from .* or where Python looks"):
+        call("own_things_nowhere:said", {}, folder=str(tmp_path), field="model.module")
+    with pytest.raises(ConfigError, match="calling it failed: TypeError"):
+        call("own_things:said", {"less": 1}, folder=written(tmp_path, "it"), field="model.module")
+
+
+def test_settings_name_the_data_source_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_extensions, "_REGISTERED", {})
+    draw = np.random.default_rng(0)
+    register(
+        "data_sources", "wells", lambda count: {f"w{n}": (draw.normal(size=(4, 2)), [n % 2] * 4) for n in range(count)}
+    )
+    data = {"name": "source", "source": "wells", "arguments": {"count": 5}, "classes": 2, "identity": "wells"}
+    budget = {"epsilon": 4.0, "delta": 1e-2, "rounds": 1, "ledger": str(tmp_path / "ledger.sqlite")}
+    federation = Federation.from_tables({"data": {**data, "clients": 5}, "privacy": budget, "run": {}})
+    result = federation.train(tmp_path / "run", progress=False)
+    assert (result.summary["data"], result.summary["clients"]) == ("wells", 5)
+    with pytest.raises(ConfigError, match=r"data\.clients = None"):
+        Federation.from_tables({"data": data, "privacy": budget}).train(tmp_path / "other", progress=False)

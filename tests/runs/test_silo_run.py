@@ -14,8 +14,8 @@ from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.folder import Database, Summary
 from incrowd.runs.run import Run
-from incrowd.runs.silo_work import assemble_silos
 from incrowd.runs.trackers import progress
+from incrowd.runs.work import assemble_silos
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 

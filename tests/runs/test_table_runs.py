@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from incrowd.data import Category, Reading
-from incrowd.errors import BudgetExceeded, DataError
+from incrowd.errors import BudgetExceeded
 from incrowd.runs.config import Config, load, parse, tables
 from incrowd.runs.data_config import Table
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
-from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -144,22 +143,6 @@ def test_a_summary_has_what_people_report(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "out" / "settings.json").read_text())
     assert "ward.csv" not in json.dumps(settings)
     assert settings["data"]["columns"]["sex"] == {"levels": ["f", "m"]}
-
-
-def test_test_clients_who_also_train_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, SIX + '\ntest_file = "../tables/shared.csv"')
-    with pytest.raises(DataError, match=r"shared\.csv: its column 'ward' has clients who also train, so it") as refused:
-        Run.create(load(path), tmp_path / "run")
-    assert "005" not in str(refused.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_whole_clients_of_public_data_are_held_out(tmp_path: Path) -> None:
-    config = load(write(tmp_path, "public = true\nholdout_clients = 0.3"))
-    data = federated_data(config)
-    assert data.test is not None
-    assert (data.clients, len(data.test)) == (4, 20)
-    assert summary_of(config, tmp_path / "run")["metrics"] is not None
 
 
 def of_silos(folder: Path, data: str) -> Config:
