@@ -9,12 +9,20 @@ from pathlib import Path
 import pytest
 
 from incrowd.learning.execution import with_threads
+from tests.command import Command, command
 
 
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test spends on some data, no other test has spent. The folder is made by whoever needs it."""
     monkeypatch.setenv("INCROWD_STATE", str(Path(os.environ["INCROWD_STATE"]) / secrets.token_hex(4)))
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys)
 
 
 @pytest.fixture

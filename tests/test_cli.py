@@ -1,34 +1,15 @@
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from incrowd import __version__
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.sampling import Everyone
-from tests.command import Command, command
+from tests.command import Command
 
+ASKED = ("privacy", "ddml", "--k", "10", "--epsilon", "1.1", "--updates-since", "5000")
 PLAN = ["plan", "--clients", "1000", "--epsilon", "8", "--delta", "1e-5", "--rounds", "5", "--cohort", "220"]
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command(monkeypatch, capsys)
-
-
-@pytest.fixture
-def ledger_file(tmp_path: Path) -> Path:
-    path = tmp_path / "ledger.sqlite"
-    budget = Budget(epsilon=5.0, delta=1e-5)
-    with Ledger.open(path, budget=budget, relation=Relation.ADD_OR_REMOVE_ONE, data_identity="d") as ledger:
-        for _ in range(3):
-            ledger.charge(Everyone(clients=9).event(5.0), note={"round": 0})
-    return path
 
 
 def test_the_module_is_the_command() -> None:
@@ -88,75 +69,22 @@ def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
     assert len(re.findall(r"│\s+1000 │\s+8 │", table)) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["plan", "--clients", "10", "--epsilon", "8", "--delta", "1", "--rounds", "1", "--cohort", "1"],
-            "delta = 1.0",
-        ),
-        (["plan", "--clients", "10", "--epsilon", "-8", "--delta", "1e-5"], "epsilon = -8.0"),
-        (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "11"], "cohort = 11.0"),
-        (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "many"], "cohort = 'many'"),
-        (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--rounds", "1.5"], "rounds = '1.5'"),
-        (["plan", "--clients", "10", "--delta", "1e-5", "--rounds", "5"], "epsilon = None: state it"),
-        (
-            [*PLAN, "--noise", "2"],
-            "epsilon = 8.0: noise, rounds and cohort are given",
-        ),
-        (["plan", "--clients", "ten", "--epsilon", "8", "--delta", "1e-5"], "clients = 'ten'"),
-        (["plan", "--clients", ",", "--epsilon", "8", "--delta", "1e-5"], "clients = ','"),
-        (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "120%"], "cohort = 1.2"),
-        ([*PLAN, "--plot", "/nowhere/at/all.png"], "plot = "),
-        (["ledger", "show", "/nowhere/ledger.sqlite"], "/nowhere/ledger.sqlite"),
-        (["launch"], "launch"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_use_names_the_field_and_exits_with_2(incrowd: Command, words: list[str], message: str) -> None:
-    finished = incrowd(*words)
-    assert finished.status == 2
-    assert message in finished.err
-    assert finished.out == ""
-    assert "Traceback" not in finished.err
-
-
-def test_a_budget_that_allows_nothing_exits_with_3(incrowd: Command) -> None:
-    finished = incrowd(
-        "plan", "--clients", "10", "--epsilon", "0.1", "--delta", "1e-6", "--noise", "0.1", "--cohort", "10"
-    )
-    assert finished.status == 3
-    assert "incrowd: " in finished.err
-
-
-def test_ledger_show_lists_what_was_charged(incrowd: Command, ledger_file: Path) -> None:
-    finished = incrowd("ledger", "show", str(ledger_file), "--json")
+@pytest.mark.slow
+def test_privacy_of_three_adversaries_is_one_json_object(incrowd: Command) -> None:
+    finished = incrowd(*ASKED, "--gamma", "0.01", "--clip", "0.5", "--weights", "10", "--delta", "1e-6", "--json")
     assert finished.status == 0
-    found = finished.object()
-    assert found["events"] == 3
-    assert found["intact"] is True
-    assert found["delta"] == 1e-5
-    assert len(found["entries"]) == 4  # the terms and three charges
-    *facts, first, last = incrowd("ledger", "show", str(ledger_file)).out.splitlines()
-    assert any(line.startswith("budget       epsilon ") for line in facts)
-    assert " charge " in first
-    assert '"noise_multiplier":5.0' in last
+    one, two, three = finished.object()["adversaries"]
+    assert one["epsilon"] == two["epsilon"] == 1.1
+    assert one["epsilon_per_model"] == pytest.approx(11)
+    assert one["noise_scale"] == pytest.approx(0.01 / 1.1)
+    assert two["expected_loss"] == pytest.approx(0.45 * 1.1)
+    assert three["delta"] == 1e-6
+    assert 0 < three["epsilon"] < three["epsilon_if_not_discarded"] < 1.1
 
 
-def test_ledger_verify_finds_an_edit(incrowd: Command, ledger_file: Path) -> None:
-    assert incrowd("ledger", "verify", str(ledger_file), "--json").object()["intact"] is True
-    assert "intact" in incrowd("ledger", "verify", str(ledger_file)).out
-    with closing(sqlite3.connect(ledger_file, isolation_level=None)) as connection:
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            connection.execute(f"DROP TRIGGER {name}")
-        connection.execute("DELETE FROM entries WHERE position = 3")
-    for question in ("verify", "show"):
-        finished = incrowd("ledger", question, str(ledger_file), "--json")
-        assert finished.status == 1
-        assert finished.object()["intact"] is False
-
-
-def test_ledger_verify_compares_with_a_head_kept_elsewhere(incrowd: Command, ledger_file: Path) -> None:
-    head = str(incrowd("ledger", "verify", str(ledger_file), "--json").object()["head"])
-    assert incrowd("ledger", "verify", str(ledger_file), "--head", head).status == 0
-    assert incrowd("ledger", "verify", str(ledger_file), "--head", "0" * 64).status == 1
+@pytest.mark.slow
+def test_privacy_names_the_papers_figures_as_such(incrowd: Command) -> None:
+    finished = incrowd(*ASKED, "--unit", "model")
+    assert finished.status == 0
+    assert "paper's, printed" in finished.out
+    assert "not a DP guarantee" in finished.out

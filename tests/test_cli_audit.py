@@ -6,18 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.audit.broken import noise_is
-from tests.command import Command, command
+from tests.command import Command
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ("--set", "data.clients=20", "--set", "privacy.rounds=3", "--set", "features={name='none'}")
 FEW = ("--repeats", "6")
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys)
 
 
 @pytest.mark.slow

@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command, command
+from tests.command import Command
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADER = "patient;age;sex;admitted;note;died\n"
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command(monkeypatch, capsys)
 
 
 def table(folder: Path) -> Path:
@@ -80,15 +75,6 @@ def test_a_template_is_printed_or_written_once(tmp_path: Path, incrowd: Command)
     out = tmp_path / "own.toml"
     said = incrowd("init", str(path), "--out", str(out)).out
     assert said == f"{out}: fill in what is marked with a ?, then: incrowd train {out}\n"
-    again = incrowd("init", str(path), "--out", str(out))
-    assert (again.status, "it is there already: name a new file" in again.err) == (2, True)
-
-
-def test_what_is_wrong_with_a_table_is_one_line(tmp_path: Path, incrowd: Command) -> None:
-    refused = incrowd("init", str(tmp_path / "none.csv"))
-    assert (refused.status, refused.err.count("\n")) == (2, 1)
-    refused = incrowd("init", str(table(tmp_path)), "--label", "dead")
-    assert (refused.status, "label = 'dead': choose from patient, age" in refused.err) == (2, True)
 
 
 def test_the_template_never_changes_with_the_rows(tmp_path: Path, incrowd: Command) -> None:

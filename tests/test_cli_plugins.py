@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.check_imports import HEAVY
-from tests.command import Command, command
+from tests.command import Command
 
 ROOT = Path(__file__).parent.parent
 GREET = """
@@ -26,11 +26,6 @@ def greet(name: str = "nobody") -> None:
 """
 
 Install = Callable[..., None]
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command(monkeypatch, capsys)
 
 
 @pytest.fixture

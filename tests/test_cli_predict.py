@@ -13,19 +13,13 @@ from incrowd.learning import LOSSES
 from incrowd.runs.config import parse, tables
 from incrowd.runs.predict import Result, predict
 from incrowd.runs.run import Run
-from tests.command import Command, command
+from tests.command import Command
 from tests.runs.small import small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STATED = 'columns = {age = {range = [0, 100]}, sex = {levels = ["f", "m"]}, note = "ignore"}'
 PRIVACY = "[privacy]\nepsilon = 50.0\ndelta = 1e-3\nrounds = 2\n[run]\nthreads = 1\n"
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys)
 
 
 def ward(columns: str = STATED, *, classes: str = 'classes = ["no", "yes"]', more: str = "", label: str = "ill") -> Run:

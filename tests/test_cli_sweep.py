@@ -42,20 +42,6 @@ def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, .
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (("--grid", "server.learning_rate=4,16", "--budget", "9"), 3, "its budget is 9"),
-        (("--grid", "server.learning_rat=4"), 2, "did you mean server.learning_rate"),
-    ],
-)
-def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status: int, message: str) -> None:
-    finished = incrowd(*words, *QUICK)
-    assert (finished.status, finished.out) == (status, "")
-    assert message in finished.err
-    assert "Traceback" not in finished.err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path: Path, how: signal.Signals) -> None:

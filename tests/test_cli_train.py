@@ -1,5 +1,6 @@
-"""`incrowd train` and `incrowd resume`, as a user meets them."""
+"""`incrowd train`, `resume` and `evaluate`, as a user meets them."""
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.privacy.ledger.ledger import verify
-from tests.command import Command, command
+from tests.command import Command
 
 QUICK = ["features={name='none'}", "data.clients=12", "privacy.rounds=3", "local.batch_size=32"]
 PROMISED = {
@@ -26,13 +27,6 @@ PROMISED = {
     "statement",
     "run",
 }
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """The command line, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys)
 
 
 def quick(*more: str) -> list[str]:
@@ -78,48 +72,6 @@ def test_a_config_file_and_overrides(incrowd: Command, tmp_path: Path) -> None:
     assert found["epsilon"] <= 1
 
 
-BAD_SETTINGS = [
-    ("privacy.epsilom=3", "privacy.epsilom = 3: there is no such key; did you mean privacy.epsilon?"),
-    ("privacy.delta=1", "privacy.delta = 1.0"),
-    ("privacy.delta=1.5", "privacy.delta = 1.5"),
-    ("privacy.epsilon=0", "privacy.epsilon = 0.0"),
-    ("privacy.cohort=13", "privacy.cohort = 13.0"),
-    ("privacy={epsilon=1.0, delta=1e-3, sampling='poisson', cohort=13}", "privacy.cohort = 13.0"),
-    ("privacy={epsilon=1.0, delta=1e-3, sampling='fixed', cohort=2.5}", "privacy.cohort = 2.5"),
-    ("data.clients=2000", "1500 examples are too few"),
-    ("model={kind='cnn'}", "model.side = 8"),
-    ("local.loss=squared", "local.loss = 'squared': it is for labels that are numbers"),
-    ("local.loss=logistic", "the loss 'logistic' does not fit"),
-    ("run.device=abacus", "run.device = 'abacus'"),
-]
-
-
-@pytest.mark.parametrize(("override", "message"), BAD_SETTINGS)
-def test_wrong_settings_are_named_and_nothing_is_spent(
-    incrowd: Command, tmp_path: Path, override: str, message: str
-) -> None:
-    finished = incrowd(*quick(override), "--json")
-    assert finished.status == 2
-    assert message in finished.err
-    assert finished.out == ""
-    assert list(tmp_path.rglob("*")) == []  # no folder, no ledger, no charge
-
-
-def test_a_folder_with_a_run_is_refused_and_its_ledger_left_alone(incrowd: Command, tmp_path: Path) -> None:
-    assert incrowd(*quick(), "--out", "here").status == 0
-    head = verify(tmp_path / "here/ledger.sqlite")["head"]
-    finished = incrowd(*quick(), "--out", "here")
-    assert finished.status == 2
-    assert "incrowd resume" in finished.err
-    assert verify(tmp_path / "here/ledger.sqlite")["head"] == head
-
-
-def test_nothing_to_go_on_with(incrowd: Command) -> None:
-    finished = incrowd("resume", "nowhere")
-    assert finished.status == 2
-    assert "there is no run; start one with incrowd train" in finished.err
-
-
 def test_a_damaged_ledger_fails(incrowd: Command, tmp_path: Path) -> None:
     assert incrowd(*quick(), "--out", "here").status == 0
     with closing(sqlite3.connect(tmp_path / "here/ledger.sqlite", isolation_level=None)) as connection:
@@ -158,3 +110,16 @@ def test_a_killed_command_goes_on(incrowd: Command, tmp_path: Path) -> None:
     assert found["rounds"] + found["rounds_lost"] == 15
     assert found["rounds_lost"] <= 1
     assert verify(tmp_path / "here/ledger.sqlite")["events"] == 15
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_an_evaluation_says_what_was_measured_and_what_it_cost(incrowd: Command) -> None:
+    assert incrowd(*quick("privacy.room=200", "run.randomness=seeded", "run.seed=1"), "--out", "run").status == 0
+    said = incrowd("evaluate", "run", "--epsilon", "50", "--loss-bound", "4", "--by-class")
+    assert said.status == 0
+    for words in ("accuracy  ", "loss  ", "give or take 0.0", "recall of 9", "this cost", "all together"):
+        assert words in said.out
+    assert "What it is: the mean over all 12 clients, of whom each counts the same" in said.out
+    assert "SIMULATION" in said.out
+    found = incrowd("evaluate", "run", "--epsilon", "1", "--json")
+    assert found.object() == json.loads(Path("run/evaluation.json").read_text())["evaluations"][1]

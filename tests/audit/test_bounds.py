@@ -1,5 +1,6 @@
-"""Lower bounds hold as often as they say, and are not idle."""
+"""Lower bounds hold as often as they say, and are not idle; a finding states its bound beside the claim."""
 
+import json
 import math
 
 import numpy as np
@@ -7,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from incrowd._random import Floats
 from incrowd.audit import bounds
-from incrowd.audit.bounds import ErrorCounts
+from incrowd.audit.bounds import Audited, Check, ErrorCounts, Finding
+from incrowd.audit.checks import least_epsilon
 from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, Poisson, constant
 
 
 def gaussian(mu: float, trials: int, seed: int) -> tuple[Floats, Floats]:
@@ -95,3 +100,100 @@ def test_an_epsilon_of_mu_is_on_the_gaussian_curve() -> None:
     epsilon = bounds.epsilon_of_mu(1.5, delta=1e-3)
     assert ndtr(0.75 - epsilon / 1.5) - math.exp(epsilon) * ndtr(-0.75 - epsilon / 1.5) == pytest.approx(1e-3)
     assert bounds.epsilon_of_mu(0.0, delta=1e-3) == 0
+
+
+def test_the_area_is_the_chance_of_the_larger_score() -> None:
+    inside, outside = np.array([1.0, 3.0, 3.0]), np.array([0.0, 3.0])
+    pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in inside for b in outside]
+    assert bounds.auc(inside, outside) == pytest.approx(np.mean(pairs))
+
+
+def test_the_odds_of_gaussian_scores() -> None:
+    draws = np.random.default_rng(0).normal(size=(2, 100_000))
+    found = bounds.odds(draws[0] + 3, draws[1])
+    assert found.auc == pytest.approx(ndtr(3 / math.sqrt(2)), abs=0.003)
+    assert found.true_positives == pytest.approx(ndtr(ndtri(1e-3) + 3), abs=0.03)
+    assert 1e-3 < found.false_positives_at_most < 1.3e-3
+
+
+def test_of_few_others_the_false_positives_are_hardly_known() -> None:
+    found = bounds.odds(np.arange(10.0) + 100, np.arange(20.0))
+    assert found.true_positives == 1
+    assert found.false_positives_at_most > 0.1
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 10.0), st.floats(0.0, 0.1))
+def test_a_promise_allows_at_least_guessing_and_at_most_all(false: float, epsilon: float, delta: float) -> None:
+    assert false - 1e-9 <= bounds.allowed(false, epsilon=epsilon, delta=delta) <= 1
+
+
+def test_promises_of_one_gaussian_release_allow_what_its_mu_does() -> None:
+    deltas = {
+        epsilon: ndtr(0.5 - epsilon) - math.exp(epsilon) * ndtr(-0.5 - epsilon) for epsilon in np.arange(0, 20, 0.25)
+    }
+    by_mu, by_curve = ndtr(ndtri(1e-3) + 1.0), min(bounds.allowed(1e-3, epsilon=e, delta=d) for e, d in deltas.items())
+    assert by_mu <= by_curve <= 1.02 * by_mu
+    one = bounds.epsilon_of_mu(1.0, delta=1e-5)
+    assert bounds.allowed(1e-3, epsilon=one, delta=1e-5) > by_curve
+
+
+@pytest.mark.parametrize(("sampling", "cohort"), [(Poisson, 20), (Everyone, 60)])
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_a_price_that_is_a_hundredth_too_low_is_seen(sampling: type, cohort: int, epsilon: float) -> None:
+    config = PlanConfig(members=60, schedule=constant(rounds=6, cohort=cohort), sampling=sampling)
+    plan = config.calibrate(Budget(epsilon=epsilon, delta=1e-3))
+    assert 0.99 * plan.price.epsilon < least_epsilon(plan) <= plan.price.epsilon
+
+
+def finding(**given: object) -> Finding:
+    return Finding(**{"attack": "guess", "unit": "client", "claimed": 2.0, "delta": 1e-5, "trials": 2000, **given})  # type: ignore[arg-type]  # fields by name
+
+
+@pytest.mark.parametrize(
+    ("given", "holds"),
+    [
+        ({}, True),
+        ({"lower_bound": 2.0}, True),
+        ({"lower_bound": 2.1}, False),
+        ({"lower_bound": 2.1, "sure_bound": 1.9}, True),
+        ({"lower_bound": 2.1, "claimed": None}, True),
+        ({"true_positives": 0.1, "allowed": 0.2}, True),
+        ({"true_positives": 0.21, "allowed": 0.2}, True),
+        ({"true_positives": 0.3, "allowed": 0.2}, False),
+        ({"true_positives": 0.3}, True),
+    ],
+)
+def test_a_promise_stands_unless_more_is_proven(given: dict[str, object], holds: bool) -> None:
+    assert finding(**given).holds is holds
+
+
+def test_the_verdict_is_that_of_all_and_names_what_is_wrong() -> None:
+    wrong = Check(name="noise", measured=0.9, stated=1.0, holds=False)
+    right = Check(name="clip", measured=1.0, stated=1.0, holds=True)
+    found = Audited(
+        claimed=2.0,
+        delta=1e-5,
+        findings=(finding(lower_bound=1.0), finding(lower_bound=1.5, confidence=0.9)),
+        checks=(right, wrong),
+        settings={},
+    )
+    assert not found.holds
+    assert found.violations == ("noise: 0.9, where 1 is stated",)
+    said = json.loads(json.dumps(found.to_json()))
+    assert (said["epsilon_claimed"], said["epsilon_lower_bound"], said["confidence"]) == (2.0, 1.5, 0.9)
+    assert "simulations" in said["simulated"]
+
+
+def test_without_bounds_there_is_no_best() -> None:
+    found = Audited(claimed=None, delta=None, findings=(finding(),), checks=(), settings={})
+    assert found.holds
+    assert found.to_json()["epsilon_lower_bound"] is None
+
+
+def test_what_more_was_promised_for_is_not_the_best() -> None:
+    """A device's life may tell more than one contribution, for which less is claimed."""
+    life = finding(unit="device", claimed=6.0, lower_bound=2.7)
+    found = Audited(claimed=2.0, delta=0.0, findings=(finding(lower_bound=1.0), life), checks=(), settings={})
+    assert found.best is not None
+    assert found.best.lower_bound == 1.0
+    assert found.holds

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command, command
+from tests.command import Command
 from tests.report.conftest import Made
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys)
 
 
 def test_it_writes_one_page_of_several_folders(incrowd: Command, made: Made) -> None:
