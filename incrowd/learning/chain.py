@@ -41,14 +41,11 @@ _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, A
 
 
 def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
-    """Return the module's layers, in the order in which examples of this shape pass through them.
+    """The module's layers, in the order in which examples of this shape pass through them; None for a module that
+    computes anything else.
 
     Guarantee: they compute the module's outputs, to rounding, as synthetic examples show, and their parameters are the
     module's, in its order. The module is not called.
-
-    Edge cases: None for a module that computes anything else, or whose state a call changes. None for parameters that
-    are frozen or tied, not in the order of the layers (weight, bias), or outside of them. None for hooks and for an
-    instance's `forward`.
     """
     if any(map(hooked, module.modules())) or not plain(module):
         return None

@@ -83,10 +83,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does 
 
 
 def compiled(function: Computation) -> Computation:
-    """The same function, compiled at its first call, for the shapes of that call alone.
-
-    Edge cases: calls of other shapes are undefined, because nothing is checked any more.
-    """
+    """The same function, compiled at its first call, for the shapes of that call alone: nothing is checked any more."""
     assert isinstance(function, FunctionType)  # noqa: S101 - for the type checker
     keep_private()
     # Torch keeps compiled code with the code of a function, where several would meet.
@@ -187,10 +184,8 @@ Take = Callable[[], None]
 
 
 class Notes:
-    """Captures steps as CUDA graphs, if the device can, and replays them.
-
-    All captured steps share memory for their intermediate results. A step writes its results to the caller's memory,
-    and two steps never run at the same time.
+    """Captures steps as CUDA graphs, if the device can, and replays them. All share memory for intermediate results, so
+    two steps never run at the same time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -198,10 +193,8 @@ class Notes:
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def noted(self, step: Take) -> Take:
-        """The step, recorded if the device can.
-
-        Edge cases: recording takes the step a few times, so call this before any client's numbers are in its memory. A
-        step that reads a number back from the device cannot be recorded, and runs operation by operation.
+        """The step, recorded if the device can. Recording takes it a few times: call this before any client's numbers
+        are in its memory.
         """
         if self._memory is None:
             return step
@@ -234,11 +227,8 @@ _ALL = slice(None)
 
 
 def take_places_early(module: GraphModule) -> None:
-    """Move slices of one place in a traced module as early as possible.
-
-    Guarantee: the outputs are the same to rounding.
-
-    Edge cases: a module with in-place operations stays as it is, and so does an index other than one whole number.
+    """Move slices of one place in a traced module as early as possible; the outputs are the same to rounding. A module
+    with in-place operations stays as it is.
     """
     graph = module.graph
     if any(map(_in_place, graph.nodes)):
@@ -368,7 +358,8 @@ def _in_place(node: Node) -> bool:
     schema = getattr(getattr(node.target, "default", node.target), "_schema", None)
     if schema is not None and schema.is_mutable:
         return True  # a custom operator declares it
-    assigning = name in ("setitem", "delitem") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
+    bare = name.strip("_")
+    assigning = bare in ("setitem", "delitem") or (bare.startswith("i") and hasattr(operator, f"__{bare}__"))
     return changing or assigning or node.kwargs.get("inplace") is True or _inplace_argument(node)
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,87 +18,51 @@ _RAISED = 1 + (RUN + 8) * 2.0**-24
 _SURE = 2.0**-70  # smaller squared norms in float32 may have lost too much to underflow
 
 
-class Delta(Protocol):
-    """The updates of some clients."""
+class FlatDelta:
+    """Updates [c, size] of some clients as flat vectors; `known` are their squared norms, if they are known.
 
-    @property
-    def layout(self) -> object:
-        """Deltas of one layout are added up in one total; None is the order of the flat vector."""
-        ...
+    `parts` are the sizes of the parts into which it is cut where it is added up.
+    """
 
-    @property
-    def size(self) -> int:
-        """The length of a client's update."""
-        ...
+    layout: object = None
+    """Deltas of one layout are added up in one total; None is the order of the flat vector."""
+
+    def __init__(self, changes: Tensor, known: Floats | None = None, parts: tuple[int, ...] | None = None) -> None:
+        self._changes, self._known, self._parts = changes, known, parts
+
+    def __len__(self) -> int:
+        return len(self._changes)
 
     @property
     def changes(self) -> Tensor:
         """The updates [c, size] in the order of the flat vector."""
-        ...
+        return self._changes
 
-    def __len__(self) -> int:
-        """The number of clients."""
-        ...
+    @property
+    def size(self) -> int:
+        """The length of a client's update."""
+        return self._changes.shape[1]
 
     def squares(self) -> Floats:
         """As `run_squares` of the changes."""
-        ...
+        return run_squares(self.changes) if self._known is None else self._known
 
     def moved(self) -> "FlatDelta":
         """The same in memory that outlives the next training; its norms and sums have the same bits."""
-        ...
+        return self
 
     def empty_total(self) -> Tensor:
-        """A sum of nothing."""
-        ...
+        """A sum of nothing. An accelerator has float64, so that nothing has to leave it before the end."""
+        kind = torch.float32 if self.changes.device.type == "cpu" else torch.float64
+        return self.changes.new_zeros(self.size, dtype=kind)
 
     def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
         """Add some clients' changes divided by [c, parts], rounded towards zero, to such a sum; this may use them up.
 
         An infinite divisor leaves a part out, whatever it holds.
         """
-        ...
-
-    def flat(self, total: Tensor) -> NDArray[np.floating]:
-        """Such a sum in the order of the flat vector."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class FlatDelta:
-    """Updates [c, size] as flat vectors; `known` are their squared norms, if they are known."""
-
-    changes: Tensor
-    known: Floats | None = None
-    parts: tuple[int, ...] | None = None  # into which it is cut where it is added up
-
-    layout = None
-
-    def __len__(self) -> int:
-        return len(self.changes)
-
-    @property
-    def size(self) -> int:
-        """See `Delta.size`."""
-        return self.changes.shape[1]
-
-    def squares(self) -> Floats:
-        """See `Delta.squares`."""
-        return run_squares(self.changes) if self.known is None else self.known
-
-    def moved(self) -> "FlatDelta":
-        """See `Delta.moved`."""
-        return self
-
-    def empty_total(self) -> Tensor:
-        """See `Delta.empty_total`. An accelerator has float64, so that nothing has to leave it before the end."""
-        kind = torch.float32 if self.changes.device.type == "cpu" else torch.float64
-        return self.changes.new_zeros(self.size, dtype=kind)
-
-    def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
-        """See `Delta.add_steps`."""
         rows, by = self.changes[some], divisors[some].to(self.changes.device)
-        sizes = [self.size] if self.parts is None else list(self.parts)
+        sizes = [self.size] if self._parts is None else list(self._parts)
         for number, place in enumerate(rows.split_with_sizes(sizes, dim=1)):
             place.div_(by[:, number, None], rounding_mode="trunc")
             if by[:, number].isinf().any():
@@ -107,19 +70,19 @@ class FlatDelta:
         total.add_(rows[0] if len(rows) == 1 else rows.sum(0))
 
     def flat(self, total: Tensor) -> NDArray[np.floating]:
-        """See `Delta.flat`."""
+        """Such a sum in the order of the flat vector."""
         found: NDArray[np.floating] = total.cpu().numpy()
         return found
 
 
-def cut(delta: Delta, parts: tuple[int, ...]) -> FlatDelta:
+def cut(delta: FlatDelta, parts: tuple[int, ...]) -> FlatDelta:
     """The delta cut into parts of these sizes. Edge cases: sizes that do not add up are refused."""
     if sum(parts) != delta.size:
         raise ConfigError(field="parts", value=parts, remedy=f"give sizes of whole layers, {delta.size} numbers in all")
     return FlatDelta(delta.changes, parts=parts)
 
 
-def norms(delta: Delta, parts: tuple[int, ...] | None) -> Floats:
+def norms(delta: FlatDelta, parts: tuple[int, ...] | None) -> Floats:
     """The L2 norm of each part of each client's update, [c, parts]; None is the whole as one part."""
     with np.errstate(over="ignore", invalid="ignore"):
         if parts is None:
@@ -128,7 +91,7 @@ def norms(delta: Delta, parts: tuple[int, ...] | None) -> Floats:
         return np.sqrt(np.stack([squares(FlatDelta(piece)) for piece in pieces], axis=1))
 
 
-def squares(delta: Delta) -> Floats:
+def squares(delta: FlatDelta) -> Floats:
     """The squared L2 norm of each row of changes, never below the real one and at most 2^-14 of it above.
 
     Each row is measured alone, so that no other row changes the bits of its norm.
@@ -147,9 +110,8 @@ def squares(delta: Delta) -> Floats:
 
 
 def run_squares(rows: Tensor) -> Floats:
-    """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64.
-
-    On an accelerator all rows are measured at once, in float64: there the number of operations sets the time.
+    """`squares` without its allowance for rounding, by runs of `RUN` numbers. On an accelerator, where the number of
+    operations sets the time, all rows at once and in float64.
     """
     if rows.device.type != "cpu":  # pragma: no cover - where there is one
         found: Floats = halved_squares(rows).cpu().numpy()
@@ -158,9 +120,8 @@ def run_squares(rows: Tensor) -> Floats:
 
 
 def halved_squares(rows: Tensor) -> Tensor:
-    """The squared L2 norm of each row: its second half is added to its first, number by number, until one is left.
-
-    The order of summation is the same for any number of rows; a library's order may depend on that number.
+    """The squared L2 norm of each row, in an order that is the same for any number of rows: its second half is added to
+    its first, until one number is left.
     """
     squares = rows.double().square_()
     while (numbers := squares.shape[1]) > 1:
@@ -178,27 +139,25 @@ def _run_squares(row: Tensor) -> float:
 
 
 class Contributions:
-    """The contributions of `clients`: their weights after local training minus the server's.
+    """The contributions of `clients`: their weights after local training minus the server's. A `Total` uses them up.
 
     Guarantee: a norm is never below the real one, and at most one part in 2^15 above it; a contribution that is not
     finite has a norm that is not finite. The methods' results are the caller's and outlive the chunk.
-
-    Edge cases: parts that do not add up are refused, and so is a chunk that a `Total` has used up.
     """
 
-    def __init__(self, clients: tuple[int, ...], delta: Delta) -> None:
+    def __init__(self, clients: tuple[int, ...], delta: FlatDelta) -> None:
         self.clients = clients
-        self._delta: Delta | None = delta
+        self._delta: FlatDelta | None = delta
 
     @property
-    def delta(self) -> Delta:
+    def delta(self) -> FlatDelta:
         """The contributions as they were computed."""
         if self._delta is None:
             remedy = "its numbers have been used up by a sum; look at them before"
             raise ConfigError(field="chunk", value=self.clients, remedy=remedy)
         return self._delta
 
-    def take(self) -> Delta:
+    def take(self) -> FlatDelta:
         """The delta, for someone who overwrites its numbers; the chunk has none afterwards."""
         delta, self._delta = self.delta, None
         return delta
@@ -220,10 +179,7 @@ class Contributions:
         return norms(self.delta, parts)
 
     def add_to(self, total: Floats, factors: Floats) -> None:
-        """Add every contribution times its factor, [c, 1], in float64.
-
-        A factor of 0 leaves a contribution out, whatever it holds.
-        """
+        """Add every contribution times its factor, [c, 1], in float64; 0 leaves one out, whatever it holds."""
         if factors.shape != (len(self), 1) or total.shape != (self.size,):
             remedy = f"give [{len(self)}, 1] factors and a total of {self.size} numbers"
             raise ConfigError(field="factors", value=(factors.shape, total.shape), remedy=remedy)
@@ -244,10 +200,8 @@ _EXACTLY = 2**34  # contributions that float64 adds up without rounding
 
 @dataclass(frozen=True, kw_only=True)
 class Shortening:
-    """The clipping of contributions before they are added up.
-
-    `parts` are the sizes of their parts, None is the whole as one. `factors` turns norms [m, parts] into factors;
-    factor times norm of every part is at most `bound`, a public number.
+    """How contributions are clipped before they are added up: `factors` turns norms [m, parts] into factors, and factor
+    times norm of every part is at most `bound`, a public number.
     """
 
     bound: float
@@ -262,12 +216,9 @@ class Total:
     zero. So what enters is never longer than the factor times the norm, and the sum is exact and the same in any order:
     float32 adds up 32 contributions without rounding, float64 up to 2^34. A factor of 0 leaves a contribution out,
     whatever it holds.
-
-    Edge cases: numbers that are below a step once they are scaled vanish. Rounding towards zero shortens a contribution
-    of d numbers that are alike by about sqrt(d) 2^-20 of the bound (for 532,110 numbers 0.07 %).
     """
 
-    def __init__(self, delta: Delta, shortening: Shortening) -> None:
+    def __init__(self, delta: FlatDelta, shortening: Shortening) -> None:
         self._shortening = shortening
         delta = delta if shortening.parts is None else cut(delta, shortening.parts)
         mantissa, exponent = math.frexp(shortening.bound / _STEPS)
@@ -314,10 +265,7 @@ class ShortenedSum:
 
 
 def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> ShortenedSum:
-    """The sum of all chunks; each is used up before the next one is requested.
-
-    The deltas may have several layouts, because each client's own examples decide; such sums are exact as well.
-    """
+    """The sum of all chunks, of any layouts; each is used up before the next one is requested."""
     totals: dict[object, Total] = {}
     norms = [np.empty((0, 1 if shortening.parts is None else len(shortening.parts)))]
     for chunk in chunks:

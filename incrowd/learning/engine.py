@@ -1,7 +1,6 @@
 """The cohort engine: local training of many clients, a few at a time, whose memory does not grow with the cohort."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,18 +39,14 @@ class _CohortStart:
 
 
 class CohortEngine:
-    """Trains clients of one data set with one model. `loss` defaults to the loss that `local` names. For a linear model
-    without biases, `constant` is the last feature of every example.
+    """Trains clients of one data set with one model. `loss` defaults to the loss that `local` names.
 
     Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights, the settings and
-    the stream of its round and number. Other clients, the chunk, the threads and the order change nothing. Every client
-    trains alone, in batches of its own examples, in aligned memory. The model, the settings and the client's own
-    examples choose its backend. Memory does not grow with the cohort.
+    the stream of its round and number. Other clients, the chunk, the threads and the order change nothing: every client
+    trains alone, in batches of its own examples, and they, the model and the settings choose its backend. Memory does
+    not grow with the cohort. A module or a loss of your own that keeps state is refused, at the latest after it ran.
 
-    Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
-    that does not exist: refused before any training. Settings by which torch computes less exactly do not hold here
-    (see `incrowd.learning.execution`). Another processor or release of torch may round differently. A module or a loss
-    of your own that keeps state, such as a global variable, is refused too, at the latest after it ran (see `OwnCode`).
+    Edge cases: another processor or release of torch may round differently.
     """
 
     def __init__(
@@ -133,10 +128,7 @@ class CohortEngine:
         return self._choice.at_once
 
     def rehearse(self, weights: ArrayLike | Tensor) -> None:
-        """Train a synthetic client from these weights: an error reveals nothing about the clients.
-
-        Guarantee: it reads only shapes and types of the clients' own examples.
-        """
+        """Train a synthetic client from these weights: an error reveals nothing about the clients."""
         execution = replace(self.execution, threads=1, compile="never")
         made_up = CohortEngine(self.model, self._data.made_up(_MADE_UP), self.local, execution, loss=self.loss)
         for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=0):
@@ -145,18 +137,15 @@ class CohortEngine:
     def train(
         self, weights: ArrayLike | Tensor, clients: ClientNumbers, *, randomness: Randomness, round: int
     ) -> Iterator[Contributions]:
-        """Train these clients from these weights; their contributions come in chunks, always in the same order.
-
-        Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
-        thread.
+        """Train these clients from these weights, in this process, with one thread; their contributions come in chunks.
+        Use a chunk before you take the next one.
         """
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
-        with one_thread(), self._workers() as pool:
-            if pool is None:
-                for group in groups:
-                    yield from self._train_plainly(start, group)
-            else:
-                yield from pool.in_order(start, groups, here=self._train_plainly)
+        with one_thread():
+            for group in groups:
+                with ieee(self.execution.device):
+                    chunks = self._train_group(start, group)
+                yield from chunks
 
     def train_and_sum(
         self,
@@ -167,16 +156,23 @@ class CohortEngine:
         randomness: Randomness,
         round: int,
     ) -> ShortenedSum:
-        """Train these clients from these weights and add up their clipped contributions in the workers; see `train`.
-
-        Guarantee: it is the sum of the contributions, none of which depends on another client: exact in any order.
+        """Train these clients from these weights and add up their clipped contributions where they are computed,
+        exactly.
         """
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
-        with one_thread(), ieee(self.execution.device), self._workers() as pool:
-            if pool is None:
+        with one_thread(), ieee(self.execution.device):
+            if self._processes == 1:
                 chunks = (chunk for group in groups for chunk in self._train_group(start, group))
                 return summed(chunks, shortening, size=self.size)
-            return pool.summed(start, groups, shortening, here=self._train_group)
+            pool, self._pool = self._pool, None
+            pool = pool or WorkerPool(self._train_group, workers=self._processes, size=self.size)
+            try:
+                return pool.summed(start, groups, shortening, here=self._train_group)
+            finally:
+                if pool.fit and self._pool is None:
+                    self._pool = pool  # it stays for the next cohort
+                else:
+                    pool.dismiss()
 
     def _start_with(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _CohortStart:
         start = torch.as_tensor(weights).to(torch.float32)
@@ -185,23 +181,6 @@ class CohortEngine:
             raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
         # A copy, because sending a tensor moves its memory, and the caller may have other views of it.
         return _CohortStart(start.to(self._data.device).clone(), randomness, round)
-
-    @contextmanager
-    def _workers(self) -> Iterator[WorkerPool[_CohortStart] | None]:
-        """Several workers, who stay for the next cohort; None if this process works alone."""
-        if self._processes == 1:
-            yield None
-            return
-        pool, self._pool = self._pool, None
-        if pool is None:
-            pool = WorkerPool(self._train_group, workers=self._processes, size=self.size, most=self.chunk)
-        try:
-            yield pool
-        finally:
-            if pool.fit and self._pool is None:
-                self._pool = pool
-            else:
-                pool.dismiss()
 
     def _check(self, clients: Sequence[int]) -> None:
         for client in clients:
@@ -237,17 +216,11 @@ class CohortEngine:
         with self._own.unchanged():
             return self._choice.of(group[0]).train(start.weights, rounds)
 
-    def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
-        with ieee(self.execution.device):
-            return self._train_group(start, group)
-
 
 @dataclass(frozen=True, eq=False)
 class EngineTrainer:
     """The engine of this machine as who trains: see `incrowd.privacy.release.Trainer`. With a label query the first
-    round asks clients for their label distribution instead.
-
-    `see` is shown every chunk on its way, which a simulation may.
+    round asks clients for their label distribution. `see` is shown every chunk, which a simulation may.
     """
 
     engine: CohortEngine
@@ -272,10 +245,7 @@ class EngineTrainer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineCohort:
-    """Clients of an engine's data, trained in a round from these weights as soon as their contributions are asked for.
-
-    `see` is shown every chunk on its way, which a simulation may.
-    """
+    """Clients of an engine's data, trained in a round from these weights when their contributions are asked for."""
 
     engine: CohortEngine
     weights: ArrayLike | Tensor

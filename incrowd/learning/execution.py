@@ -12,23 +12,22 @@ from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.settings import Compile
 
+LINE = 16  # float32 numbers in a line of the cache
+
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """The settings of the engine that change its speed and memory alone.
 
-    With more than one thread each has its own process, because Python's threads wait for each other. `chunk` is the
-    number of contributions in memory at once. With "auto", the expected number of `contributions` decides whether torch
-    compiles a step, which takes seconds; an unknown number (0) means that it does not. An accelerator trains a chunk
-    side by side, padded to a fixed number of clients. The default `chunk` fills its memory, in even parts of the usual
-    `cohort`.
+    Each thread has its own process, on Linux. `chunk` is the number of contributions in memory at once. With "auto",
+    the expected number of `contributions` decides whether torch compiles a step, which takes seconds. An accelerator
+    trains a chunk side by side, in even parts of the usual `cohort`.
 
     Guarantee: the model, the settings and each client's own examples decide about compiling: every process, and a
     resumed run, decides the same.
 
-    Edge cases: there is one thread on an accelerator, and on systems that cannot fork (other than Linux). Another chunk
-    on an accelerator may round differently. Without a C++ compiler, or for a module that torch cannot compile as a
-    whole, updates are the same to rounding; so resume a run on a machine with its compiler.
+    Edge cases: another chunk on an accelerator may round differently, and so may a machine without a C++ compiler:
+    resume a run on a machine like the one that began it.
     """
 
     device: str = "cpu"
@@ -59,14 +58,11 @@ _TINY = 2.0**-1074  # the smallest float64 number, which a processor that flushe
 
 @contextmanager
 def ieee(device: str = "cpu") -> Iterator[None]:
-    """Let torch compute in IEEE 754 float32, reproducibly, and restore its settings afterwards.
+    """Let torch compute in IEEE 754 float32, reproducibly, and restore its settings, which are the process's,
+    afterwards.
 
-    Guarantee: matrix products and convolutions do not use TF32 or bfloat16 (`allow_tf32`,
-    `set_float32_matmul_precision`, `fp32_precision`). Denormals are kept (`set_flush_denormal`), nothing is cast
-    (`torch.autocast`), and new tensors are float32 (`set_default_dtype`). cuDNN uses deterministic algorithms alone and
-    does not benchmark them. The bounds on rounding rely on it.
-
-    Edge cases: the settings hold for the whole process (denormals and casts: for this thread).
+    Guarantee: matrix products and convolutions do not use TF32 or bfloat16. Denormals are kept, nothing is cast, new
+    tensors are float32, and cuDNN is deterministic. The bounds on rounding rely on it.
     """
     kind, flushed = torch.get_default_dtype(), torch.tensor(_TINY, dtype=torch.float64).item() * 1.0 == 0
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in _SETTINGS]
@@ -86,10 +82,7 @@ def ieee(device: str = "cpu") -> Iterator[None]:
 
 @contextmanager
 def in_one_order(device: torch.device) -> Iterator[None]:
-    """Use deterministic algorithms on an accelerator; torch raises a RuntimeError for operations without one.
-
-    On a CPU the order of summation is fixed already.
-    """
+    """Use deterministic algorithms on an accelerator; torch raises a RuntimeError for operations without one."""
     if device.type == "cpu":
         yield
         return

@@ -48,10 +48,7 @@ def chosen(inputs: Inputs, rows: Tensor) -> Inputs:
 
 
 def meant(inputs: Inputs, *, scale: float, offset: float) -> Inputs:
-    """Stored inputs as they are meant: numbers as float32, scaled as `incrowd.data.Examples` says; others as they are.
-
-    Edge cases: inputs that are not changed are not copied.
-    """
+    """Stored inputs as they are meant: numbers as float32, scaled as `incrowd.data.Examples` says."""
     kinds = _NUMBERS if is_single(inputs) else (torch.uint8,)
 
     def one_of(stored: Tensor) -> Tensor:
@@ -88,10 +85,7 @@ def shown(inputs: Inputs) -> str:
 
 
 def calling(module: nn.Module, inputs: Inputs) -> Callable[[Inputs], Any]:
-    """Return a function that calls a module with such inputs: a tuple in order; a dict by name, or whole.
-
-    Edge cases: a dict for a `forward` of several parameters that have other names is a `DataError`.
-    """
+    """A function that calls a module with such inputs: a tuple in order; a dict by name, or whole."""
     if isinstance(inputs, tuple):
         return lambda several: module(*several)
     if isinstance(inputs, dict) and not _takes_whole(module, inputs):
@@ -176,11 +170,9 @@ def _template(examples: int, batch_size: int | None, batches: int | None) -> tup
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientTensors:
-    """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
-
-    Features keep the type they are stored in and stand for ``features * scale + offset``, as in
-    `incrowd.data.Examples`: one tensor, or several inputs. ``declared`` is the public number of clients, if it differs
-    from the real one. ``constant`` is the last feature of every example, if that is a constant.
+    """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``, stored
+    as `incrowd.data.Examples` has them. ``declared`` is the public number of clients, if it differs from the real one,
+    and ``constant`` the last feature of every example, if that is a constant.
     """
 
     features: Inputs = field(repr=False)
@@ -231,11 +223,6 @@ class ClientTensors:
         return tuple(single(self.features).shape[1:])
 
     @property
-    def plain(self) -> bool:
-        """True if features are one tensor of numbers, as the fast backends need."""
-        return are_numbers(self.features)
-
-    @property
     def device(self) -> torch.device:
         """The device of the examples."""
         return self.labels.device
@@ -255,7 +242,6 @@ class ClientTensors:
             batches=batches,
             scale=self.scale,
             offset=self.offset,
-            plain=self.plain,
         )
 
     def made_up(self, examples: int) -> "ClientTensors":
@@ -283,13 +269,12 @@ class ClientTensors:
 class Feed:
     """The examples of a client, batch after batch: row t * width + i is example i of its step t."""
 
-    table: Inputs  # [rows, ...], as stored: one tensor, but where `plain` is false
+    table: Inputs  # [rows, ...], as stored
     rows: Tensor  # [steps * width], which row of the table
     labels: Tensor  # [steps * width, ...]
     batches: Batches
     scale: float
     offset: float
-    plain: bool = True
 
     def first(self, steps: int) -> "Feed":
         """The first steps alone."""

@@ -28,11 +28,11 @@ class Sgd:
     def __init__(self, local: Local) -> None:
         self.local = local
 
-    def sends(self, size: int) -> int:  # the protocol's
+    def sends(self, size: int) -> int:
         """See `LocalAlgorithm.sends`."""
         return 0
 
-    def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:  # as above
+    def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:
         """See `LocalAlgorithm.train`."""
         descend(client, self.local)
         return ()
@@ -62,18 +62,11 @@ class Scaffold:
         return changes
 
 
-class Adam:
+class Adam(Sgd):
     """Adam."""
 
-    def __init__(self, local: Local) -> None:
-        self.local = local
-
-    def sends(self, size: int) -> int:  # the protocol's
-        """See `LocalAlgorithm.sends`."""
-        return 0
-
     @torch.no_grad()
-    def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:  # as above
+    def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:
         """See `LocalAlgorithm.train`."""
         local, (first, second) = self.local, BETAS
         means = [torch.zeros_like(parameter) for parameter in client.parameters]
@@ -102,10 +95,7 @@ def algorithm_of(local: Local) -> LocalAlgorithm:
 
 
 def sent_parts(parts: tuple[int, ...], algorithm: LocalAlgorithm) -> tuple[int, ...]:
-    """The sizes of the parts of a client's vector, for clipping part by part: the model's layers, then the rest.
-
-    Edge cases: a third-party algorithm that sends another number of values than it may is refused.
-    """
+    """The sizes of the parts of a client's vector, for clipping part by part: the model's layers, then the rest."""
     rest = algorithm.sends(sum(parts))
     if rest not in (0, sum(parts)):
         remedy = f"let it send 0 or {sum(parts)} values beside the update, not {rest}"

@@ -2,15 +2,6 @@
 
 An adapted Linear layer computes ``base(x) + alpha / rank * up(down(x))``. Only `down` and `up` are trained, so that a
 contribution holds only their numbers, and the noise covers no others.
-
->>> import torch
->>> from torch import nn
->>> module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
->>> adapted = lora(module, rank=2, on=("0",))
->>> sum(one.numel() for one in adapted.parameters() if one.requires_grad)
-256
->>> bool((adapted(torch.ones(1, 64)) == module(torch.ones(1, 64))).all())
-True
 """
 
 import copy
@@ -72,11 +63,8 @@ def lora(
     `rank` unless given. The adapters' first matrices follow from `seed`, which is public. To train a part besides, say
     a new head, call ``adapted.head.requires_grad_(True)``.
 
-    Guarantee: at the start the copy computes what the module computes in evaluation mode, in which it is, and the
-    module is not changed.
-
-    Edge cases: names that no Linear layer has are refused, and the error lists the layers; so is a rank that the
-    smallest of them does not have. A layer that is used in several places has one adapter, in all of them.
+    Guarantee: at the start the copy computes what the module computes in evaluation mode, and the module is not
+    changed.
     """
     _validate.count(rank=rank)
     alpha = float(rank) if alpha is None else alpha
@@ -95,10 +83,7 @@ def lora(
 
 
 def merged(module: nn.Module) -> nn.Module:
-    """A copy of a module with its adapters folded into plain Linear layers, for use elsewhere.
-
-    Edge cases: a module without adapters is refused.
-    """
+    """A copy of a module with its adapters folded into plain Linear layers, for use elsewhere."""
     plain = copy.deepcopy(module)
     layers = {name: one for name, one in plain.named_modules(remove_duplicate=False) if isinstance(one, Adapted)}
     if not layers:

@@ -42,7 +42,7 @@ def _anything(_labels: Tensor, _outputs: OutputShape) -> bool:
 class Mean(Protocol):
     """The mean of the label that outputs [..., outputs] stand for (the inverse of the link), written into `out`."""
 
-    def __call__(self, outputs: Tensor, *, out: Tensor) -> Tensor:
+    def __call__(self, outputs: Tensor, /, *, out: Tensor) -> Tensor:
         """Compute it."""
         ...
 
@@ -57,10 +57,7 @@ class Canonical:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A loss: `value` takes outputs [B, ...] and labels [B, ...] and gives the mean over the batch, differentiable.
-
-    Edge cases: labels that `fits` refuses, or outputs of the wrong number, are a `DataError`.
-    """
+    """A loss: `value` takes outputs [B, ...] and labels [B, ...] and gives the mean over the batch, differentiable."""
 
     name: str
     value: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
@@ -82,11 +79,7 @@ class Loss:
 
 def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]") -> Loss:
     """A loss by its name, as a function of outputs and labels that gives the mean over a batch, or as torch's module.
-
     Torch's losses that compare number with number also take outputs [N, 1] for labels [N].
-
-    Edge cases: an unknown name, a module that does not reduce to a mean, one with its own trainable parameters, and an
-    object that cannot be called are a `ConfigError`.
     """
     if isinstance(given, Loss):
         return given
@@ -145,40 +138,16 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return (places.view(labels.shape).sum(1) / counted).mean()
 
 
-def _logistic(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(outputs.view_as(labels), labels.to(outputs.dtype))
+def _compared(function: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> Tensor:
+    return function(outputs.view_as(labels), labels.to(outputs.dtype))
 
 
-def _squared(outputs: Tensor, labels: Tensor) -> Tensor:
-    return 0.5 * functional.mse_loss(outputs.view_as(labels), labels.to(outputs.dtype))
-
-
-def _poisson(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.poisson_nll_loss(outputs.view_as(labels), labels.to(outputs.dtype))
-
-
-def _absolute(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.l1_loss(outputs.view_as(labels), labels.to(outputs.dtype))
-
-
-def _huber(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.huber_loss(outputs.view_as(labels), labels.to(outputs.dtype))
-
-
-def _softmax(outputs: Tensor, *, out: Tensor) -> Tensor:
-    return torch.softmax(outputs, -1, out=out)
+def _half_square(outputs: Tensor, labels: Tensor) -> Tensor:
+    return 0.5 * functional.mse_loss(outputs, labels)
 
 
 def _identity(outputs: Tensor, *, out: Tensor) -> Tensor:
     return out.copy_(outputs)
-
-
-def _sigmoid(outputs: Tensor, *, out: Tensor) -> Tensor:
-    return torch.sigmoid(outputs, out=out)
-
-
-def _exp(outputs: Tensor, *, out: Tensor) -> Tensor:
-    return torch.exp(outputs, out=out)
 
 
 def _one_hot(labels: Tensor, outputs: int) -> Tensor:
@@ -218,33 +187,33 @@ _NUMBERS = "give finite labels, and a model with one output for each"
 CROSS_ENTROPY = Loss(
     name="cross entropy",
     value=_cross_entropy,
-    canonical=Canonical(mean=_softmax, target=_one_hot),
+    canonical=Canonical(mean=partial(torch.softmax, dim=-1), target=_one_hot),
     fits=_classes,
     needs="give whole labels from 0 to outputs - 1, or a model with an output for each class, the last in its shape",
 )
 LOGISTIC = Loss(
     name="logistic",
-    value=_logistic,
-    canonical=Canonical(mean=_sigmoid, target=_column),
+    value=partial(_compared, functional.binary_cross_entropy_with_logits),
+    canonical=Canonical(mean=torch.sigmoid, target=_column),
     fits=lambda labels, outputs: _alike(labels, outputs) and bool(((labels == 0) | (labels == 1)).all()),
     needs="give labels 0 and 1, and a model with one output for each",
 )
 SQUARED = Loss(
     name="squared",
-    value=_squared,
+    value=partial(_compared, _half_square),
     canonical=Canonical(mean=_identity, target=_column),
     fits=_finite,
     needs=_NUMBERS,
 )
 POISSON = Loss(
     name="poisson",
-    value=_poisson,
-    canonical=Canonical(mean=_exp, target=_column),
+    value=partial(_compared, functional.poisson_nll_loss),
+    canonical=Canonical(mean=torch.exp, target=_column),
     fits=lambda labels, outputs: _finite(labels, outputs) and bool((labels >= 0).all()),
     needs="give finite labels of at least 0, and a model with one output for each",
 )
-ABSOLUTE = Loss(name="absolute", value=_absolute, fits=_finite, needs=_NUMBERS)
-HUBER = Loss(name="huber", value=_huber, fits=_finite, needs=_NUMBERS)
+ABSOLUTE = Loss(name="absolute", value=partial(_compared, functional.l1_loss), fits=_finite, needs=_NUMBERS)
+HUBER = Loss(name="huber", value=partial(_compared, functional.huber_loss), fits=_finite, needs=_NUMBERS)
 LOSSES = {loss.name: loss for loss in (CROSS_ENTROPY, LOGISTIC, SQUARED, POISSON, ABSOLUTE, HUBER)}
 
 
@@ -256,10 +225,7 @@ def check_label_shares(smoothing: float | None, loss: Loss) -> None:
 
 
 def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
-    """The share of each class among labels, float64; for `several` binary labels the share of ones in each.
-
-    Edge cases: ignored places of a sequence are left out; without labels all shares are 0.
-    """
+    """The share of each class among labels, float64; for `several` binary labels the share of ones in each."""
     if several:
         given = labels.to(torch.float64).reshape(len(labels), classes)
         return given.mean(0) if len(labels) else given.new_zeros(classes)
@@ -268,9 +234,8 @@ def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
 
 
 def logit_offset(labels: Tensor, smoothing: float, *, loss: Loss, outputs: OutputShape) -> Tensor:
-    """The logit adjustment of a client: log(share of the class among its labels + smoothing), in the last dimension.
-
-    Binary labels get the difference between the two logarithms. Edge cases: see `shares_of`.
+    """The logit adjustment of a client, in the last dimension of outputs: log(share of the class among its labels +
+    smoothing), for binary labels the difference between the two logarithms.
     """
     several = loss is LOGISTIC
     classes = math.prod(labels.shape[1:]) if several else outputs[-1]

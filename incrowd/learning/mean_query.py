@@ -1,18 +1,4 @@
-"""Private queries: the mean over clients of one vector each, clipped, noised and paid for as one round of a plan.
-
->>> import torch
->>> from incrowd import Clients, Budget, Everyone, Ledger, PlanConfig, PrivateRun, SeededRandomness, constant
->>> from incrowd.learning import MeanQuery
->>> clients = Clients.from_arrays([[3.0], [5.0], [4.0]], [0, 1, 1], owner=[0, 0, 1], classes=2)
->>> query = MeanQuery(name="column", size=1, bound=10.0, vector=lambda own: own.features.mean(0))
->>> plan = PlanConfig(members=2, schedule=constant(rounds=1, cohort=2), sampling=Everyone).calibrate(
-...     Budget(epsilon=8, delta=0.1))
->>> ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
->>> run = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(0), size=query.width)
->>> answer = query.ask(clients, run)
->>> answer.mean.shape, answer.noise_std < 10
-((1,), True)
-"""
+"""Private queries: the mean over clients of one vector each, clipped, noised and paid for as one round of a plan."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -67,9 +53,6 @@ class MeanQuery:
 
     Guarantee: a client's vector is clipped to length `bound`, and enters one round of a plan, which clips, charges and
     noises it as any other. A vector that is not finite counts as zeros.
-
-    Edge cases: a clip other than normalised or fixed, correlated noise, and a function that returns other numbers for
-    the same examples, or another number of them, are a `ConfigError`.
     """
 
     name: str
@@ -198,10 +181,7 @@ def _numbers(found: ArrayLike) -> Floats:
 
 
 def label_query(local: Local, labels: Tensor, loss: Loss, outputs: OutputShape) -> MeanQuery | None:
-    """The query that settings ask before they train: a client's label distribution less the uniform one.
-
-    Edge cases: settings without label shares, and a single class, are a `ConfigError`.
-    """
+    """The query that settings ask before they train: a client's label distribution less the uniform one."""
     if local.label_distribution is None:
         return None
     several = loss is LOGISTIC
@@ -228,10 +208,7 @@ class ClassPrior:
 
     @classmethod
     def of(cls, model: Model, data: ClientTensors, local: Local, query: MeanQuery) -> "ClassPrior":
-        """Place the prior in a model's last biases, or in a linear model's weights for a `constant` last feature.
-
-        Edge cases: a model whose outputs have no such biases is a `ConfigError`: its outputs cannot be adjusted.
-        """
+        """Place the prior in a model's last biases, or in a linear model's weights for a `constant` last feature."""
         classes, shape, constant = query.size, model.layout.shapes[-1], data.constant
         places, unit = slice(model.size - classes, model.size), 1.0
         if constant and len(model.layout.shapes) == 1 and shape == (classes, model.size // classes):

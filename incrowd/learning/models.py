@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
-from incrowd.learning.modules import load_state, refuse_unsuitable, trainable, whole_state
+from incrowd.learning.modules import ImageLayout, load_state, refuse_unsuitable, trainable, whole_state
 from incrowd.privacy.mechanism.clipping import Layout
 
 
@@ -30,13 +30,9 @@ class Model:
 
     Training starts from the module's own weights, so that a pretrained start is kept; a `fresh` model draws its weights
     (see `initial`). Frozen parts are in evaluation mode whenever the model is at work; other layers stay in their mode.
+    Layers that mix the examples of a batch, or keep running statistics, are refused unless they are frozen.
 
     Guarantee: training never writes to `module`.
-
-    Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm) and layers that keep
-    running statistics, unless they are frozen or in evaluation mode; parameters that are uninitialised, not on the CPU
-    or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. The
-    trainers decide which dropout they accept (`incrowd.learning.modules`).
     """
 
     module: nn.Module
@@ -78,11 +74,9 @@ class Model:
     def initial(self, randomness: Randomness, *indices: int, init_scale: float = 1.0) -> Tensor:
         """The initial weights of training: the module's own, or fresh ones, times `init_scale`.
 
-        Fresh weights come from the stream ``initialisation``; torch's global generator is neither read nor changed.
-        Linear and convolutional layers are drawn uniformly within 1 / sqrt(inputs of one output), as torch does;
-        normalisation layers start at 1 and 0; other modules' parameters, and frozen ones, stay as they are in `module`.
-
-        Edge cases: an `init_scale` other than 1 for a model that is not fresh is refused.
+        Fresh weights come from the stream ``initialisation``. Linear and convolutional layers are drawn uniformly
+        within 1 / sqrt(inputs of one output), as torch does; normalisation layers start at 1 and 0; other modules'
+        parameters, and frozen ones, stay as they are in `module`.
         """
         if not self.fresh:
             if init_scale != 1:
@@ -125,10 +119,7 @@ class Model:
         return whole_state(self.with_weights(weights))
 
     def loaded(self, state_dict: Mapping[str, Tensor]) -> "Model":
-        """A copy of the model that starts from this whole state, as `state_dict` and torch give it.
-
-        Edge cases: names that are missing or unknown, another shape, and tied names with different values are refused.
-        """
+        """A copy of the model that starts from this whole state, as `state_dict` and torch give it."""
         module = copy.deepcopy(self.module)
         load_state(module, dict(state_dict))
         return Model(module)
@@ -176,7 +167,7 @@ def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
         raise ConfigError(field="side", value=side, remedy="give images of at least 16 x 16 pixels")
     # Pooling before the rectifier is the same function, on a quarter of the numbers.
     layers = {
-        "image": _Image(channels, side),
+        "image": ImageLayout(channels, side),
         "conv1": nn.Conv2d(channels, 32, 5),
         "pool1": nn.MaxPool2d(2),
         "bend1": nn.ReLU(),
@@ -189,32 +180,6 @@ def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
         "output": nn.Linear(128, outputs),
     }
     return Model(nn.Sequential(OrderedDict(layers)), fresh=True)
-
-
-class _Image(nn.Module):
-    """Examples as images whose channels lie together, the fastest arrangement that was measured on a CPU."""
-
-    def __init__(self, channels: int, side: int) -> None:
-        super().__init__()
-        self.image = (-1, channels, side, side)
-
-    def forward(self, examples: Tensor) -> Tensor:
-        return examples.reshape(self.image).contiguous(memory_format=torch.channels_last)
-
-
-def picture_of(layer: nn.Module, shape: Sequence[int]) -> tuple[int, int, int] | None:
-    """The pictures, channels first, that a layer makes of examples of this shape by arranging them; None if it does
-    something else.
-    """
-    sizes: tuple[int, ...]
-    if isinstance(layer, _Image):
-        sizes = layer.image[1:]
-    elif type(layer) is nn.Unflatten and layer.dim == 1:
-        first = tuple(int(size) for size in layer.unflattened_size)
-        sizes = (*first, *shape[1:]) if math.prod(first) == shape[0] else ()
-    else:
-        return None
-    return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and math.prod(sizes) == math.prod(shape) else None
 
 
 def _vector(module: nn.Module) -> Tensor:

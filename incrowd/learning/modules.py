@@ -1,9 +1,10 @@
 """Requirements on torch modules that keep clients and records apart, and working copies of modules."""
 
 import copy
+import math
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -35,9 +36,8 @@ def plain(module: nn.Module) -> bool:
 
 
 def in_order(layers: nn.Sequential) -> bool:
-    """Return whether its parameters are the layers' weights and biases, layer by layer.
-
-    A parameter that was added or registered anew breaks the order, as when torch removes a parametrization.
+    """Whether the parameters are the layers' weights and biases, layer by layer, as they are unless one was registered
+    anew.
     """
     several = (getattr(layer, name, None) for layer in layers for name in ("weight", "bias"))
     return [id(one) for one in layers.parameters()] == [id(one) for one in several if one is not None]
@@ -63,9 +63,8 @@ def settled(module: nn.Module) -> nn.Module:
 
 
 def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
-    """A copy to train on a device, with `settled` parts.
-
-    Edge cases: it shares frozen parameters on that device, which are never written to and may be large.
+    """A copy to train on a device, with `settled` parts. It shares frozen parameters on that device, which may be
+    large.
     """
     frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
     shared = {id(parameter): parameter for parameter in frozen if parameter.device.type == device.type}
@@ -117,29 +116,17 @@ def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) 
     """Refuse, after a call, a module that changed its buffers or frozen parameters, or drew from torch's global
     generator: `whose` data would have reached the next.
     """
-    before = Untouched(module, device, whose=whose)
+    drawn, constants = _drawn(device), _constants(module)
+    versions = {name: one._version for name, one in constants.items()}
     yield
-    before.check()
-
-
-class Untouched:
-    """A snapshot of all that a module may not change while it trains: buffers, frozen parameters, global generators."""
-
-    def __init__(self, module: nn.Module, device: torch.device, *, whose: str) -> None:
-        self._module, self._device, self._whose = module, device, whose
-        self._drawn, self._constants = _drawn(device), _constants(module)
-        self._versions = {name: one._version for name, one in self._constants.items()}
-
-    def check(self) -> None:
-        """Refuse a module that has changed since then."""
-        now = _constants(self._module)
-        for name, one in self._constants.items():
-            if now.get(name) is not one or one._version != self._versions[name]:
-                carried = f"training changes it, which would carry one {self._whose}'s data to the next"
-                raise ConfigError(field="module", value=name, remedy=f"{carried}; make it a constant")
-        if not all(map(torch.equal, self._drawn, _drawn(self._device))):
-            remedy = f"it draws from torch's global generator, which no {self._whose} has for itself; leave that out"
-            raise ConfigError(field="module", value=type(self._module).__name__, remedy=remedy)
+    now = _constants(module)
+    for name, one in constants.items():
+        if now.get(name) is not one or one._version != versions[name]:
+            carried = f"training changes it, which would carry one {whose}'s data to the next"
+            raise ConfigError(field="module", value=name, remedy=f"{carried}; make it a constant")
+    if not all(map(torch.equal, drawn, _drawn(device))):
+        remedy = f"it draws from torch's global generator, which no {whose} has for itself; leave that out"
+        raise ConfigError(field="module", value=type(module).__name__, remedy=remedy)
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:
@@ -248,6 +235,33 @@ def _at_work(layer: nn.Module) -> bool:
     if isinstance(layer, nn.RNNBase):
         return layer.num_layers > 1 and float(layer.dropout) > 0
     return isinstance(layer, nn.MultiheadAttention) and float(layer.dropout) > 0
+
+
+class ImageLayout(nn.Module):
+    """Examples as images whose channels lie together, the fastest arrangement that was measured on a CPU."""
+
+    def __init__(self, channels: int, side: int) -> None:
+        super().__init__()
+        self.image = (-1, channels, side, side)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        """The images [n, channels, side, side]."""
+        return examples.reshape(self.image).contiguous(memory_format=torch.channels_last)
+
+
+def picture_of(layer: nn.Module, shape: Sequence[int]) -> tuple[int, int, int] | None:
+    """The pictures, channels first, that a layer makes of examples of this shape by arranging them; None if it does
+    something else.
+    """
+    sizes: tuple[int, ...]
+    if isinstance(layer, ImageLayout):
+        sizes = layer.image[1:]
+    elif type(layer) is nn.Unflatten and layer.dim == 1:
+        first = tuple(int(size) for size in layer.unflattened_size)
+        sizes = (*first, *shape[1:]) if math.prod(first) == shape[0] else ()
+    else:
+        return None
+    return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and math.prod(sizes) == math.prod(shape) else None
 
 
 def ours(value: object) -> bool:

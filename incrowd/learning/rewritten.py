@@ -29,10 +29,7 @@ def rewrite(module: nn.Module) -> None:
 
 
 def convolve(module: nn.Module) -> None:
-    """Have every nn.Conv2d of a module, which is a copy of our own, computed by windows.
-
-    Edge cases: grouped convolutions, and padding other than zeros, stay torch's.
-    """
+    """Have every plain nn.Conv2d of a module, which is a copy of our own, computed by windows."""
     for part in module.modules():
         zeros = isinstance(part, nn.Conv2d) and part.padding_mode == "zeros" and not isinstance(part.padding, str)
         if type(part) is nn.Conv2d and part.groups == 1 and zeros:
@@ -63,10 +60,7 @@ class WindowConv2d(nn.Module):
 
 
 def look_up(module: nn.Module) -> None:
-    """Have every trained nn.Embedding of a module, which is a copy of our own, computed by products.
-
-    Edge cases: large tables, and those with a padding index, a largest norm or other options, stay torch's own.
-    """
+    """Have every trained, plain and small nn.Embedding of a module, our own copy, computed by products."""
     for part in module.modules():
         if type(part) is nn.Embedding and _usual(part) and part.weight.requires_grad:
             part.__class__ = ProductEmbedding  # type: ignore[assignment]  # it keeps its table
@@ -92,10 +86,7 @@ class ProductEmbedding(nn.Module):
 
 
 def unroll(module: nn.Module) -> None:
-    """Have every recurrent layer of a module, which is a copy of our own, written out when it is called.
-
-    Edge cases: an nn.LSTM that projects its outputs stays torch's own.
-    """
+    """Have every recurrent layer of a module, which is a copy of our own, written out when it is called."""
     for part in module.modules():
         written = _WRITTEN.get(type(part))
         if written is not None and not getattr(part, "proj_size", 0):
@@ -103,10 +94,8 @@ def unroll(module: nn.Module) -> None:
 
 
 class Unrolled(nn.Module, ABC):
-    """A recurrent layer of torch, step by step, the same to rounding. One product takes the inputs of all times.
-
-    Edge cases: packed sequences, sequences without a batch and very long ones raise a ValueError: they are left to
-    torch's layer.
+    """A recurrent layer of torch, step by step, the same to rounding. One product takes the inputs of all times. What
+    it does not take raises a ValueError, and is left to torch's layer.
     """
 
     num_layers: int

@@ -37,14 +37,11 @@ class Scoring:
     | `loss_bound` | its mean loss over the bound, where no example counts for more than that     | 1           |
     | `classes`    | for each class the shares of its examples that are right, and that are wrong | 2 a class   |
 
-    A contribution holds the first two less one half, which halves the noise. A client without examples counts as one
-    half there. The share of its labels that are right counts for an example with several.
+    A contribution holds the first two less one half, which halves the noise. The share of its labels that are right
+    counts for an example with several.
 
     Guarantee: no contribution is longer than `bound` in the L2 norm, whatever model, labels and loss are. Outputs that
     are not finite are wrong, and a loss that is not, or fails, counts as the bound.
-
-    Edge cases: no figure, and a bound or number of classes that is not positive, are a `ConfigError`; other labels than
-    the classes count in no class.
     """
 
     accuracy: bool = True
@@ -104,10 +101,7 @@ class Scoring:
         return mean
 
     def figures(self, mean: Floats, *, std: float) -> dict[str, Any]:
-        """The figures of a released mean over the clients, with noise of this deviation in each number.
-
-        Edge cases: noise may take a share below 0 or above 1; a class without positive shares has the recall None.
-        """
+        """The figures of a released mean over the clients, with noise of this deviation in each number."""
         figures: dict[str, Any] = {}
         halved = iter(mean[: self.halved].tolist())
         if self.accuracy:
@@ -126,12 +120,10 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scorer:
-    """Scores weights on the examples of numbered clients.
+    """Scores weights on the examples of numbered clients. Modules that are not torch's or ours get a fresh copy for
+    each.
 
     Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights and the scoring.
-
-    Edge cases: a model that cannot be scored on synthetic examples is a `ConfigError`, and so are classes of labels
-    that are none. Modules that are not torch's or ours get a fresh copy for every client.
     """
 
     model: Model

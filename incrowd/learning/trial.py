@@ -34,10 +34,8 @@ class Unlike(IncrowdError):
 
 
 def check_values(found: Tensor, expected: Tensor) -> None:
-    """Refuse gradients, one a row, that differ from those of each alone by more than rounding.
-
-    Rounding may move a ReLU of a synthetic batch across its kink, which changes a gradient a little. So few gradients
-    may differ by more.
+    """Refuse gradients, one a row, that differ from those of each alone by more than rounding. That may take a ReLU
+    across its kink, so a few gradients may differ by more.
     """
     off, lengths = (found - expected).norm(dim=1), expected.norm(dim=1)
     close = off <= _CLOSE * lengths + 1e-6
@@ -77,12 +75,8 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def tried_copy(model: Model, device: torch.device) -> nn.Module:
-    """A copy of a model's module for trials.
-
-    Guarantee: weights that `Model.initial` draws are the same in every process, because a trial decides about the last
-    bits of an update.
-
-    Edge cases: others are as the module has them.
+    """A copy of a model's module for trials, whose weights are the same in every process, because a trial decides about
+    the last bits of an update.
     """
     module = working_copy(model.module, device)
     start = model.by_parameter(model.initial(SeededRandomness(0)))
@@ -110,10 +104,8 @@ class MadeUp:
 class OwnCode:
     """The code of a module, a loss and a local algorithm that is neither torch's nor ours, and all that it can hold.
 
-    Guarantee: a call that changes anything that is reachable from it is refused: attributes, closures, globals, class
-    attributes. Modules are trained in copies, which may change.
-
-    Edge cases: state that Python cannot see (a file, another process, a C extension) is beyond this check.
+    Guarantee: a call that changes anything that Python can reach from it is refused: attributes, closures, globals,
+    class attributes. Modules are trained in copies, which may change.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, algorithm: object = None) -> None:
@@ -148,13 +140,13 @@ _SHOWN = 1024  # examples at a time, where all have to be
 
 
 def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_alone: bool, what: str) -> OutputShape:
-    """Refuse a model, or a loss, that does not fit such features and labels; `what` is what an example is called.
-    Gives the shape of the outputs for one.
+    """Refuse a model, or a loss, that does not fit such features and labels; `what` is what an example is called. Gives
+    the shape of the outputs for one.
 
     Records need `each_alone`: it also refuses a module whose examples change each other's outputs, and a loss that is
     not the mean over the examples.
 
-    Guarantee: it reads only shapes and types of features, and leaves torch's global generator as it was.
+    Guarantee: it reads only shapes and types of features.
     """
     model.check_unchanged()
     module = working_copy(model.module, torch.device("cpu"))
@@ -170,10 +162,8 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
 
 
 def tried_for_classes(model: Model, features: Inputs, labels: Tensor, classes: int, loss: Loss) -> None:
-    """Refuse a model that does not fit the stated number of classes, even if the labels have fewer.
-
-    Guarantee: it reads only shapes and types of features and labels. Otherwise the start of a run would reveal whether
-    any client has an example of the last class.
+    """Refuse a model that does not fit the stated number of classes. It reads only shapes and types: otherwise the
+    start of a run would reveal whether any client has an example of the last class.
     """
     outputs = tried(model, features, labels[:0], loss, each_alone=False, what="examples")
     if loss is CROSS_ENTROPY and len(outputs) == labels.ndim and outputs[-1] != classes:
@@ -185,9 +175,8 @@ def tried_for_classes(model: Model, features: Inputs, labels: Tensor, classes: i
 def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
     """Refuse whole numbers that a model has no place for, as tokens beyond its embedding, before anything is paid for.
 
-    It is shown two examples that have, in each place, the smallest and the largest number that any example has there.
-
-    Edge cases: a model that cannot take these two, which may not exist, is shown all examples.
+    It is shown two examples that have, in each place, the smallest and the largest number of all; if it cannot take
+    these, it is shown all examples.
     """
     first = next(iter(named(features).values()))
     count = len(first)

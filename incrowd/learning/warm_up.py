@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from incrowd._machine_code import WORTH
 from incrowd._random import SeededRandomness
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.inputs import ClientTensors
 from incrowd.learning.models import Model, mlp, small_cnn
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
+from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings import Descent, Local
 
 KINDS = (torch.uint8, torch.float32)
@@ -33,16 +30,7 @@ def main() -> None:
     for kind in KINDS:
         _trained(mlp((3, 2)), torch.zeros(2, 3).to(kind))
     _steps(small_cnn(side=16), torch.zeros(2, 16, 16))
-    _noised()
     sys.stdout.write(f"compiled loops: ready after {time.perf_counter() - begun:.1f} s\n")
-
-
-def _noised() -> None:
-    """Noise on as many zeros as make a process load the loops that draw it."""
-    noise = GaussianNoise(noise_multiplier=1.0, clip_norm=1.0)
-    ledger = Ledger.in_memory(budget=Budget(epsilon=9.0, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
-    receipt = ledger.charge(noise.event(), pays_for=[(noise, 1)])
-    noise.add(np.zeros(WORTH), receipt=receipt, at=("noise",), contributions_bound=1)
 
 
 def _steps(model: Model, features: Tensor) -> None:

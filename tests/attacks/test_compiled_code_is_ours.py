@@ -17,7 +17,7 @@ import pytest
 
 from incrowd import _machine_code
 from incrowd._private import compiled_code
-from incrowd.learning.backends.fast import rows
+from incrowd.learning import machine_code
 from incrowd.learning.compiler import compiler_there, keep_private
 
 pytestmark = pytest.mark.watched
@@ -94,7 +94,7 @@ def test_without_a_private_place_code_is_kept_for_this_process_alone(home: Path)
 
 COMPILED = """
 import torch
-from incrowd.learning.backends.fast import rows
+from incrowd.learning import machine_code
 from incrowd.learning.compiler import compiled
 def step(x):
     return x * 2 + 1
@@ -129,7 +129,7 @@ def doubled(number: int) -> int:
 
 MAKERS: dict[str, Callable[[Callable[[int], int]], Callable[[int], int]]] = {
     "the promise's": _machine_code.compiled,
-    "training's": rows.kept(__file__),
+    "training's": machine_code.kept(__file__),
 }
 
 

@@ -12,20 +12,20 @@ from incrowd import Local
 from incrowd.learning import CohortEngine, mlp
 from incrowd.learning.backends import fast
 from incrowd.learning.backends.fast import kernel
-from incrowd.learning.backends.fast.layers import LINEAR, SOFTMAX, Layer, Stack
-from incrowd.learning.backends.fast.memory import LINE, Memory, zeros
+from incrowd.learning.backends.fast.memory import LINEAR, SOFTMAX, Layer, Memory, Stack, zeros
 from incrowd.learning.backends.fast.training import StackDelta
-from incrowd.learning.contributions import Delta, FlatDelta, halved_squares, squares
+from incrowd.learning.contributions import FlatDelta, halved_squares, squares
+from incrowd.learning.execution import LINE
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])
 
 
-def flat(numbers: Tensor) -> Delta:
+def flat(numbers: Tensor) -> FlatDelta:
     return FlatDelta(numbers)
 
 
-def in_place(numbers: Tensor) -> Delta:
+def in_place(numbers: Tensor) -> FlatDelta:
     """One row as the compiled backend measures it: as the weights of a layer from zero."""
     inputs = -(-numbers.shape[1] // LINE)
     layer = Layer(kind=LINEAR, before=(inputs, 1, 1), after=(LINE, 1, 1), weight=True)

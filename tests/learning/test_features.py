@@ -30,7 +30,6 @@ from incrowd.learning.features import (
     Whitened,
     WithConstant,
     WithPixels,
-    cache,
     compose,
     from_callable,
     from_module,
@@ -38,6 +37,7 @@ from incrowd.learning.features import (
 )
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.pictures import as_pictures, in_colour, reduced
+from incrowd.learning.features.transform import _REVISION
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.data_config import ModuleFeatures, PictureFeatures
 from incrowd.testing import check_feature_map
@@ -111,7 +111,7 @@ def test_maps_have_names_of_all_that_they_depend_on() -> None:
 
 
 REVISION = 10
-"""Of what is pinned here: a map that computes something else under its name needs the next `cache._REVISION`, or kept
+"""Of what is pinned here: a map that computes something else under its name needs the next `_REVISION`, or kept
 features would be another map's, and parties would disagree. The test says the numbers to pin.
 """
 PINNED = {
@@ -133,7 +133,7 @@ def test_a_map_that_computes_something_else_has_another_revision(name: str) -> N
         found = feature_map(some(*shape))
     whole = found.astype(np.float64)  # how alike examples are: directions may have another sign on another machine
     alike = float(((whole @ whole.T) * np.arange(1, 37).reshape(6, 6)).mean())
-    assert cache._REVISION == REVISION
+    assert _REVISION == REVISION
     assert alike == pytest.approx(PINNED[name], rel=2e-3), f"pin {name!r}: {alike:.6g}, with the next revision"
 
 

@@ -123,74 +123,31 @@ def linear(x: Tensor) -> Tensor:
     return F.linear(x, ASKING[:WIDTH], ASKING[0])
 
 
-def changed_later(x: Tensor) -> Tensor:
-    h = linear(x)
-    h.add_(1)
-    return h[:, -1]
-
-
-def changed_through_a_view(x: Tensor) -> Tensor:
-    h = linear(x)
-    last = h[:, -1]
-    h += 1
-    return last
-
-
-def assigned(x: Tensor) -> Tensor:
-    h = linear(x)
-    h[:, -1] = 0
-    return h[:, -1]
-
-
-def rectified_in_place(x: Tensor) -> Tensor:
-    h = linear(x)
-    F.relu(h, inplace=True)
-    return h[:, -1]
-
-
-def rectified_by_position(x: Tensor) -> Tensor:
-    h = linear(x)
-    F.silu(h, True)
-    return h[:, -1]
-
-
-def scaled_together(x: Tensor) -> Tensor:
-    h = linear(x)
-    torch._foreach_mul_([h], 2.0)
-    return h[:, -1]
-
-
 @torch.library.custom_op("places::doubled", mutates_args={"x"})
 def _doubled(x: Tensor) -> None:
     x.mul_(2)
 
 
-def doubled_by_an_operation_of_one_s_own(x: Tensor) -> Tensor:
-    h = linear(x)
-    _doubled(h)
-    return h[:, -1]
+IN_PLACE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "a method": lambda h, _: h.add_(1),
+    "an operator": lambda h, _: h.__iadd__(1),
+    "an assignment": lambda h, _: h.__setitem__((slice(None), -1), 0.0),
+    "a flag": lambda h, _: F.relu(h, inplace=True),
+    "a flag by position": lambda h, _: F.silu(h, True),
+    "several at once": lambda h, _: torch._foreach_mul_([h], 2.0),
+    "an operation of one's own": lambda h, _: _doubled(h),
+    "what is written into": lambda h, x: torch.add(x, 1, out=h),
+}
 
 
-def written_into(x: Tensor) -> Tensor:
-    h = linear(x)
-    torch.add(x, 1, out=h)
-    return h[:, -1]
+@pytest.mark.parametrize("how", IN_PLACE)
+def test_what_is_changed_in_place_stays_as_it_is(how: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        h = linear(x)
+        last = h[:, -1]
+        IN_PLACE[how](h, x)
+        return last
 
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        changed_later,
-        changed_through_a_view,
-        assigned,
-        rectified_in_place,
-        rectified_by_position,
-        scaled_together,
-        doubled_by_an_operation_of_one_s_own,
-        written_into,
-    ],
-)
-def test_what_is_changed_in_place_stays_as_it_is(function: Callable[[Tensor], Tensor]) -> None:
     x = examples()
     with torch.no_grad():
         expected, found = function(x), Early(function)(x)
@@ -209,24 +166,16 @@ def attended(x: Tensor, **how: Any) -> Tensor:
     "function",
     [
         lambda x: linear(x)[..., -1],
-        lambda x: linear(x)[:, -1:],
         lambda x: linear(x)[:, None, -1],
         lambda x: linear(x)[True],
-        lambda x: linear(x)[:, [1, -1]],
         lambda x: linear(x)[1, -1],
         lambda x: linear(x)[:, torch.tensor(2)],
-        lambda x: linear(x)[:, :, 2],
         lambda x: NORM(x)[:, 2],
-        lambda x: linear(x).softmax(1)[:, 2],
         lambda x: F.dropout(linear(x), 0.5, False)[:, 2],
         lambda x: (linear(x) + linear(x)[:, :1])[:, 2],
-        lambda x: (linear(x) * 2 + 1)[:, 2],
         lambda x: linear(x).view(-1, WIDTH)[2],
         lambda x: (x.size(1) * linear(x))[:, 2],
-        lambda x: linear(x[:, 2:3])[:, 0],
         lambda x: linear(x).unbind(0)[0][1],
-        lambda x: F.relu(input=linear(x))[:, 2],
-        lambda x: F.linear(input=x, weight=ASKING)[:, 2],
         lambda x: torch.layer_norm(input=linear(x), normalized_shape=(WIDTH,))[:, 1],
         lambda x: attended(x)[1],
         lambda x: attended(x, need_weights=False)[:, 1],

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from incrowd import Local
-from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model, mlp
 from incrowd.learning.contributions import ShortenedSum, Shortening
@@ -50,10 +48,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def same(found: dict[int, Floats], expected: dict[int, Floats]) -> bool:
-    return found.keys() == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in expected)
-
-
 def add_up(one: CohortEngine, clients: Sequence[int] = COHORT, *, round: int = 0) -> ShortenedSum:
     factors = partial(np.divide, 1.0)  # every contribution is scaled to the bound
     how = Shortening(bound=1.0, parts=None, factors=factors)
@@ -77,41 +71,28 @@ def test_workers_add_up_to_the_same_bits(threads: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_a_killed_worker_leaves_is_done_here(which: int) -> None:
-    one, weights = engine(2), MODEL.initial(RANDOMNESS)
-    expected = trained(one, weights, COHORT)
+    one = engine(2)
+    expected = add_up(one).total
     before = pids(one)
     os.kill(before[which], signal.SIGKILL)
     assert eventually(lambda: not is_alive(before[which]))
-    assert same(trained(one, weights, COHORT), expected)
+    assert np.array_equal(add_up(one).total, expected)
     assert one._pool is None
-    assert same(trained(one, weights, COHORT), expected)
+    assert not any(map(is_alive, before))
+    assert np.array_equal(add_up(one).total, expected)
     assert not set(pids(one)) & set(before)
 
 
 def test_an_error_appears_as_if_there_were_no_workers() -> None:
     model = Model(Centred("in place"))
-    local = Local(learning_rate=0.3, batch_size=4)
     with pytest.raises(ConfigError, match="carry one client's data to the next"):
-        trained(CohortEngine(model, clients(), local, Execution(threads=2)), model.weights, COHORT)
-    with pytest.raises(ConfigError, match="carry one client's data to the next"):
-        add_up(CohortEngine(model, clients(), local, Execution(threads=2)))
-
-
-def test_a_cohort_that_is_broken_off_leaves_nothing_behind() -> None:
-    one, weights = engine(2), MODEL.initial(RANDOMNESS)
-    expected = trained(one, weights, COHORT)
-    before = pids(one)
-    with closing(one.train(weights, COHORT, randomness=RANDOMNESS, round=3)) as chunks:  # type: ignore[type-var]  # a generator
-        next(chunks)
-    assert one._pool is None
-    assert not any(map(is_alive, before))
-    assert same(trained(one, weights, COHORT), expected)
+        add_up(CohortEngine(model, clients(), Local(learning_rate=0.3, batch_size=4), Execution(threads=2)))
 
 
 SCRIPT = """
 from tests.learning.test_workers import *
 one = engine(2)
-trained(one, MODEL.initial(RANDOMNESS), COHORT)
+add_up(one)
 print(*pids(one), flush=True)
 time.sleep(60)
 """

@@ -115,10 +115,7 @@ MakeBackend = Callable[[Task], Backend | None]
 
 
 class Choice:
-    """The first backend that takes a client trains it, for any other clients.
-
-    Edge cases: clients that no backend takes are a `ConfigError`.
-    """
+    """The first backend that takes a client trains it, for any other clients."""
 
     def __init__(self, makes: Sequence[MakeBackend], task: Task) -> None:
         self.backends: list[Backend] = []

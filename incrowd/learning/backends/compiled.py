@@ -35,13 +35,9 @@ Step = Callable[[list[Tensor], list[Tensor], list[Tensor], Inputs, Tensor, Tenso
 
 
 def make(task: Task) -> "Compiled | None":
-    """The backend, where compiling pays (see `pays`) and torch can.
+    """The backend, where compiling pays (see `pays`) and torch can; the log says once why not.
 
-    Guarantee: it reads only shapes, types and each client's own number of examples. A module that torch cannot compile
-    costs the attempt alone, and the reason is logged once.
-
-    Edge cases: another backend takes batches without a fixed size, dropout, whose masks a client draws itself, and
-    modules that keep state.
+    Guarantee: it reads only shapes, types and each client's own number of examples.
     """
     if task.on_accelerator or not task.by_sgd or task.local.batch_size is None or has_dropout(task.model.module):
         return None

@@ -55,12 +55,8 @@ class Frozen(Backend):
     """Computes a client's frozen outputs when it first trains, and has another backend train the other layers.
 
     Guarantee: the frozen outputs of a client's example, and their bits, follow from the layers and the client's own
-    examples: these go through in blocks of one size, without other clients' examples. Cached or computed anew, they are
-    the same, and training reads them from the same table. A layer that could keep state, or that draws, does not count
-    as frozen.
-
-    Edge cases: a client whose own frozen outputs are too large goes to another backend. Outputs that were not computed
-    yet are NaN, so that training on them cannot go unnoticed.
+    examples, in blocks of one size, cached or not. Outputs that were not computed yet are NaN, so that training on them
+    cannot go unnoticed.
     """
 
     def __init__(
@@ -154,10 +150,7 @@ class Frozen(Backend):
 
 
 class _Cache:
-    """Cached frozen outputs of the first clients, as many as there is memory for.
-
-    On a CPU they are in shared memory, so that forked processes share their results.
-    """
+    """Cached frozen outputs of the first clients, as many as there is memory for; forked processes share them."""
 
     def __init__(self, counts: NDArray[np.int64], shape: tuple[int, ...], *, most: int, device: torch.device) -> None:
         self._ends = np.cumsum(counts)
@@ -208,10 +201,7 @@ def divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:
 
 
 def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: float) -> tuple[int, ...] | None:
-    """The shape of the layers' output for one example; None if they give no row of numbers for each example alone.
-
-    Edge cases: layers that look along the batch (attention with batch_first=False, say) show with synthetic examples.
-    """
+    """The shape of the layers' output for one example; None if they give no row of numbers for each example alone."""
     generator = torch.Generator().manual_seed(0)
     several = single(zeros(features, _SEVERAL))
     drawn = torch.randint(0, 2, several.shape, generator=generator).to(several)

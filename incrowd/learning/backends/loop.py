@@ -10,7 +10,7 @@ from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta
-from incrowd.learning.inputs import Feed, calling, chosen, meant
+from incrowd.learning.inputs import Feed, are_numbers, calling, chosen, meant
 from incrowd.learning.modules import has_dropout, known, remembering_nothing, trainable, with_own_dropout, working_copy
 from incrowd.types import Batch
 
@@ -57,9 +57,6 @@ class _Client:
 
     Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
     ours, which keep no state; other modules get a fresh copy for every client.
-
-    Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
-    generator; nn.Dropout draws from a generator of the client's own.
     """
 
     def __init__(self, task: Task) -> None:
@@ -85,7 +82,7 @@ class _Client:
         if self._masked:
             self._masks.manual_seed(one.masks_seed())
         self._feed, self._offset = feed, task.offset(one.client)
-        self._call = self._module if feed.plain else calling(self._module, feed.table)
+        self._call = calling(self._module, feed.table)
         self.starts = task.model.by_parameter(weights[:size])
         shared = task.model.by_parameter(weights[size:]) if len(weights) > size else []
         with remembering_nothing(self._module, task.device, whose="client"):
@@ -123,7 +120,7 @@ class _Client:
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
     """The batches of the one client of a feed, as they are meant. The next one may overwrite the examples."""
-    return _batches(feed) if feed.plain else _batches_of_any(feed)
+    return _batches(feed) if are_numbers(feed.table) else _batches_of_any(feed)
 
 
 def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:

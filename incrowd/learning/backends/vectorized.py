@@ -49,13 +49,11 @@ def make(task: Task) -> "Vectorized | None":
 
 
 def side_by_side(task: Task) -> "Vectorized | None":
-    """The backend, if `vmap` takes the module and its steps are those of one client alone.
+    """The backend, if `vmap` takes the module and its steps are those of one client alone; the log has the reason if
+    not.
 
     Guarantee: it reads only shapes, types and each client's own number of examples. A trial has shown that a client's
-    gradient has the same bits in another place, again, and next to any others. The reason for a refusal is logged.
-
-    Edge cases: another backend takes dropout, whose masks a client draws itself, custom losses, which may be no mean,
-    and modules that keep state.
+    gradient has the same bits in another place, again, and next to any others.
     """
     odd = has_dropout(task.model.module) or task.loss not in LOSSES.values() or not task.by_sgd
     if odd or len(task.data.indices) == 0:
@@ -225,9 +223,8 @@ class Vectorized(Backend):
 
 
 def plan(task: Task, clients: Sequence[ClientRound], *, width: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """In step t client j has the examples rows[t, j], each with its share of the mean over the batch, shares[t, j].
-
-    Examples that only fill up have a share of 0.
+    """In step t client j has the examples rows[t, j], each with its share of the mean over the batch, shares[t, j],
+    which is 0 for those that only fill up.
     """
     steps = max(one.batches.steps for one in clients)
     rows = np.empty((steps, len(clients), width), np.int64)
@@ -336,11 +333,7 @@ def most_at_once(task: Task) -> int:
 
 
 class Trial:
-    """The gradients of clients whose batches are so wide, side by side, tried on a fresh copy of the module.
-
-    Guarantee: it reads only shapes and types of examples, and its result follows from the width, the model and the
-    settings.
-    """
+    """The gradients of clients whose batches are so wide, side by side, tried on a fresh copy of the module."""
 
     def __init__(self, task: Task, width: int) -> None:
         self._task, self._width = task, width
@@ -350,11 +343,7 @@ class Trial:
         self.gradients: OfClients = gradients_of(self._module, names, task.loss, task.data.features)
 
     def clients_at_once(self) -> int:
-        """The number of clients of a group, after a check that the group changes no client's gradient.
-
-        Edge cases: a module that keeps state, and operations that add up in no fixed order, are an error. So are
-        gradients that differ from those of one client alone, or that change with the place, the others or the padding.
-        """
+        """The number of clients of a group, after a check that the group changes no client's gradient."""
         before = remembered(self._module), remembered(self._twin)
         with warnings.catch_warnings(), in_one_order(self._task.device):
             warnings.simplefilter("ignore")  # torch warns about its own code

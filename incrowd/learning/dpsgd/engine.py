@@ -29,12 +29,9 @@ EXECUTION = Execution()
 
 
 class BatchedRecords:
-    """Trains a model on the records of a silo, a physical batch at a time.
+    """Trains a model on the records of a silo, a physical batch at a time: see `RecordEngine`.
 
-    Guarantee: as `RecordEngine`, and those of `incrowd.learning.dpsgd`. The module of the model is never written to.
-
-    Edge cases: records that the model cannot take, and labels that the loss does not fit: refused at once. Without
-    records every step is noise alone.
+    Guarantee: those of `incrowd.learning.dpsgd`. The module of the model is never written to.
     """
 
     def __init__(
@@ -109,8 +106,6 @@ class ClippedSums:
 
     Guarantee: every gradient that enters a sum has a norm of at most `clip_norm`. One that is not finite does not
     enter, and is counted in `dropped`. Only the result of `noise` leaves, which is called once a step.
-
-    Edge cases: a step without records is noise alone.
     """
 
     def __init__(

@@ -12,17 +12,19 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from incrowd.data.examples import Inputs, single
-from incrowd.learning.backends.fast.layers import LINEAR, RELU, SIGMOID, TANH, Stack
-from incrowd.learning.backends.fast.memory import Memory
 from incrowd.learning.dpsgd.gradients import LEAST, FormedGradients, RecordGradients, squares_of
+from incrowd.learning.execution import LINE
 from incrowd.learning.losses import Canonical
 
-SIXTEEN = 16  # float32 numbers in a line of the cache; rows, because some processors add up fewer in another order
+if TYPE_CHECKING:
+    from incrowd.learning.backends.fast.memory import Stack
+
 _RUN = 2**15 - 1  # numbers that torch takes in one run; with more, threads begin within a row
 
 
@@ -34,10 +36,10 @@ class Activation:
     backward: Callable[[Tensor, Tensor], object]  # gradient (changed in place), value
 
 
-ACTIVATIONS: dict[type[nn.Module], Activation] = {
-    nn.ReLU: Activation(torch.relu_, lambda d, y: torch.ops.aten.threshold_backward.grad_input(d, y, 0, grad_input=d)),
-    nn.Tanh: Activation(torch.tanh_, lambda d, y: torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=d)),
-    nn.Sigmoid: Activation(torch.sigmoid_, lambda d, y: torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=d)),
+ACTIVATIONS: dict[str, Activation] = {
+    "RELU": Activation(torch.relu_, lambda d, y: torch.ops.aten.threshold_backward.grad_input(d, y, 0, grad_input=d)),
+    "TANH": Activation(torch.tanh_, lambda d, y: torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=d)),
+    "SIGMOID": Activation(torch.sigmoid_, lambda d, y: torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=d)),
 }
 
 
@@ -173,41 +175,44 @@ def _in_runs(function: Callable[..., object], *matrices: Tensor) -> None:
     torch computes the end of a run in another way.
     """
     width = matrices[0].shape[1]
-    rows = _RUN // width // SIXTEEN * SIXTEEN or 1 if matrices[0].is_cpu else len(matrices[0])
+    rows = _RUN // width // LINE * LINE or 1 if matrices[0].is_cpu else len(matrices[0])
     for parts in zip(*(torch.split(one, rows) for one in matrices), strict=True):
         function(*parts)
 
 
 def _filled_up(count: int) -> int:
-    return -(-count // SIXTEEN) * SIXTEEN
+    return -(-count // LINE) * LINE
 
 
 _TOGETHER = 32  # records at a time; measured, more leave the caches
 _WINDOWS = 2**22  # numbers of their windows at most
-_ACTIVATIONS = {RELU: ACTIVATIONS[nn.ReLU], TANH: ACTIVATIONS[nn.Tanh], SIGMOID: ACTIVATIONS[nn.Sigmoid]}
 
 
-def parts_of(stack: Stack) -> tuple[Stack, tuple[Dense, ...]] | None:
+def parts_of(stack: "Stack") -> "tuple[Stack, tuple[Dense, ...]] | None":
     """The layers before the first Linear one, and the others, if these are Linear layers and simple activations."""
-    first = next(number for number, layer in enumerate(stack.layers) if layer.kind == LINEAR)
+    import incrowd.learning.backends.fast.memory as kinds
+
+    activations = {getattr(kinds, name): one for name, one in ACTIVATIONS.items()}
+    first = next(number for number, layer in enumerate(stack.layers) if layer.kind == kinds.LINEAR)
     dense: list[Dense] = []
     for layer in stack.layers[first:]:
-        if layer.kind == LINEAR:
+        if layer.kind == kinds.LINEAR:
             dense.append(Dense(math.prod(layer.before), layer.after[0], layer.bias))
-        elif layer.kind in _ACTIVATIONS and dense[-1].activation is None:
-            dense[-1] = replace(dense[-1], activation=_ACTIVATIONS[layer.kind])
+        elif layer.kind in activations and dense[-1].activation is None:
+            dense[-1] = replace(dense[-1], activation=activations[layer.kind])
         else:
             return None
-    return Stack(stack.layers[:first], stack.loss), tuple(dense)
+    return replace(stack, layers=stack.layers[:first]), tuple(dense)
 
 
 class ConvolutionGradients(FormedGradients):
     """The clipped sum for convolutions, which take one record after the other, and Linear layers above them."""
 
     def __init__(
-        self, below: Stack, above: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int
+        self, below: "Stack", above: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int
     ) -> None:
-        from incrowd.learning.backends.fast import passes  # here, because numba takes a while to start
+        import incrowd.learning.backends.fast.passes as passes  # here, because numba takes a while to start
+        from incrowd.learning.backends.fast.memory import Memory
 
         self._kernel, self._memory = passes, Memory(below)
         super().__init__([(self._memory.size,)], torch.device("cpu"))

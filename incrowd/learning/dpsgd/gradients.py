@@ -24,12 +24,11 @@ LEAST = 2.0**-126  # float32 holds smaller numbers with fewer digits
 
 
 class RecordGradients(ABC):
-    """The clipped sum of records' gradients, at weights that change from step to step. Private.
-
-    It is a vector, in float32 for few records and in float64 for more. `RecordTraining.sensitivity` covers rounding.
+    """The clipped sum of records' gradients, at weights that change from step to step: in float32 for few records, in
+    float64 for more. Private.
 
     Guarantee: a record's norm, and the part that it adds to the sum, do not depend on the other records but for the
-    rounding of the sum.
+    rounding of the sum, which `RecordTraining.sensitivity` covers.
     """
 
     rows: int
@@ -95,7 +94,7 @@ def squares_of(rows: Tensor) -> Tensor:
     """The squared L2 norm of each row, in float64 and in one order."""
     if not rows.is_cpu:  # pragma: no cover - where there is one
         return halved_squares(rows)
-    from incrowd.learning.backends.fast.rows import add_squares  # here, because numba takes a while to start
+    from incrowd.learning.machine_code import add_squares  # here, because numba takes a while to start
 
     squares = torch.zeros(len(rows), dtype=torch.float64)
     add_squares(rows.numpy(), squares.numpy())

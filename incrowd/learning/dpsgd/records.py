@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, Integers, Stream
-from incrowd.data.examples import Inputs, each, named, single
+from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.inputs import ClientTensors, are_numbers, check_inputs, chosen, meant, zeros
+from incrowd.learning.inputs import ClientTensors, check_inputs, chosen, meant, zeros
 from incrowd.privacy.mechanism.grid import RecordTraining
 
 StepNoise = Callable[[Tensor], Tensor]
@@ -24,10 +24,8 @@ Its owner has charged the step to a ledger before. The ready-made ones are in `i
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """The records of one silo: stored features [n, ...] and labels [n, ...]. Private, their number included.
-
-    Features are one tensor or several inputs. They keep their type and mean ``features * scale + offset``, as in
-    `incrowd.data.Examples`.
+    """The records of one silo: features [n, ...] stored as `incrowd.data.Examples` has them, and labels [n, ...].
+    Private, their number included.
     """
 
     features: Inputs = field(repr=False)
@@ -62,16 +60,6 @@ class Records:
         return features, self.labels.index_select(0, rows)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one record's features. Edge cases: several inputs are a `DataError`."""
-        return tuple(single(self.features).shape[1:])
-
-    @property
-    def plain(self) -> bool:
-        """Whether features are one tensor of numbers."""
-        return are_numbers(self.features)
-
-    @property
     def device(self) -> torch.device:
         """The device that holds them."""
         return self.labels.device
@@ -83,9 +71,8 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The result of a round: weights, as private as the noise of the steps makes them.
-
-    `dropped` counts the gradients that were not finite, over all steps. It is private and never leaves the silo.
+    """The result of a round: weights, as private as the noise of the steps makes them. `dropped` counts the gradients
+    that were not finite; it never leaves the silo.
     """
 
     weights: Tensor
@@ -130,11 +117,9 @@ class RecordEngine(Protocol):
 
 
 def poisson_batches(records: int, training: RecordTraining, *, batches: Stream) -> Iterator[Integers]:
-    """The numbers of the records in each step's batch, in rising order. Private.
+    """The numbers of the records in each step's batch, in rising order. Private. More than `most_records` are refused.
 
     Guarantee: each record is in each batch independently with `sampling_prob`, rounded down to a multiple of 2^-80.
-
-    Edge cases: batches may be empty; more records than `most_records` are refused before anything is drawn.
     """
     if records > training.most_records:
         remedy = "the silo holds more records: give a larger bound"

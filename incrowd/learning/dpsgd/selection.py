@@ -21,7 +21,7 @@ from incrowd._random import Floats
 from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.compiler import compiled, compiler_there, pays
-from incrowd.learning.dpsgd.ghost import SIXTEEN, GhostClipping
+from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import (
     NUMBERS,
     PerExampleGradients,
@@ -30,7 +30,7 @@ from incrowd.learning.dpsgd.gradients import (
     by_parameter,
 )
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.execution import Execution, in_one_order, one_thread
+from incrowd.learning.execution import LINE, Execution, in_one_order, one_thread
 from incrowd.learning.inputs import WithInputs, chosen, meant, noise
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
@@ -94,10 +94,11 @@ class GradientSelection:
         return lambda weights: PerExampleGradients(module, weights, self.loss, rows=training.physical_batch)
 
     def _table(self, _trial: "_Trial", training: RecordTraining) -> Make | None:
-        from incrowd.learning.backends.fast.layers import layers_of
+        from incrowd.learning.backends.fast.memory import layers_of
         from incrowd.learning.dpsgd.ghost import ConvolutionGradients, parts_of
 
-        stack, loss = layers_of(self.model.module, self.loss, self.records), self.loss.canonical
+        stack = layers_of(self.model.module, self.loss, self.records.features, self.records.labels)
+        loss = self.loss.canonical
         parts = None if stack is None else parts_of(stack)
         if parts is None or loss is None:
             return None
@@ -183,7 +184,7 @@ class _Trial:
     def _check_alone(self, make: Make, probe: int) -> None:
         way = make(self._moved(probe) if probe else self.weights)
         way.begin(1)
-        tested = max(1, min(way.rows // 2, SIXTEEN))
+        tested = max(1, min(way.rows // 2, LINE))
         for turn in range(max(1, -(-_RECORDS // (_PROBES * tested)))):
             self._check_places(way, tested, seed=100 * probe + turn)
 
@@ -246,6 +247,6 @@ def _one_by_one(way: RecordGradients, features: Inputs, labels: Tensor) -> Itera
 
 def _placements(rows: int) -> list[tuple[int, int]]:
     """Numbers of records, and places where those begin that are tried."""
-    counts = [*range(SIXTEEN, rows, SIXTEEN), rows]
+    counts = [*range(LINE, rows, LINE), rows]
     several = max(_PLACEMENTS, len(counts))
     return [(counts[turn % len(counts)], turn) for turn in range(several)]

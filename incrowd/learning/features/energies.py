@@ -12,7 +12,7 @@ from torch.nn.functional import avg_pool2d, pad
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.features.feature_map import Shape, Values, as_images, unit
+from incrowd.learning.features.feature_map import Named, Shape, Values, as_images, unit
 
 _MARGIN = 4  # blank pixels around the image, so that its edges hardly meet
 _BRIGHTNESS = 0.3  # the weight of plain blurred pixels beside the energies
@@ -21,17 +21,13 @@ _TAIL = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrientedEnergies:
+class OrientedEnergies(Named):
     """The strength of Morlet waves of several orientations, blurred and taken every `stride` pixels: 392 features of L2
-    norm 1 for 28 x 28 pixels.
+    norm 1 for 28 x 28 pixels. An image and its negative give the same.
 
     A wave fits strokes about 2^(octave + 1) pixels thick: octave 1, stride 4 suit 28 pixels, octave 0, stride 2 suit 8.
-    At each place the energies are divided by their norm over the orientations plus `floor`, which is meant for pixels
-    between 0 and 1: the direction counts, and not the contrast.
-
-    Guarantee: an image and its negative (every pixel times -1) give the same.
-
-    Edge cases: a blank image gives zeros.
+    At each place the energies are divided by their norm over the orientations plus `floor`: the direction counts, and
+    not the contrast.
     """
 
     shape: Shape | None = None
@@ -44,11 +40,6 @@ class OrientedEnergies:
         _check(self.shape, self.stride, self.orientations, self.floor)
         _validate.natural(octave=self.octave)
 
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
-
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         images = as_images(values, self.shape)
@@ -60,14 +51,9 @@ class OrientedEnergies:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecondOrderEnergies:
-    """Blurred pixels, oriented energies of octaves 0 and 1, and the oriented energies of those of octave 0: 3969
-    features of L2 norm 1 for 28 x 28 pixels.
-
-    The second order tells corners and crossings from strokes. Each of the three groups of energies is divided by its
-    norm at each place, as in `OrientedEnergies`; the floor of the second order is half of `floor`.
-
-    Edge cases: a blank image gives zeros.
+class SecondOrderEnergies(Named):
+    """Blurred pixels, oriented energies of octaves 0 and 1, and the oriented energies of those of octave 0, which tell
+    corners and crossings from strokes: 3969 features of L2 norm 1 for 28 x 28 pixels.
     """
 
     shape: Shape | None = None
@@ -80,11 +66,6 @@ class SecondOrderEnergies:
         if self.stride % 2:
             remedy = "give an even number: half of the pixels are used"
             raise ConfigError(field="stride", value=self.stride, remedy=remedy)
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""

@@ -23,6 +23,15 @@ _TINY = 1e-6
 _ROUNDED = 1e-5  # relative to a row: more than float32 loses of a mean, less than any signal
 
 
+class Named:
+    """A map whose settings are its name."""
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+
 @dataclass(frozen=True)
 class Composed:
     """Maps one after the other."""
@@ -49,19 +58,12 @@ def compose(*stages: FeatureMap) -> FeatureMap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitNorm:
-    """Each example as a flat vector of L2 norm 1; with `centred`, less the mean of its own numbers.
-
-    Edge cases: features that are all zero (with `centred`, all the same) stay zero. Features
-    too long for float32, from 1e19 on, become zero.
+class UnitNorm(Named):
+    """Each example as a flat vector of L2 norm 1; with `centred`, less the mean of its own numbers. Zeros stay zeros,
+    and features too long for float32 become zeros.
     """
 
     centred: bool = False
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -71,18 +73,13 @@ class UnitNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithConstant:
+class WithConstant(Named):
     """One more feature, the same for every example: a linear model's bias, whose share of a contribution it sets."""
 
     value: float = 0.1
 
     def __post_init__(self) -> None:
         _validate.positive(constant=self.value)
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -124,8 +121,6 @@ def from_module(module: nn.Module, *, name: str) -> FeatureMap:
 
     The map works on a copy in evaluation mode, on the device of the weights. Its name has `name`, the module's own
     description and a checksum of its weights; give another `name` when the code of the module changes.
-
-    Guarantee: the module is neither changed nor trained, and later changes of it do not reach the map.
     """
     _check_name(name)
     frozen = copy.deepcopy(module).eval().requires_grad_(requires_grad=False)
@@ -138,10 +133,8 @@ def from_module(module: nn.Module, *, name: str) -> FeatureMap:
 
 
 def from_callable(function: Callable[[Values], ArrayLike], *, name: str) -> FeatureMap:
-    """Any function as a feature map, from float32 [n, ...] to numbers [n, d] (more dimensions are flattened).
-
-    The function must be pure, must not come from the clients' data, and is called from several threads at once. The
-    cache knows it by `name` alone: give another when the function changes.
+    """Any pure function as a feature map, from float32 [n, ...] to numbers [n, d]. The cache knows it by `name` alone:
+    give another when the function changes.
     """
     _check_name(name)
     return CallableMap(name, function)
@@ -153,10 +146,7 @@ def as_tensor(values: Values) -> Tensor:
 
 
 def as_images(values: Values, shape: Shape | None) -> Tensor:
-    """A tensor [n, height, width] over the same memory where it can be.
-
-    Edge cases: one channel [n, 1, height, width] is dropped; flat examples need the shape; colours are a `DataError`.
-    """
+    """A tensor [n, height, width] over the same memory where it can be. Flat examples need the shape."""
     found = values.shape[1:]
     if shape is None:
         shape = found[-2:] if len(found) == 2 or (len(found) == 3 and found[0] == 1) else None
@@ -178,9 +168,8 @@ def less_mean(rows: Tensor) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Rows of L2 norm 1; a row of zeros stays as it is.
-
-    A row whose length float32 cannot hold becomes zeros: an error would reveal that one example is large.
+    """Rows of L2 norm 1. A row that is zero, or whose length float32 cannot hold, becomes zeros: an error would reveal
+    that one example is large.
     """
     scaled: Tensor = (features / (features.norm(dim=1, keepdim=True) + _TINY)).nan_to_num_(nan=0.0)
     return scaled

@@ -11,7 +11,7 @@ from torch.nn.functional import unfold
 
 from incrowd import _validate
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.learning.features.feature_map import Shape, Values, as_tensor
+from incrowd.learning.features.feature_map import Named, Shape, Values, as_tensor
 from incrowd.learning.features.transform import learnt
 
 _GREY = np.array([0.3, 0.59, 0.11])
@@ -138,13 +138,14 @@ _SHAPE = (32, 32)  # pictures that patches are cut from
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchResponses:
-    """How strongly patches around each place point along so many directions, or against them.
+class PatchResponses(Named):
+    """How strongly patches around each place of pictures [channels, h, w] point along so many directions, or against
+    them.
 
     A patch is taken less its mean and over its contrast, whitened, and seen along directions that spherical k-means
     found in made-up pictures (Coates and Ng 2012). The excess over a threshold is averaged around `grid` x `grid`
-    places, and divided by its norm there. For pictures [channels, h, w]. The directions are learnt at the first use, in
-    seconds; with `cache`, a folder, they are kept.
+    places, and divided by its norm there. The directions are learnt at the first use; with `cache`, a folder, they are
+    kept.
     """
 
     pictures: MadeUpPictures
@@ -157,11 +158,6 @@ class PatchResponses:
     def __post_init__(self) -> None:
         _validate.count(directions=self.directions, side=self.side, grid=self.grid)
         _validate.non_negative(threshold=self.threshold)
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""

@@ -15,7 +15,7 @@ from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import DataError
 from incrowd.learning.features.energies import SecondOrderEnergies
-from incrowd.learning.features.feature_map import Values, as_tensor, less_mean, unit
+from incrowd.learning.features.feature_map import Named, Values, as_tensor, less_mean, unit
 from incrowd.learning.features.patches import MadeUpPictures, PatchResponses
 from incrowd.learning.features.transform import evaluate, learnt
 from incrowd.types import FeatureMap
@@ -79,18 +79,12 @@ def as_pictures(values: Values) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GreyPictures:
-    """Second-order energies and patches: 6017 features for 28 x 28 pixels.
-
-    Pictures of less than 16 pixels a side have no patches. With `cache`, a folder, the directions of patches are kept.
+class GreyPictures(Named):
+    """Second-order energies and patches: 6017 features for 28 x 28 pixels. Pictures of less than 16 pixels a side have
+    no patches.
     """
 
     cache: Path | None = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -108,19 +102,12 @@ class GreyPictures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColourPictures:
-    """Patches, the mean of the picture's and its mirror image's: 6400 features for 32 x 32 pixels. A photograph means
-    the same in a mirror.
-
-    Guarantee: a picture and its mirror image have the same features, bit for bit.
+class ColourPictures(Named):
+    """Patches, the mean of the picture's and its mirror image's, bit for bit the same for both: 6400 features for 32 x
+    32 pixels.
     """
 
     cache: Path | None = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -138,15 +125,10 @@ class Whitened:
     """The features of `base`, seen along the `dimensions` leading principal directions of made-up pictures of this
     `shape`, each divided by its standard deviation to the power of 2 `whitening`; L2 norm 1.
 
-    In real pictures, too, a few directions have most of the variance, and classes differ along the others as well.
-    Whitening raises them: under noise of equal strength in all directions each then counts. The directions come from
-    made-up pictures, and not from any client, so they cost no privacy.
-
-    The first use learns the directions, which takes some seconds; with `cache`, a folder, they are kept.
-
-    Guarantee: the same settings give the same features on one machine.
-
-    Edge cases: on machines with other linear algebra the last digits can differ.
+    In real pictures, too, a few directions have most of the variance, and classes differ along the others as well:
+    under noise of equal strength in all directions each then counts. The directions come from made-up pictures, so they
+    cost no privacy; learning them takes seconds, and with `cache`, a folder, they are kept. On machines with other
+    linear algebra the last digits can differ.
     """
 
     base: FeatureMap
@@ -199,9 +181,7 @@ class Whitened:
 @dataclass(frozen=True, kw_only=True)
 class WithPixels:
     """The features of `base`, and the picture's own pixels less their mean, which have the share `raw` of the square of
-    its length: a pattern of pixels that shows in no edge can be learnt, if slowly.
-
-    Edge cases: more than 1,024 pixels become so many random sums of them; a blank picture has zeros.
+    its length. More than 1,024 pixels become so many random sums of them.
     """
 
     base: FeatureMap

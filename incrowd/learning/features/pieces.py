@@ -15,7 +15,7 @@ from incrowd import _validate
 from incrowd.data import Columns, Text
 from incrowd.data.schema import BUCKETS
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.features.feature_map import Composed, ModuleMap, Values
+from incrowd.learning.features.feature_map import Composed, ModuleMap, Named, Values
 from incrowd.types import FeatureMap
 
 Reads = Literal["end", "all"]
@@ -63,10 +63,7 @@ class Spread(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TextPieces:
-    """Rows that are texts alone: the same piece has another bucket in each column.
-
-    Edge cases: columns that are no texts are a `ConfigError`.
-    """
+    """Rows that are texts alone: the same piece has another bucket in each column."""
 
     columns: Columns
 
@@ -118,7 +115,7 @@ class TextBuckets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenGrams:
+class TokenGrams(Named):
     """A sequence of tokens as the numbers of its pieces of 1 to `longest` tokens, as `incrowd.data.schema` has them.
 
     With `reads` "end" the pieces are those that end with the last token: the context of the next token. With "all"
@@ -139,11 +136,6 @@ class TokenGrams:
             raise ConfigError(field="longest", value=self.longest, remedy=f"give at most {_LONGEST} tokens a piece")
         if self.reads not in ("end", "all"):
             raise ConfigError(field="reads", value=self.reads, remedy='choose from "end", "all"')
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMap.name`."""
-        return repr(self)
 
     def __call__(self, values: NDArray[Any]) -> Values:
         """See `FeatureMap.__call__`."""

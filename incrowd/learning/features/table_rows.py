@@ -133,8 +133,6 @@ class _Plan:
 def sizes(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     """How near numbers [n, columns] are to each size [n, columns * PLACES], from 0 to 1; at most two are not 0. All
     zeros of a row together weigh as much as one number.
-
-    Edge cases: up to a thousandth a number is 0, from a thousand million on all are alike.
     """
     decades = np.log10(np.maximum(np.abs(numbers), _SMALLEST) / _SMALLEST)
     at = np.clip(np.sign(numbers) * decades * _A_DECADE, -_SIDE, _SIDE)

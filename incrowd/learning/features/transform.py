@@ -35,15 +35,11 @@ def transform(
     """The same examples with their features [n, d] in place of what they were.
 
     Each client does this with its own examples, and it costs no privacy: see `FeatureMap`. With `cache`, a folder,
-    features are kept in a file that only the user may read, known by the name of the map and a checksum of the
-    examples. As many threads work as torch would use (`torch.set_num_threads`).
+    features are kept in a file that only the user may read.
 
     Guarantee: an example's features have the same bits whatever others there are, unless `alone` is false, which is
-    four times faster and for public data. A cached file that was cut off or changed is computed anew.
-
-    Edge cases: a map whose features of the first example change with the examples around it, or from call to call, and
-    one that remembers what it was called with, are a `ConfigError`; one that gives the wrong number of rows, no numbers
-    for a row, or what is not finite, a `DataError`.
+    four times faster and for public data. A map whose features change with the examples around, or that remembers what
+    it was called with, is refused.
     """
     _check_type(feature_map, single(examples.features).dtype)
     path = None if cache is None else cache_file(Path(cache), feature_map, examples, alone=alone)
@@ -130,19 +126,16 @@ _SEAL = 32  # bytes
 
 
 def cache_file(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: bool) -> Path:
-    """The file for the features of these examples; labels do not matter.
-
-    Others may see the name, where the folder is open to them. So it is keyed: a plain hash would confirm a guess of
-    the one example that an attacker does not know.
+    """The file for the features of these examples. Others may see its name, so it is keyed: a plain hash would confirm
+    a guess of the one example that an attacker does not know.
     """
     data = checksum(examples.features).hex()
     return named(folder, json.dumps([feature_map.name, data, examples.scale, examples.offset, alone]))
 
 
 def learnt(folder: Path | None, key: str, learn: Callable[[], Values]) -> Values:
-    """Numbers learnt from made-up examples, read from the file for this key in a folder, or learnt and kept there.
-
-    Edge cases: without a folder, and where nothing can be written, it is learnt anew each time.
+    """Numbers learnt from made-up examples, read from the file for this key in a folder, or learnt and kept there if
+    possible.
     """
     try:
         path = None if folder is None else named(folder, key)
@@ -181,9 +174,8 @@ def load_features(path: Path) -> Values | None:
 
 
 def save_features(path: Path, features: Values) -> None:
-    """Write the array as NumPy reads it, with its seal after it, in one step.
-
-    Only the user may read the file: features are as private as the examples.
+    """Write the array as NumPy reads it, with its seal after it, in one step, for the user alone: it is as private as
+    the examples.
     """
     try:
         _files.folder(path.parent)

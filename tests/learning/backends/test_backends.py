@@ -60,15 +60,24 @@ TAKES = {"frozen layers": ["frozen"], "fast": [*list(MODELS)[:3], "convolutions"
 PAIRS = [(backend, model) for backend in MAKES for model in TAKES.get(backend, MODELS)]
 
 
-@pytest.mark.parametrize("terms", [{}, {"momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3}], ids=["plain", "all"])
-@pytest.mark.parametrize(("backend", "model"), PAIRS)
+TERMS = {"plain": {}, "all": {"momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3}}
+
+
+@pytest.mark.parametrize(
+    ("backend", "model", "terms"),
+    [
+        pytest.param(*pair, terms, marks=pytest.mark.slow if (pair[0], terms) == ("compiled step", "plain") else ())
+        for pair in PAIRS
+        for terms in TERMS
+    ],
+)
 def test_clients_learn_what_a_plain_loop_teaches_in_the_same_bits_in_any_company(
-    backend: str, model: str, terms: dict[str, float]
+    backend: str, model: str, terms: str
 ) -> None:
     make, execution = MAKES[backend]
     if backend == "compiled step" and not compiler_there():
         pytest.skip("there is no C++ compiler: apt-get install g++")
-    one, data, local = MODELS[model][0](), MODELS[model][1](), LOCAL.replaced(**terms)
+    one, data, local = MODELS[model][0](), MODELS[model][1](), LOCAL.replaced(**TERMS[terms])
     weights, everyone = one.initial(RANDOMNESS), range(len(SIZES))
     others = [backends.loop.make] if backend in ("vectorized", "compiled step") else []  # for clients that they leave
     engine = CohortEngine(one, data, local, execution, backends=[make, *others])

@@ -22,11 +22,12 @@ from incrowd.learning import (
     CohortEngine,
     Loss,
     Model,
+    machine_code,
     small_cnn,
 )
 from incrowd.learning.backends import fast
 from incrowd.learning.backends.fast import kernel, memory, rows
-from incrowd.learning.backends.fast.layers import layers_of
+from incrowd.learning.backends.fast.memory import layers_of
 from incrowd.learning.warm_up import main
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin, with_labels
 
@@ -189,9 +190,9 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 def test_other_modules_are_left_to_others(name: str) -> None:
     module, data = OTHERS[name](), pictures(3, 13, 13)
     module(torch.zeros(2, 3, 13, 13))  # lazy layers see how wide they are
-    assert layers_of(module, CROSS_ENTROPY, data) is None
-    assert layers_of(colours(), CROSS_ENTROPY, data) is not None
-    assert layers_of(colours(), SQUARED, with_labels(data, torch.zeros(24, 2))) is None
+    assert layers_of(module, CROSS_ENTROPY, data.features, data.labels) is None
+    assert layers_of(colours(), CROSS_ENTROPY, data.features, data.labels) is not None
+    assert layers_of(colours(), SQUARED, data.features, torch.zeros(24, 2)) is None
 
 
 # Whose zeros are skipped, and numbers that are none.
@@ -238,15 +239,16 @@ def test_machine_code_is_made_ahead_of_its_use(capsys: pytest.CaptureFixture[str
 def test_a_digest_follows_every_file_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one")
     (tmp_path / "b.py").write_text("two")
-    before = rows.digest_of(tmp_path)
-    assert rows.digest_of(tmp_path) == before
+    before = machine_code.digest_of(tmp_path)
+    assert machine_code.digest_of(tmp_path) == before
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("six")  # as long as before
-        after = rows.digest_of(tmp_path)
+        after = machine_code.digest_of(tmp_path)
         assert after != before
         before = after
     loop: Any = kernel.train
-    assert loop._cache._cache_file._source_stamp == rows.digest_of(Path(kernel.__file__).parent)
+    assert loop._cache._cache_file._source_stamp == machine_code.stamp_of(kernel.__file__)
+    assert machine_code.stamp_of(kernel.__file__).endswith(machine_code.digest_of(Path(kernel.__file__).parent))
 
 
 def test_powers_of_e_are_close_and_what_is_no_number_stays_none() -> None:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from incrowd.learning import (
     Model,
     backends,
     mlp,
-    small_cnn,
 )
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
@@ -105,23 +103,6 @@ def test_modules_of_all_kinds_learn_side_by_side_what_they_learn_alone(name: str
     twin = CohortEngine(model, data, local, loss=case.loss, backends=[backends.loop.make])
     weights = model.initial(RANDOMNESS)
     assert_close(trained(engine, weights, range(5)), trained(twin, weights, range(5)))
-
-
-def _pictures(side: int, count: int, *, channels: int = 1) -> Tensor:
-    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(3))
-
-
-@pytest.mark.usefixtures("to_rounding")
-def test_convolutional_networks_learn_side_by_side_what_they_learn_alone() -> None:
-    model = small_cnn(side=16)
-    data = clients((12, 7, 9), seed=2)
-    data = replace(data, features=_pictures(16, 28).squeeze(1).contiguous(), scale=1.0)
-    local = Local(learning_rate=0.1, batch_size=5)
-    engine = CohortEngine(model, data, local, Execution(chunk=2), backends=HERE)
-    assert names(engine) == ["Vectorized"]
-    weights = model.initial(RANDOMNESS)
-    twin = CohortEngine(model, data, local, backends=[backends.loop.make])
-    assert_close(trained(engine, weights, range(3)), trained(twin, weights, range(3)))
 
 
 # How many, how wide, and who stands still.

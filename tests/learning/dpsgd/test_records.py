@@ -74,7 +74,7 @@ def test_a_silo_holds_the_examples_of_one_client(real: bool) -> None:
     data = clients(real=real, offset=0.5)
     records = Records.of(data, 2)
     rows = torch.as_tensor(data.examples(2).astype(np.int64))
-    assert (len(records), records.shape) == (30, (24,))
+    assert (len(records), records.features.shape[1:]) == (30, (24,))
     for chosen in ([3, 0], [5], [], [7, 7]):
         features, labels = records.take(torch.tensor(chosen, dtype=torch.int64))
         torch.testing.assert_close(features, data.features[rows[chosen]].float() * data.scale + data.offset)

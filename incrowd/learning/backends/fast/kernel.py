@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import incrowd.learning.backends.fast.memory as m
+import incrowd.learning.backends.fast.passes as passes
 from incrowd._random import Integers
-from incrowd.learning.backends.fast import memory as m
-from incrowd.learning.backends.fast import passes
 from incrowd.learning.backends.fast.memory import Numbers, Space
 from incrowd.learning.backends.fast.passes import product
 from incrowd.learning.backends.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
@@ -68,10 +68,8 @@ class Batches(NamedTuple):
 
 @compiled
 def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool, out: Numbers) -> float:
-    """Train a client from the weights `start` and `write` what it learnt.
-
-    All layers behind the first go
-    through one place here, because machine code is made of them again wherever they are called.
+    """Train a client from the weights `start` and `write` what it learnt. All layers behind the first go through one
+    place here, because machine code is made of them again wherever they are called.
     """
     used = _begin(e, s, how, start, b.rows, sparse)
     lowest, shift, target = 0 if how.pictures else 1, s.integers[m.GRADIENTS], s.integers[m.VELOCITY]

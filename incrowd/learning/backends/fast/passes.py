@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
+import incrowd.learning.backends.fast.memory as m
 from incrowd._random import Floats
-from incrowd.learning.backends.fast import layers as kinds
-from incrowd.learning.backends.fast import memory as m
 from incrowd.learning.backends.fast.memory import Numbers, Space
 from incrowd.learning.backends.fast.rows import compiled, exp, inner, sgemm
 
@@ -68,11 +67,11 @@ def forward(s: Space, count: int, begin: int) -> None:
     """The values of so many examples, of the layers from `begin` on."""
     for number in range(begin, len(s.table)):
         t = s.table[number]
-        if t[m.KIND] <= kinds.CONVOLUTION:
+        if t[m.KIND] <= m.CONVOLUTION:
             _multiply(s, number, count)
-        elif t[m.KIND] == kinds.NORM:
+        elif t[m.KIND] == m.NORM:
             normalize(s, number, count)
-        elif t[m.KIND] == kinds.POOL:
+        elif t[m.KIND] == m.POOL:
             pool(s, number, count)
         else:
             size = count * t[m.OUT_ROW]
@@ -84,7 +83,7 @@ def _multiply(s: Space, number: int, count: int) -> None:
     """The outputs of a layer with a weight."""
     t = s.table[number]
     rows, x, row, out, width = count, t[m.IN], t[m.IN_ROW], t[m.OUT_ROW], t[m.WIDTH]
-    if t[m.KIND] == kinds.CONVOLUTION:
+    if t[m.KIND] == m.CONVOLUTION:
         unfold(s, number, count)
         rows, x, row, out, width = count * t[m.PLACES], t[m.KEPT], t[m.INPUTS], t[m.OUTPUTS], t[m.OUTPUTS]
     fill(s.floats, t[m.BIAS], width, t[m.OUT], out, rows)
@@ -101,14 +100,14 @@ def backward(s: Space, count: int, end: int, target: int, change: np.float32) ->
     shift = s.integers[m.GRADIENTS]
     for number in range(len(s.table) - 1, end - 1, -1):
         t = s.table[number]
-        if t[m.KIND] == kinds.LINEAR:
+        if t[m.KIND] == m.LINEAR:
             _linear_back(s, number, count, target, change)
-        elif t[m.KIND] == kinds.CONVOLUTION:
+        elif t[m.KIND] == m.CONVOLUTION:
             _convolution_back(s, number, count, target, change)
-        elif t[m.KIND] == kinds.NORM:
+        elif t[m.KIND] == m.NORM:
             normalize_back(s, number, count)
             _learn_norm(s, number, target, change)
-        elif t[m.KIND] == kinds.POOL:
+        elif t[m.KIND] == m.POOL:
             pool_back(s, number, count)
         else:
             size, begin = count * t[m.OUT_ROW], t[m.OUT] + shift
@@ -153,25 +152,25 @@ def _learn_norm(s: Space, number: int, target: int, change: np.float32) -> None:
 @inner
 def _activate(kind: int, values: Numbers, kept: Numbers) -> None:
     """An activation, in place; `kept` gets its derivative where that is not computed from its output."""
-    if kind == kinds.RELU:
+    if kind == m.RELU:
         for k in range(len(values)):
             x = values[k]
             values[k] = _ZERO if x < 0 else x
-    elif kind == kinds.TANH:
+    elif kind == m.TANH:
         for k in range(len(values)):
             values[k] = np.float32(2) / (_ONE + exp(np.float32(-2) * values[k])) - _ONE
-    elif kind == kinds.SIGMOID:
+    elif kind == m.SIGMOID:
         for k in range(len(values)):
             values[k] = _ONE / (_ONE + exp(-values[k]))
-    elif kind == kinds.GELU:
+    elif kind == m.GELU:
         _gelu(values, kept)
-    elif kind == kinds.GELU_TANH:
+    elif kind == m.GELU_TANH:
         for k in range(len(values)):
             x = values[k]
             share = _ONE / (_ONE + exp(-_TANH * x * (_ONE + _CUBE * x * x)))
             values[k] = x * share
             kept[k] = share + x * share * (_ONE - share) * _TANH * (_ONE + np.float32(3) * _CUBE * x * x)
-    elif kind == kinds.SILU:
+    elif kind == m.SILU:
         for k in range(len(values)):
             x = values[k]
             share = _ONE / (_ONE + exp(-x))
@@ -195,14 +194,14 @@ def _gelu(values: Numbers, kept: Numbers) -> None:
 @inner
 def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> None:
     """Turn the gradients of an activation's outputs into those of its inputs, in place."""
-    if kind == kinds.RELU:
+    if kind == m.RELU:
         for k in range(len(values)):
             d = gradients[k]
             gradients[k] = _ZERO if values[k] <= 0 else d
-    elif kind == kinds.TANH:
+    elif kind == m.TANH:
         for k in range(len(values)):
             gradients[k] *= _ONE - values[k] * values[k]
-    elif kind == kinds.SIGMOID:
+    elif kind == m.SIGMOID:
         for k in range(len(values)):
             gradients[k] *= values[k] * (_ONE - values[k])
     else:
@@ -212,9 +211,8 @@ def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> No
 
 @inner
 def compare(s: Space, loss: int, labels: Numbers, offset: Numbers, over: np.float32) -> None:
-    """The gradients of the last outputs, times `over`: the mean of the label that they stand for, minus the label.
-
-    `offset` is added to the outputs before.
+    """The gradients of the last outputs plus `offset`, times `over`: the mean label that they stand for, minus the
+    label.
     """
     t, shift = s.table[len(s.table) - 1], s.integers[m.GRADIENTS]
     outputs = t[m.OUTPUTS]
@@ -223,7 +221,7 @@ def compare(s: Space, loss: int, labels: Numbers, offset: Numbers, over: np.floa
         z, d = s.floats[begin : begin + outputs], s.floats[begin + shift : begin + shift + outputs]
         for h in range(outputs):
             z[h] += offset[h]
-        if loss == kinds.SOFTMAX:
+        if loss == m.SOFTMAX:
             largest, total = z[0], _ZERO
             for h in range(outputs):
                 largest = max(largest, z[h])
@@ -235,9 +233,9 @@ def compare(s: Space, loss: int, labels: Numbers, offset: Numbers, over: np.floa
             for h in range(outputs):
                 d[h] *= total
             d[int(labels[i])] -= over
-        elif loss == kinds.LOGIT:
+        elif loss == m.LOGIT:
             d[0] = over * (_ONE / (_ONE + exp(-z[0])) - labels[i])
-        elif loss == kinds.NUMBER:
+        elif loss == m.NUMBER:
             d[0] = over * (z[0] - labels[i])
         else:
             d[0] = over * (exp(z[0]) - labels[i])

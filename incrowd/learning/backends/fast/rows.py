@@ -8,13 +8,10 @@ of the cache (torch's do), because a vector that crosses lines takes twice as lo
 """
 
 import ctypes
-import hashlib
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, TypeVar
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -24,51 +21,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
-from numpy.typing import NDArray
 
-from incrowd._machine_code import kept_privately, whatever_the_disk_says
-from incrowd._random import Floats
-from incrowd.learning.backends.fast.memory import LINE
-
-SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-"""Sums may be reordered, but NaN stays NaN."""
-
-Loop = TypeVar("Loop", bound=Callable[..., object])
-
-
-def digest_of(folder: Path) -> str:
-    """The digest of the source code in a folder."""
-    texts = (hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py")))
-    return hashlib.sha256(b"".join(texts)).hexdigest()
-
-
-def kept(file: str) -> Callable[[Loop], Loop]:
-    """Makes machine code of a function that Python calls, kept on disk if there is a folder for it."""
-    sources = digest_of(Path(file).parent)  # a loop may use functions of all its folder
-
-    def compiled(function: Loop) -> Loop:
-        compile_: Any = numba.njit
-        try:
-            loop: Any = kept_privately(partial(compile_, function, cache=True, **SETTINGS))
-            index = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
-            index._source_stamp = sources  # in place of the one file's size and time
-            _forget_unreadable(index)
-            whatever_the_disk_says(loop)
-        except (AttributeError, RuntimeError):  # or no folder is writable
-            loop = compile_(function, **SETTINGS)
-        found: Loop = loop
-        return found
-
-    return compiled
-
-
-def _forget_unreadable(file: Any) -> None:
-    """Drop an index that names classes of another release, which numba could not load when it is called."""
-    try:
-        file._load_index()
-    except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
-        file.flush()
-
+from incrowd.learning.execution import LINE
+from incrowd.learning.machine_code import SETTINGS, Loop, kept
 
 _NAME = "incrowd_sgemm"  # compiled code on disk finds it by this name
 
@@ -343,14 +298,3 @@ def exp(x: np.float32) -> np.float32:
     value = np.float32(np.inf) if x > _MOST else value
     result: np.float32 = value if x == x else x
     return result
-
-
-@compiled
-def add_squares(gradients: NDArray[np.float32], squares: Floats) -> None:
-    """Add the squared norm of each row to its number."""
-    for row in range(gradients.shape[0]):
-        square = 0.0
-        for column in range(gradients.shape[1]):
-            value = np.float64(gradients[row, column])
-            square += value * value
-        squares[row] += square

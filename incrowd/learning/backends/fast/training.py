@@ -1,7 +1,6 @@
 """The backend: clients one after the other, in the same memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,55 +8,48 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import incrowd.learning.backends.fast.kernel as kernel
 from incrowd._random import Floats
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
-from incrowd.learning.backends.fast import kernel
-from incrowd.learning.backends.fast.layers import Stack
-from incrowd.learning.backends.fast.memory import Memory, Numbers, Space, zeros
+from incrowd.learning.backends.fast.memory import Memory, Numbers, Space, Stack, zeros
 from incrowd.learning.contributions import Contributions, FlatDelta
 
 
-@dataclass(frozen=True, eq=False)
-class StackDelta:
-    """See `incrowd.learning.contributions.Delta`. Edge cases: it holds until the next clients are trained."""
+class StackDelta(FlatDelta):
+    """Updates in the layout of the clients' weights. Edge cases: it holds until the next clients are trained."""
 
     layout: Memory
-    rows: Numbers
-    """The update of each client, in the layout of its weights."""
-    known: Floats
-    """The squared length of each row."""
+
+    def __init__(self, layout: Memory, rows: Numbers, known: Floats) -> None:
+        self.layout, self._rows, self._known = layout, rows, known
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows)
 
     @property
     def size(self) -> int:
-        """See `Delta.size`."""
+        """See `FlatDelta.size`."""
         return self.layout.numbers
 
     @property
     def changes(self) -> Tensor:
-        """See `Delta.changes`: a copy."""
-        return torch.from_numpy(np.stack([self.layout.flat(row) for row in self.rows]))
-
-    def squares(self) -> Floats:
-        """See `Delta.squares`."""
-        return self.known
+        """See `FlatDelta.changes`: a copy."""
+        return torch.from_numpy(np.stack([self.layout.flat(row) for row in self._rows]))
 
     def moved(self) -> FlatDelta:
-        """See `Delta.moved`."""
-        return FlatDelta(self.changes, self.known)
+        """See `FlatDelta.moved`."""
+        return FlatDelta(self.changes, self._known)
 
     def empty_total(self) -> Tensor:
-        """See `Delta.empty_total`."""
+        """See `FlatDelta.empty_total`."""
         return torch.zeros(self.layout.size)
 
     def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
-        """See `Delta.add_steps`."""
-        kernel.add_steps(self.rows[some], divisors.numpy()[some, 0], total.numpy())
+        """See `FlatDelta.add_steps`."""
+        kernel.add_steps(self._rows[some], divisors.numpy()[some, 0], total.numpy())
 
     def flat(self, total: Tensor) -> Numbers:
-        """See `Delta.flat`."""
+        """See `FlatDelta.flat`."""
         return self.layout.flat(total.numpy())
 
 
