@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from dp_accounting import DpEvent
 
-from incrowd import _validate
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import ACCOUNTANTS, FINE_GRID, Budget, Relation, first_bound
 
@@ -52,7 +51,7 @@ def most_rounds(
     most: int = MOST_ROUNDS,
     one: str = "one round",
 ) -> int:
-    """The largest number of rounds, of at most `most`, whose event keeps to the budget.
+    """The largest number of rounds (or whatever is counted from `one`), of at most `most`, that keeps to the budget.
 
     Guarantee: the price of this many rounds is at most the budget's epsilon, the price of one more is not.
     """
@@ -62,20 +61,6 @@ def most_rounds(
 
     search = _Calibration(event, budget, relation, accountants, cheapest=1, dearest=most, whole=True)
     return round(search.last_allowed(start=1, cheapest_is=one))
-
-
-def largest_cohort(
-    make_event: Callable[[int], DpEvent],
-    *,
-    clients: int,
-    budget: Budget,
-    relation: Relation,
-    accountants: Sequence[str] = ACCOUNTANTS,
-) -> int:
-    """The largest cohort, of at most all clients, whose event keeps to the budget: as `most_rounds`."""
-    _validate.count(clients=clients)
-    one = "a cohort of one client"
-    return most_rounds(make_event, budget=budget, relation=relation, accountants=accountants, most=clients, one=one)
 
 
 @dataclass(frozen=True)

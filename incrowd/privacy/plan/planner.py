@@ -6,13 +6,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeVar
 
-from dp_accounting import DpEvent
-
 from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, price
-from incrowd.privacy.account.calibrate import largest_cohort, most_rounds
-from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.calibrate import most_rounds
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, NoiseBy, Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, Step, growing
@@ -70,7 +67,7 @@ class Question:
         if unknowns in (["rounds"], ["cohort"]):
             return self._largest(unknowns[0]).plan(self._budget)
         config = self.config()
-        whole, asked = compose(config.runs()), {"relation": config.relation, "accountants": self.accountants}
+        whole, asked = config.whole, {"relation": config.relation, "accountants": self.accountants}
         if self.epsilon is None:
             delta = _known(self.delta)
             return config.plan(Budget(epsilon=price(whole, delta=delta, **asked).epsilon, delta=delta))
@@ -102,13 +99,9 @@ class Question:
             found = replace(self, rounds=value) if unknown == "rounds" else replace(self, cohort=value)
             return found.config()
 
-        def event(value: int) -> DpEvent:
-            return compose(made(value).runs())
-
-        budget, relation, asked = self._budget, made(1).relation, self.accountants
-        if unknown == "rounds":
-            return made(most_rounds(event, budget=budget, relation=relation, accountants=asked))
-        return made(largest_cohort(event, clients=self.clients, budget=budget, relation=relation, accountants=asked))
+        cohort = {} if unknown == "rounds" else {"most": self.clients, "one": "a cohort of one client"}
+        asked = {"budget": self._budget, "relation": made(1).relation, "accountants": self.accountants, **cohort}
+        return made(most_rounds(lambda value: made(value).whole, **asked))
 
 
 @dataclass(frozen=True, kw_only=True)

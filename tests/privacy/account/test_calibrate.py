@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
 from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
-from incrowd.privacy.account.calibrate import LEAST_NOISE, largest_cohort, most_rounds, smallest_noise
+from incrowd.privacy.account.calibrate import LEAST_NOISE, most_rounds, smallest_noise
 
 ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
@@ -104,13 +104,11 @@ def test_what_no_value_can_reach_exceeds_the_budget() -> None:
         smallest_noise(lambda z: ComposedDpEvent([spent, poisson(0.1, z)]), budget=BUDGET, relation=ADD_OR_REMOVE)
     with pytest.raises(BudgetExceeded, match="one round"):
         most_rounds(lambda n: rounds(1.0, 0.3, n), budget=BUDGET, relation=ADD_OR_REMOVE)
-    with pytest.raises(BudgetExceeded, match="a cohort of one client"):
-        largest_cohort(lambda m: rounds(m / 2, 1.0, 20), clients=2, budget=BUDGET, relation=ADD_OR_REMOVE)
+    with pytest.raises(BudgetExceeded, match="one client"):
+        most_rounds(lambda m: rounds(m / 2, 1.0, 20), most=2, one="one client", budget=BUDGET, relation=ADD_OR_REMOVE)
 
 
 def test_unusable_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match="clients"):
-        largest_cohort(lambda m: rounds(0.1, 1.0, m), clients=0, budget=BUDGET, relation=ADD_OR_REMOVE)
     with pytest.raises(UnpricedEvent):
         smallest_noise(lambda z: rounds(0.2, z, 2), budget=BUDGET, relation=REPLACE)
     with pytest.raises(ConfigError, match="accountants"):
