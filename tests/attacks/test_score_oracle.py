@@ -20,7 +20,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, constant
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, apart, constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import guess
 
@@ -93,7 +93,7 @@ MARGIN = 5 * math.sqrt(0.25 / TRIALS)
 
 def best(its: Plan) -> float:
     """How often anybody can be right who has to tell the two ends of what the plan hides from each other."""
-    reach = 2 / its.config.sampler(its.config.schedule.steps[0]).sensitivity_in_clips
+    reach = 2 / apart(its.round(0).sampler.relation)
     found = float(stats.norm.cdf(1 / (reach * its.noise_multiplier)))
     assert found < guess(BUDGET.epsilon, BUDGET.delta)
     return found

@@ -31,6 +31,7 @@ from incrowd.privacy.plan.sampling import (
     Step,
     ThirdPartySampler,
     ThirdPartySampling,
+    apart,
     check_declared,
 )
 from incrowd.privacy.statement import (
@@ -58,9 +59,6 @@ Sampling = OwnSampling | ThirdPartySampling
 
 SAMPLING: dict[str, OwnSampling] = {"poisson": Poisson, "fixed": FixedSize, "everyone": Everyone, "cyclic": Cyclic}
 """The samplers by the names that forms, configuration files and the command line use."""
-
-LOCAL_SENSITIVITY = 2
-"""By how many clip bounds two values of one client differ at most."""
 
 
 class PrivacyWarning(UserWarning):
@@ -208,7 +206,7 @@ class PlanConfig:
         if self.unit == "record":
             return compose([(self.sampler(step).event(step.noise_multiplier), self.steps)])
         if self.noise_by == "party":
-            return GaussianDpEvent(step.noise_multiplier / LOCAL_SENSITIVITY)
+            return GaussianDpEvent(step.noise_multiplier / apart(self.relation))
         return self.sampler(step).event(step.noise_multiplier)
 
     def runs(self) -> list[RepeatedEvent]:

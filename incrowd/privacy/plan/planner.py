@@ -11,8 +11,8 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, price
 from incrowd.privacy.account.calibrate import most_rounds
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
-from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, NoiseBy, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, Step, growing
+from incrowd.privacy.plan.plan import SAMPLING, NoiseBy, Plan, PlanConfig, Sampling
+from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, Step, apart, growing
 from incrowd.privacy.statement import guess
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
         "sampling": config.sampling.__name__,
         "noise_by": plan.noise_by,
         "colluders": config.sharing[1] if plan.noise_by == "parties" else None,
-        "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.noise_by == "party" else last.sensitivity_in_clips,
+        "sensitivity_in_clips": apart(plan.relation),
         "noise_multiplier": noise,
         "epsilon": plan.price.epsilon,
         "delta": plan.budget.delta,

@@ -41,16 +41,17 @@ _PROBE = bytes(32)
 """The public key of the stream with which a third-party sampler is tried."""
 
 
+def apart(relation: NeighboringRelation) -> int:
+    """By how many clip bounds the sums of neighbours differ at most."""
+    return 2 if relation is NeighboringRelation.REPLACE_ONE else 1
+
+
 class Sampler(Protocol):
     """How the cohort of one round is chosen, and what that is worth."""
 
     @property
     def relation(self) -> NeighboringRelation:
         """The neighbouring relation under which `event` is priced."""
-
-    @property
-    def sensitivity_in_clips(self) -> int:
-        """By how many clip bounds two neighbouring sums can differ: 1 or 2."""
 
     @property
     def clients(self) -> int:
@@ -79,7 +80,6 @@ class Poisson:
     clients: int
     cohort: float
     relation: ClassVar = NeighboringRelation.ADD_OR_REMOVE_ONE
-    sensitivity_in_clips: ClassVar = 1
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
@@ -120,7 +120,6 @@ class FixedSize:
     clients: int
     cohort: int
     relation: ClassVar = NeighboringRelation.REPLACE_ONE
-    sensitivity_in_clips: ClassVar = 2
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients, cohort=self.cohort)
@@ -133,7 +132,7 @@ class FixedSize:
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """A Gaussian of half the multiplier (the sensitivity is 2C) on a sample without replacement."""
-        gaussian = GaussianDpEvent(noise_multiplier / self.sensitivity_in_clips)
+        gaussian = GaussianDpEvent(noise_multiplier / apart(self.relation))
         if self.cohort == self.clients:
             return gaussian
         return SampledWithoutReplacementDpEvent(self.clients, self.cohort, gaussian)
@@ -154,7 +153,6 @@ class Everyone:
 
     clients: int
     relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
-    sensitivity_in_clips: ClassVar = 1
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
@@ -190,7 +188,6 @@ class Cyclic:
     clients: int
     groups: int
     relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
-    sensitivity_in_clips: ClassVar = 1
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients, groups=self.groups)
@@ -261,11 +258,6 @@ class ThirdPartySampler:
         return NeighboringRelation(self._sampler.relation)
 
     @property
-    def sensitivity_in_clips(self) -> int:
-        """See `Sampler.sensitivity_in_clips`."""
-        return 2 if self.relation is NeighboringRelation.REPLACE_ONE else 1
-
-    @property
     def expected_cohort(self) -> float:
         """See `Sampler.expected_cohort`."""
         return float(self.cohort)
@@ -273,7 +265,7 @@ class ThirdPartySampler:
     def event(self, noise_multiplier: float) -> DpEvent:
         """See `Sampler.event`."""
         event = self._sampler.event(noise_multiplier, clients=self.clients, cohort=self.cohort)
-        gaussian, sizes = GaussianDpEvent(noise_multiplier / self.sensitivity_in_clips), None
+        gaussian, sizes = GaussianDpEvent(noise_multiplier / apart(self.relation)), None
         if isinstance(event, SampledWithoutReplacementDpEvent):
             sizes = event.source_dataset_size, event.sample_size
         stated = event.event if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent) else event
