@@ -69,17 +69,11 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson:
-    """Each client takes part with the same probability, independently of all others.
-
-    Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
-    2^-64; neighbours differ by one client added or removed, which changes no other client's coin: `clients` and
-    `cohort` are declared, and public, and give the probability and the denominator for any clients that are there.
-    """
+class _Drawn:
+    """A sampler with a stated expectation of its cohort."""
 
     clients: int
     cohort: float
-    relation: ClassVar = NeighboringRelation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
@@ -90,6 +84,18 @@ class Poisson:
     def expected_cohort(self) -> float:
         """See `Sampler.expected_cohort`."""
         return float(self.cohort)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson(_Drawn):
+    """Each client takes part with the same probability, independently of all others.
+
+    Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
+    2^-64; neighbours differ by one client added or removed, which changes no other client's coin: `clients` and
+    `cohort` are declared, and public, and give the probability and the denominator for any clients that are there.
+    """
+
+    relation: ClassVar = NeighboringRelation.ADD_OR_REMOVE_ONE
 
     @property
     def sampling_prob(self) -> float:
@@ -110,25 +116,19 @@ class Poisson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSize:
+class FixedSize(_Drawn):
     """A uniformly random set of exactly `cohort` clients.
 
     Guarantee: every set of that size is equally likely, but for ties of probability below clients^2 / 2^65; neighbours
     differ by one client replaced, which can change the sum by two clip bounds, and the event says so.
     """
 
-    clients: int
     cohort: int
     relation: ClassVar = NeighboringRelation.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients, cohort=self.cohort)
-        _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
-
-    @property
-    def expected_cohort(self) -> float:
-        """See `Sampler.expected_cohort`."""
-        return float(self.cohort)
+        _validate.count(cohort=self.cohort)
+        super().__post_init__()
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """A Gaussian of half the multiplier (the sensitivity is 2C) on a sample without replacement."""
@@ -229,7 +229,7 @@ class ThirdPartySampling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThirdPartySampler:
+class ThirdPartySampler(_Drawn):
     """A registered sampler over so many clients, with the plan's expected cohort: the public denominator.
 
     Guarantee: a cohort has existing clients, once each, as many as its event states. Its event has the noise that the
@@ -239,13 +239,9 @@ class ThirdPartySampler:
     """
 
     name: str
-    clients: int
-    cohort: float
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients)
-        _validate.positive(cohort=self.cohort)
-        _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
+        super().__post_init__()
         _extensions.found("samplers", self.name, field="sampling")
 
     @cached_property
@@ -256,11 +252,6 @@ class ThirdPartySampler:
     def relation(self) -> NeighboringRelation:
         """See `Sampler.relation`."""
         return NeighboringRelation(self._sampler.relation)
-
-    @property
-    def expected_cohort(self) -> float:
-        """See `Sampler.expected_cohort`."""
-        return float(self.cohort)
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """See `Sampler.event`."""
