@@ -233,9 +233,6 @@ def test_a_fingerprint_tells_nothing_without_the_key(shop: Path, monkeypatch: py
     assert identities_of(config(shop))[0].fingerprint != first
 
 
-# Out of a search
-
-
 # What is in the hands of an operator
 
 

@@ -106,9 +106,6 @@ def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: 
     assert spent(first, place(trained(other, tmp_path / "second"))) > 10
 
 
-# What is measured, and not paid for
-
-
 # What is handed on
 
 

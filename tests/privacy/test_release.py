@@ -118,16 +118,6 @@ def test_rounds_go_in_order_and_only_once() -> None:
         run.round(0).release()
 
 
-def test_a_crashed_simulation_may_repeat_its_last_round_and_gets_the_same() -> None:
-    plan = a_plan()
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-    first = a_run(plan, size=3, ledger=ledger).round(0).release()
-    again = a_run(plan, size=3, ledger=ledger)
-    assert again.next_round == 1
-    assert np.array_equal(again.round(0).release().mean, first.mean)
-    assert again.next_round == 1
-
-
 def test_no_contributions_give_noise_over_the_same_denominator() -> None:
     """Rule 2: fewer clients reporting change neither the denominator nor the noise."""
     size = 3000

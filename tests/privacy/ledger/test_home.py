@@ -44,9 +44,6 @@ def found(home: Home, identity: DataIdentity, path: Path | None = None, **change
     return home.ledger_of(identity, path=path, **({"budget": BUDGET, "relation": RELATION} | changes))
 
 
-# Identities
-
-
 # The state folder
 
 

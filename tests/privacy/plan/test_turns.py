@@ -81,12 +81,6 @@ def test_a_run_without_its_memory_is_refused() -> None:
     assert first.after.noise.round == 1
 
 
-def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:
-    plan = a_plan()
-    released = a_run(plan, size=6000).round(0).release()
-    assert released.mean.std() * 10 == pytest.approx(released.noise_std, rel=5 / math.sqrt(12_000))
-
-
 def test_the_statement_says_that_nothing_is_sampled() -> None:
     statement = a_plan().statement(spent_on(a_plan()), own=12)
     assert statement.sampler == "none: 60 clients take turns in 6 groups over 12 rounds"
