@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
-from incrowd import Budget, ConfigError, DataError, Ledger, SeededRandomness, ServerOptimizer
+from incrowd import Budget, ConfigError, DataError, Ledger, PlanConfig, SeededRandomness, ServerOptimizer
 from incrowd.algorithms import FedAvg, RecordRun, RoundReport, Silo, SiloCohort, score
 from incrowd.data import Clients, Examples, Split, iid
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
@@ -23,7 +23,6 @@ from incrowd.learning.features import (
     compose,
     transform,
 )
-from incrowd.privacy.plan import PlanConfig
 from incrowd.types import Randomness
 from papers.fedn.schedule import DELTA, ROUNDS, Published
 from papers.geyer.handwriting import GlyphMetric, MomentNormalisation

@@ -13,8 +13,7 @@ from incrowd._random import SeededRandomness
 from incrowd.flower import PrivateStrategy, private
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism import Clip, FixedClip
-from incrowd.privacy.mechanism.clipping import Layout
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, Layout
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
 from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun

@@ -13,7 +13,7 @@ from incrowd.errors import BudgetExceeded, ConfigError, RehearsalFailed, RoundUn
 from incrowd.flower import private
 from incrowd.flower.strategy import LOOKS_AT_ONE
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.mechanism import FixedClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import FixedClip, QuantileClip
 from incrowd.privacy.plan.plan import PlanConfig, Sampling
 from incrowd.privacy.plan.planner import Question
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson

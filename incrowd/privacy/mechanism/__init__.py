@@ -1,22 +1,8 @@
 """Bounds on contributions, their sum, and its noise."""
 
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
-from incrowd.privacy.mechanism.clipping import (
-    Clip,
-    ElementwiseClip,
-    FixedClip,
-    Layout,
-    MedianClip,
-    NormalisedClip,
-    PerLayerClip,
-    QuantileClip,
-)
-from incrowd.privacy.mechanism.correlated import (
-    Banded,
-    CorrelatedNoise,
-    Participation,
-    optimal_banded,
-)
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, Layout, MedianClip, PerLayerClip
+from incrowd.privacy.mechanism.correlated import Banded, CorrelatedNoise, Participation, optimal_banded
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole
 from incrowd.privacy.mechanism.shared import SharedNoise
@@ -30,15 +16,12 @@ __all__ = [
     "Contribution",
     "CorrelatedNoise",
     "ElementwiseClip",
-    "FixedClip",
     "GaussianNoise",
     "Layout",
     "Mechanism",
     "MedianClip",
-    "NormalisedClip",
     "Participation",
     "PerLayerClip",
-    "QuantileClip",
     "RecordTraining",
     "SharedNoise",
     "Whole",

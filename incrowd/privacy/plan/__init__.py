@@ -5,52 +5,17 @@ from typing import TYPE_CHECKING
 from incrowd._lazy import lazily
 
 if TYPE_CHECKING:
-    from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig
-    from incrowd.privacy.plan.planner import Question, signal
-    from incrowd.privacy.plan.sampling import (
-        Cyclic,
-        Everyone,
-        FixedSize,
-        Poisson,
-        Schedule,
-        Step,
-        constant,
-        growing,
-        listed,
-    )
+    from incrowd.privacy.plan.plan import NoiseBy
+    from incrowd.privacy.plan.planner import signal
+    from incrowd.privacy.plan.sampling import Cyclic, FixedSize, Step, growing, listed
 
-__all__ = [
-    "Cyclic",
-    "Everyone",
-    "FixedSize",
-    "NoiseBy",
-    "Plan",
-    "PlanConfig",
-    "Poisson",
-    "Question",
-    "Schedule",
-    "Step",
-    "constant",
-    "growing",
-    "listed",
-    "signal",
-]
+__all__ = ["Cyclic", "FixedSize", "NoiseBy", "Step", "growing", "listed", "signal"]
 
 __getattr__ = lazily(
     __name__,
     {
-        "incrowd.privacy.plan.plan": ("NoiseBy", "Plan", "PlanConfig"),
-        "incrowd.privacy.plan.planner": ("Question", "signal"),
-        "incrowd.privacy.plan.sampling": (
-            "Cyclic",
-            "Everyone",
-            "FixedSize",
-            "Poisson",
-            "Schedule",
-            "Step",
-            "constant",
-            "growing",
-            "listed",
-        ),
+        "incrowd.privacy.plan.plan": ("NoiseBy",),
+        "incrowd.privacy.plan.planner": ("signal",),
+        "incrowd.privacy.plan.sampling": ("Cyclic", "FixedSize", "Step", "growing", "listed"),
     },
 )
