@@ -90,6 +90,7 @@ def test_no_two_plans_have_one_fingerprint() -> None:
         ({"schedule": 3}, "form"),
         ({"budget": {"epsilon": 0.001, "delta": 1e-5}}, "epsilon"),
         ({"members": 2}, "cohort"),
+        ({"report_std": 3.0}, "report_std"),
         ({"sampling": "cyclic"}, "cohort"),
     ],
 )
