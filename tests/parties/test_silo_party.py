@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
 
 from incrowd.algorithms.silos import Answer
@@ -114,15 +113,6 @@ def test_a_trial_takes_nothing_up(hospitals: Hospitals) -> None:
     absurd = replace(offer, columns=(), size=offer.size + 1)
     with pytest.raises(SpecificationRefused, match="weights"):
         party.answer(absurd.to_bytes(SERVER, kind="trial"))
-
-
-def test_what_the_server_has_not_signed_is_refused(hospitals: Hospitals) -> None:
-    offer, party, stranger = hospitals.offer, hospitals.party(0), Ed25519PrivateKey.generate()
-    with pytest.raises(DataError, match="signature"):
-        party.answer(offer.to_bytes(stranger))
-    with pytest.raises(DataError):
-        party.answer(b"nonsense")
-    assert not (hospitals.folder / "silo-1" / LEDGER).exists()
 
 
 @pytest.mark.parametrize(

@@ -291,17 +291,15 @@ def test_an_answer_that_the_plan_cannot_give_is_refused(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("descent", "batch"),
+    ("descent", "batch", "noise", "scale"),  # little noise is not for samples: its price takes half a minute
     [
-        (Descent(learning_rate=0.5), 40),
-        (Descent(learning_rate=0.5, momentum=0.9), 40),
-        (Descent(learning_rate=0.5, weight_decay=0.1), 40),
-        (Descent(learning_rate=0.5, momentum=0.5, weight_decay=0.05), 8),
-        (Descent(learning_rate=0.1), 4),
+        *((Descent(learning_rate=0.5), 40, noise, scale) for noise in (0.01, 2.0) for scale in (0.0, 30.0)),
+        (Descent(learning_rate=0.5, momentum=0.9), 40, 0.01, 30.0),
+        (Descent(learning_rate=0.5, weight_decay=0.1), 40, 2.0, 30.0),
+        (Descent(learning_rate=0.5, momentum=0.5, weight_decay=0.05), 8, 2.0, 30.0),
+        (Descent(learning_rate=0.1), 4, 2.0, 0.0),
     ],
 )
-@pytest.mark.parametrize("noise", [0.01, 2.0])
-@pytest.mark.parametrize("scale", [0.0, 30.0])
 def test_honest_updates_are_within_the_bound_and_it_is_not_far_off(
     descent: Descent, batch: float, noise: float, scale: float
 ) -> None:
