@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from incrowd import _files
@@ -149,10 +147,7 @@ def node_key(folder: Path) -> ec.EllipticCurvePrivateKey:
 
 def answer_key(folder: Path) -> ed25519.Ed25519PrivateKey:
     """The key that signs a party's answers, from its own folder."""
-    key = _load(folder / ANSWER_KEY)
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise DataError(f"{folder / ANSWER_KEY} holds no Ed25519 key: make the party's keys anew")
-    return key
+    return _signing_key(folder / ANSWER_KEY)
 
 
 def new_authority(folder: Path, *, days: int = 3650) -> None:
@@ -333,6 +328,13 @@ def _load(path: Path) -> object:
         raise DataError(f"{path} holds no private key that can be read") from error
 
 
+def _signing_key(path: Path) -> ed25519.Ed25519PrivateKey:
+    key = _load(path)
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise DataError(f"{path} holds no Ed25519 key: make the keys in its folder anew")
+    return key
+
+
 def _refuse_to_replace(*places: Path) -> None:
     for place in places:
         if place.exists():
@@ -361,13 +363,10 @@ class Invitation:
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
     @property
-    def verifier(self) -> Ed25519PublicKey:
+    def verifier(self) -> ed25519.Ed25519PublicKey:
         """The public key of the server's questions."""
-        try:
-            key = serialization.load_ssh_public_key(self.questions.encode())
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise DataError("the invitation's key for questions is none: have it sent again") from error
-        if not isinstance(key, Ed25519PublicKey):
+        key = _public(self.questions.encode())
+        if not isinstance(key, ed25519.Ed25519PublicKey):
             raise DataError("the invitation's key for questions is no Ed25519 key: have it sent again")
         return key
 
@@ -384,9 +383,12 @@ class Invitation:
         except OSError as error:
             remedy = f"it cannot be read: {error.strerror}"
             raise ConfigError(field="invitation", value=str(path), remedy=remedy) from error
-        form = _form(content) if len(content) <= _LONGEST else {}
+        form: object = None
+        with suppress(ValueError, RecursionError):
+            form = json.loads(content) if len(content) <= _LONGEST else None
         names = ("address", "authority", "questions")
-        if form.get("format") != FORMAT or not all(isinstance(form.get(name), str) for name in names):
+        whole = isinstance(form, dict) and form.get("format") == FORMAT
+        if not isinstance(form, dict) or not whole or not all(isinstance(form.get(name), str) for name in names):
             raise DataError(f"{path} is no invitation: have the server's invitation.json sent again")
         found = cls(**{name: form[name] for name in names})
         found.verifier  # noqa: B018  # refused now, rather than when it is needed
@@ -397,28 +399,13 @@ def new_invitation(folder: Path, address: str) -> Invitation:
     """Make the key that signs a server's questions, unless it is there, and the file that every party is given."""
     make_ours(folder)
     if not (folder / QUESTION_KEY).exists():
-        private = Ed25519PrivateKey.generate().private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-        )
-        _files.write(folder / QUESTION_KEY, private)
-    public = question_key(folder).public_key()
-    line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+        _files.write(folder / QUESTION_KEY, _private(ed25519.Ed25519PrivateKey.generate(), forms.PrivateFormat.OpenSSH))
+    line = _openssh_public(question_key(folder).public_key()).decode()
     invitation = Invitation(address=address, authority=(folder / AUTHORITY).read_text(), questions=line)
     _files.write(folder / INVITATION, invitation.to_text())
     return invitation
 
 
-def question_key(folder: Path) -> Ed25519PrivateKey:
+def question_key(folder: Path) -> ed25519.Ed25519PrivateKey:
     """The key that signs a server's questions, from its own folder."""
-    key = serialization.load_ssh_private_key(read_ours(folder / QUESTION_KEY, secret=True), None)
-    if not isinstance(key, Ed25519PrivateKey):
-        raise DataError(f"{folder / QUESTION_KEY} holds no Ed25519 key: make the server's keys anew")
-    return key
-
-
-def _form(content: bytes) -> dict[str, Any]:
-    try:
-        form = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return form if isinstance(form, dict) else {}
+    return _signing_key(folder / QUESTION_KEY)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -423,7 +424,9 @@ class SiloServer:
                 return Answer(silo=node.party, round=number, epsilon=0.0, absence="refused")
             return answer
 
-        found = self._asked(self.network, number, weights, {}, longest=8 * size + _BESIDE, read=read)
+        longest, everybody = 8 * size + _BESIDE, range(len(self.offer.parties))
+        asked = self.network.ask(everybody, weights, {}, round=number, longest=longest, read=read)
+        found = {node.party: answer for node, _, answer in asked.values()}
         answers = sum(each is not None and each.absence not in _REFUSALS for each in found.values())
         refusals = len(found) - answers
         self.network.attendance.check_answered(number, answers=answers, refusals=refusals, everyone=True)
@@ -435,34 +438,17 @@ class SiloServer:
 
         `answered` has the number of rounds that each has answered.
         """
+        number, offer = self.offer.rounds, self.offer
 
         def read(node: Node, _: tuple[int, ...], frame: bytes) -> Statement | None:
-            return self._said(node, frame, answered.get(node.party, 0))
+            found, head, _body = unsealed(frame, kind="statement", key=node.key, most=0)
+            if found != self.network.place(node, number):
+                raise DataError("a statement of another plan or silo than was asked")
+            said, plan = head.get("statement"), offer.plan_of(node.party)
+            with suppress(DataError):  # to ask again what it signed has no point
+                return checked_statement(said, plan, answered=answered.get(node.party, 0))
+            return None
 
         everyone = replace(self.network, attendance=Attendance())  # an absent silo may be back for its claim
-        found = self._asked(everyone, self.offer.rounds, weights, LAST, longest=_BESIDE, read=read)
-        return {name: said for name, said in found.items() if said is not None}
-
-    def _asked(
-        self,
-        network: Network,
-        number: int,
-        weights: Floats,
-        clip: Mapping[str, str],
-        *,
-        longest: int,
-        read: Callable[[Node, tuple[int, ...], bytes], T | None],
-    ) -> Mapping[str, T | None]:
-        """The answers by name; None for a silo that takes no part."""
-        parties = self.offer.parties
-        found = network.ask(range(len(parties)), weights, clip, round=number, longest=longest, read=read)
-        return {node.party: answer for node, _, answer in found.values()}
-
-    def _said(self, node: Node, frame: bytes, answered: int) -> Statement | None:
-        found, head, _ = unsealed(frame, kind="statement", key=node.key, most=0)
-        if found != self.network.place(node, self.offer.rounds):
-            raise DataError("a statement of another plan or silo than was asked")
-        try:
-            return checked_statement(head.get("statement"), self.offer.plan_of(node.party), answered=answered)
-        except DataError:
-            return None
+        asked = everyone.ask(range(len(offer.parties)), weights, LAST, round=number, longest=_BESIDE, read=read)
+        return {node.party: said for node, _, said in asked.values() if said is not None}

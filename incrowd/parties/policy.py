@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -244,20 +244,13 @@ class PartyFile(Section):
 
     def policy(self) -> PartyPolicy:
         """The rules for any server."""
-        allow = self.allow
-        fields = tuple(name for name in self.stated.features) if self.stated is not None else ()
+        allow, stated = self.allow, self.stated
+        alike = {each.name for each in fields(PartyPolicy)} & set(Allowed.model_fields) - {"fields", "models"}
         return PartyPolicy(
             budget=Budget(epsilon=allow.epsilon, delta=allow.delta),
-            daily_epsilon=allow.daily_epsilon,
-            least_noise=allow.least_noise,
-            least_colluders=allow.least_colluders,
-            fields=None if self.stated is None else fields if allow.fields is None else allow.fields,
+            fields=None if stated is None else tuple(stated.features) if allow.fields is None else allow.fields,
             models=(*allow.models, *(("module", "given") if allow.modules else ())),
-            most_weights=allow.most_weights,
-            most_rounds=allow.most_rounds,
-            most_steps=allow.most_steps,
-            most_epochs=allow.most_epochs,
-            evaluations=allow.evaluations,
+            **{name: getattr(allow, name) for name in alike},
         )
 
     @property

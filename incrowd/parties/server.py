@@ -151,17 +151,12 @@ class Meeting:
 
     def answers(self, kind: OfferKind, names: Sequence[str], *, seconds: float) -> dict[str, str]:
         """The parties' answers to the offer in time: empty, or the reason of a refusal."""
-        named = {self.link.nodes[name]: name for name in names}
-        frame = self.offer.to_bytes(self.key, kind=kind)
-
-        def read(node: int, reply: bytes) -> str:
-            name, plan = named[node], self.offer.fingerprint
-            return read_acceptance(reply, question=frame, plan=plan, party=name, key=self._keys[name])
-
-        patience = self.patience
+        there, patience = self.link.nodes, self.patience
+        nodes = [Node(id=there[name], party=name, key=self._keys[name]) for name in names]
         brief = Patience(timeout=seconds, again=min(patience.again, seconds), poll=patience.poll, clock=patience.clock)
-        found = ask(self.link, dict.fromkeys(named, frame), longest=LONGEST_REPLY, read=read, patience=brief)
-        return {named[node]: why for node, why in found.items()}
+        frame = self.offer.to_bytes(self.key, kind=kind)
+        found = _acceptances(self.link, self.offer, nodes, frame, patience=brief)
+        return {node.party: why for node, why in found.items()}
 
     def _offer(self, names: Sequence[str], *, seconds: float) -> None:
         for name, why in self.answers("offer", names, seconds=seconds).items():
@@ -386,16 +381,23 @@ def offer_to_score(evaluation: Evaluation, trained: Offer) -> Offer:
 def accepted(network: Network) -> set[Node]:
     """Offer an evaluation to all parties; return the nodes that accept in time."""
     offer = network.offer
-    nodes = {node.id: node for node in network.deal(range(offer.plan.round(0).sampler.clients))}
-    if any(node.block for node in nodes.values()):
+    nodes = list(network.deal(range(offer.plan.round(0).sampler.clients)))
+    if any(node.block for node in nodes):
         remedy = "their examples are on this machine: evaluate here (incrowd evaluate)"
         raise ConfigError(field="network", value="blocks of simulated clients", remedy=remedy)
-    frame = offer.to_bytes(network.key)
+    found = _acceptances(network.transport, offer, nodes, offer.to_bytes(network.key), patience=network.patience)
+    return {node for node, why in found.items() if not why}
 
-    def read(number: int, answer: bytes) -> str:
-        party, key = nodes[number].party, nodes[number].key
-        return read_acceptance(answer, question=frame, plan=offer.fingerprint, party=party, key=key)
 
-    frames = dict.fromkeys(nodes, frame)
-    found = ask(network.transport, frames, longest=LONGEST_REPLY, read=read, patience=network.patience)
-    return {nodes[number] for number, why in found.items() if not why}
+def _acceptances(
+    link: Transport, offer: Offer, nodes: Sequence[Node], frame: bytes, *, patience: Patience
+) -> dict[Node, str]:
+    """The answers of these nodes to an offer in time: empty, or the reason of a refusal."""
+    named = {node.id: node for node in nodes}
+
+    def read(number: int, reply: bytes) -> str:
+        party, key = named[number].party, named[number].key
+        return read_acceptance(reply, question=frame, plan=offer.fingerprint, party=party, key=key)
+
+    found = ask(link, dict.fromkeys(named, frame), longest=LONGEST_REPLY, read=read, patience=patience)
+    return {named[number]: why for number, why in found.items()}
