@@ -1,24 +1,28 @@
 """Parties score a released model on their own examples: the figures of one machine, paid for at each of them."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.federation import Federation
+from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.learning.scoring import Scoring
 from incrowd.parties.asking import Patience
+from incrowd.parties.contribution import alone
 from incrowd.parties.frames import Place, Request, sealed
 from incrowd.parties.guard import LEDGER, given
 from incrowd.parties.network import Network, Node, by_party
 from incrowd.parties.network import offer_of as offered
 from incrowd.parties.offer import Offer
 from incrowd.parties.participant import Participant
+from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.server import evaluate, evaluate_over
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -26,19 +30,48 @@ from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan import forms
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.run import Run
+from incrowd.runs.work import ClientWork
 from tests.parties.members import NAMES as MEMBERS
 from tests.parties.members import Hospitals, MemberLine, settings_text
 from tests.parties.nodes import Answers, PlainLine, VirtualClock
-from tests.parties.parties import MODEL, Made, plan_of
-from tests.parties.parties import NAMES as MADE_NAMES
-from tests.parties.parties import SERVER as MADE_SERVER
+from tests.parties.parties import KEYS, MODEL, NAMES, SERVER, Made, plan_of
 from tests.parties.test_participant import charged
-from tests.parties.test_parties import KEYS, KINDS, NAMES, SERVER, party
 from tests.runs.small import clients_of, seeded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WANTED = EvaluationConfig(epsilon=20.0, loss_bound=4.0, by_class=True)
+KINDS = {
+    "central": (),
+    "poisson": ("privacy.sampling=poisson", "privacy.cohort=2", "privacy.epsilon=50"),
+    "quantile": ("privacy.clip={kind='quantile',clip_norm=0.1,bit_noise=4}", "privacy.epsilon=50"),
+    "local": ("privacy.noise_by=party", "privacy.sampling=everyone"),
+    "correlated": ("privacy.noise=correlated", "privacy.groups=3"),
+    "label distribution": ("local.label_shares=0.1", "local.label_distribution=0.2", "privacy.epsilon=50"),
+}
+
+
+@dataclass
+class Own(Made):
+    """A party with one client's examples of a run, and nobody else's."""
+
+    work: ClientWork = field(kw_only=True)
+
+    def engine(self, offer: Offer) -> CohortEngine:
+        """See `Made.engine`."""
+        number, tensors = NAMES.index(self.name), ClientTensors.of(self.work.data)
+        rows = torch.from_numpy(np.asarray(tensors.examples(number)).astype(np.int64))
+        assert isinstance(tensors.features, torch.Tensor)
+        own = ClientTensors(
+            features=tensors.features[rows],
+            labels=tensors.labels[rows],
+            offsets=np.array([0, len(rows)]),
+            indices=np.arange(len(rows)),
+            scale=tensors.scale,
+            offset=tensors.offset,
+        )
+        its = alone(own, number=number, clients=3)
+        return CohortEngine(self.work.model, its, self.work.engine.local, loss=self.work.loss)
 
 
 def finished(folder: Path, *settings: str) -> Run:
@@ -56,8 +89,10 @@ def deployed(
     """
     work = replace(clients_of(run), **rest)
     roomy = {"budget": Budget(epsilon=1e6, delta=work.plan.budget.delta)}
-    allowed = [roomy, roomy, roomy | (third or {})]
-    parties = [party(folder, work, number, **allowed[number]) for number in range(3)]
+    policies = [PartyPolicy(**allowed) for allowed in (roomy, roomy, roomy | (third or {}))]
+    drawn = {"randomness": work.randomness}
+    made = [Own(folder / name, name, policy, drawn, work=work) for name, policy in zip(NAMES, policies, strict=True)]
+    parties = [each.start() for each in made]
     offer = replace(offered(work), parties=NAMES)
     nodes = {number: Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)}
     return Network(
@@ -213,7 +248,7 @@ MEASURED = {**SCORING.to_json(), "weights": MODEL.size}
 def scored(**measured: Any) -> Offer:
     clip = FixedClip(clip_norm=SCORING.bound)
     settings = {"model": {"kind": "linear"}, "evaluate": MEASURED | measured}
-    return Offer.of_plan(plan_of(1, clip=clip), size=SCORING.size, settings=settings, parties=MADE_NAMES)
+    return Offer.of_plan(plan_of(1, clip=clip), size=SCORING.size, settings=settings, parties=NAMES)
 
 
 def signed(**measured: Any) -> bytes:
@@ -221,25 +256,25 @@ def signed(**measured: Any) -> bytes:
     form = scored().to_json()
     form["settings"]["evaluate"] |= measured
     place = Place(plan=forms.fingerprint(form), round=0, party="")
-    return sealed("offer", place, {"offer": form}, b"", key=MADE_SERVER)
+    return sealed("offer", place, {"offer": form}, b"", key=SERVER)
 
 
 def question(offer: Offer, *, size: int = MODEL.size, weight: float = 0.0) -> bytes:
     form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=0, clip=FixedClip(clip_norm=SCORING.bound)))
     place = Place(plan=offer.fingerprint, round=0, party="")
-    return Request(place=place, weights=np.full(size, weight, np.float32), clip=form["clip"]).to_bytes(MADE_SERVER)
+    return Request(place=place, weights=np.full(size, weight, np.float32), clip=form["clip"]).to_bytes(SERVER)
 
 
 def test_one_answer_to_one_question(made: Made) -> None:
     made.rest = {"randomness": SystemRandomness()}
     offer, party_ = scored(), made.start()
-    party_.answer(offer.to_bytes(MADE_SERVER))
+    party_.answer(offer.to_bytes(SERVER))
     answer = party_.answer(question(offer))
     assert party_.answer(question(offer)) == answer
     with pytest.raises(SpecificationRefused, match="another question was asked in round 0"):
         party_.answer(question(offer, weight=1.0))
     assert charged(made.folder) == [0]
-    party_.answer(scored(name="another").to_bytes(MADE_SERVER))  # another evaluation, and paid for
+    party_.answer(scored(name="another").to_bytes(SERVER))  # another evaluation, and paid for
     party_.answer(question(scored(name="another"), weight=1.0))
     assert charged(made.folder) == [0, 0]
 
