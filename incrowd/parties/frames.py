@@ -210,20 +210,12 @@ class PartyAnswer:
         return sealed("answer", self.place, head, self.steps.astype(f"<i{wide}").tobytes(), key=key)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Signed:
-    """An answer that is the party's own and of this round, and has not been looked into."""
-
-    head: dict[str, Any]
-    body: memoryview = field(repr=False)
-
-
-def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> Signed:
+def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> tuple[dict[str, Any], memoryview]:
     """A frame that this party signed for this round of this plan."""
     place, head, body = unsealed(data, kind="answer", key=key, most=8 * expected.size)
     if place != expected.place:
         raise DataError("an answer of another plan, round or party than was asked")
-    return Signed(head=head, body=body)
+    return head, body
 
 
 def longest_answer(size: int) -> int:
@@ -231,17 +223,17 @@ def longest_answer(size: int) -> int:
     return _LENGTHS.size + _MOST_HEAD["answer"] + 8 * size + _SIGNATURE
 
 
-def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
+def decoded(head: Mapping[str, Any], body: memoryview, *, expected: Expected) -> PartyAnswer:
     """The decoded answer, checked against the expectation.
 
     Guarantee: the result has the expected size, and its norm is at most the expected one.
     """
-    unclipped, dropped = signed.head.get("unclipped"), signed.head.get("dropped")
+    unclipped, dropped = head.get("unclipped"), head.get("dropped")
     if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
         raise DataError("an answer that counts more contributions than were asked for")
-    if len(signed.body) != expected.size * expected.wide:
+    if len(body) != expected.size * expected.wide:
         raise DataError("an answer that is shorter or longer than was asked for")
-    steps = np.frombuffer(signed.body, f"<i{expected.wide}").astype(np.int64)
+    steps = np.frombuffer(body, f"<i{expected.wide}").astype(np.int64)
     floats = steps.astype(np.float64)
     if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
         raise DataError("an answer longer than contributions that were clipped can be")

@@ -171,7 +171,7 @@ class Network:
             expected = task.expected(self.place(node, round), contributions=bound)
             signed = read_answer(frame, expected=expected, key=node.key)
             try:
-                return decoded(signed, expected=expected)
+                return decoded(*signed, expected=expected)
             except DataError:
                 if self.patience.all_needed:
                     raise

@@ -170,6 +170,6 @@ def test_a_listener_learns_nothing_from_the_length_of_an_answer(tmp_path: Path) 
         lengths.append(len(answer))
         expected = RoundTask.stated(OFFER, 0, CLIP).expected(replace(HERE, round=0), contributions=1)
         signed = read_answer(answer, expected=expected, key=KEYS["north"].public_key())
-        largest.append(int(np.abs(decoded(signed, expected=expected).steps).max()))
+        largest.append(int(np.abs(decoded(*signed, expected=expected).steps).max()))
     assert lengths[0] == lengths[1]
     assert largest[0] > 2**15 > largest[1]  # the control: they are not alike

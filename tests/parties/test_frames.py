@@ -41,7 +41,7 @@ def answer(steps: Integers | None = None, **rest: Any) -> PartyAnswer:
 
 
 def opened(frame: object, expected: Expected = EXPECTED) -> PartyAnswer:
-    return decoded(read_answer(frame, expected=expected, key=KEY.public_key()), expected=expected)
+    return decoded(*read_answer(frame, expected=expected, key=KEY.public_key()), expected=expected)
 
 
 def odd(body: bytes, **head: Any) -> bytes:
