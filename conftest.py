@@ -48,7 +48,7 @@ WATCHED = tuple(
 )
 
 # Of these, tests of what is not measured reach nothing that is measured and that others do not.
-UNWATCHED = re.compile(r"tests/(algorithms/test_metrics|learning/test_(batches|engine|losses|store|workers))\.py")
+UNWATCHED = re.compile(r"tests/(algorithms/test_metrics|learning/test_(engine|losses|workers))\.py")
 
 # Ledgers wait for the disk at every line, which is a seventh of what their tests take. No test sees whether a disk
 # keeps what it was told to: it would have to cut the power.
