@@ -23,6 +23,7 @@ from incrowd.learning import CohortEngine, Execution, Model, as_loss
 from incrowd.learning.features import from_callable, transform
 from incrowd.learning.modules import remembered
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
+from tests.learning.test_workers import add_up
 
 pytestmark = pytest.mark.watched
 
@@ -185,10 +186,9 @@ class Late:
 def test_a_loss_that_begins_to_remember_later_ends_the_round(threads: int) -> None:
     data, local = clients([4, 12, 30]), Local(learning_rate=0.1, batch_size=10)
     engine = CohortEngine(Model(module(), fresh=True), data, local, Execution(threads=threads), loss=as_loss(Late()))
-    weights = engine.model.initial(RANDOMNESS)
-    assert len(trained(engine, weights, [0])) == 1  # the control: of few examples nothing is remembered
+    assert len(add_up(engine, [0]).norms) == 1  # the control: of few examples nothing is remembered
     with pytest.raises(ConfigError, match=REFUSED):
-        trained(engine, weights, [0, 1, 2])
+        add_up(engine, [0, 1, 2])
 
 
 class Sharing(nn.Module):
