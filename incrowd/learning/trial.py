@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness
-from incrowd.data.examples import Inputs, each, named
+from incrowd.data.examples import IGNORED, Inputs, each, named
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.learning.execution import one_thread
 from incrowd.learning.inputs import calling, chosen, meant, noise, shown, zeros
@@ -315,8 +315,6 @@ def _is_tensor(value: object) -> bool:
 
 
 def _ignored(labels: Tensor) -> int | None:
-    from incrowd.data.examples import IGNORED
-
     return IGNORED if labels.ndim > 1 and not labels.is_floating_point() else None
 
 

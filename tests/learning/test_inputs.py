@@ -1,10 +1,13 @@
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, from_arrays, iid
+from incrowd.errors import DataError
 from incrowd.learning import ClientTensors
 from incrowd.learning.inputs import Batches, draw_batches
 
@@ -51,3 +54,10 @@ def test_tensors_of_federated_data_are_not_copies() -> None:
     assert np.shares_memory(data.indices, partition.indices)
     assert (data.scale, data.offset, data.clients, data.shape) == (0.5, 1.0, 4, (2,))
     assert np.array_equal(data.examples(2), partition.client(2))
+
+
+def test_labels_are_as_many_as_examples() -> None:
+    with pytest.raises(
+        DataError, match=r"shape \(3, 2\) and labels \(2,\): give \[examples, ...\] and a label for each"
+    ):
+        ClientTensors(features=torch.zeros(3, 2), labels=torch.zeros(2), offsets=np.array([0, 3]), indices=np.arange(3))
