@@ -365,11 +365,11 @@ class Simulation:
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:
         offer = offer_of(work)
         # A run that workers cannot train is refused before Ray starts.
-        run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
+        run.asking(trainers=partial(EngineTrainer, work.engine, randomness=work.randomness))
         RoundTask.stated(offer, 0, work.plan.config.clip)
         stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
         with self._network(stock, offer, [BLOCK] * (self.blocks or self._workers), in_blocks) as network:
-            return run.trained_by(network.trainer).train(watchers)
+            return run.asking(trainers=network.trainer).train(watchers)
 
     def _silos(self, run: Run, work: SiloWork, watchers: Sequence[Tracker]) -> Summary:
         if self.address is not None:
@@ -379,13 +379,13 @@ class Simulation:
         stock = SiloStock(work=work, folder=run.folder, plan=offer.fingerprint)
         with self._network(stock, offer, work.names, lambda nodes: by_party(dict(enumerate(nodes)))) as network:
             silos = SiloServer(network=network, descent=work.config.local)
-            return run.answered_by(silos.answers).train(watchers)
+            return run.asking(together=silos.answers).train(watchers)
 
     def _records(self, run: Run, work: RecordWork, watchers: Sequence[Tracker]) -> Summary:
         with self._line(RecordStock(work=work), Ed25519PrivateKey.generate(), nodes=len(work.names)) as (line, _):
             answers = partial(line.all_answers, seconds=self.patience.timeout)
             silos = RecordLine(all_answers=answers, nodes=line.nodes)
-            return run.summed_by(silos.sums).train(watchers)
+            return run.asking(sums=silos.sums).train(watchers)
 
     @contextmanager
     def _network(

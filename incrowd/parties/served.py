@@ -37,9 +37,9 @@ def served(run: Run, network: Network) -> Run:
     work = run.work
     masked = SumNetwork(network=network) if network.offer.roster else None
     if isinstance(work, ClientWork):
-        return run.trained_by(network.trainer if masked is None else masked.trainer)
+        return run.asking(trainers=network.trainer if masked is None else masked.trainer)
     if isinstance(work, RecordWork):
-        return run.summed_by(network.records) if masked is None else run.summed_by(shared=masked.records)
+        return run.asking(sums=network.records) if masked is None else run.asking(shared=masked.records)
     if not isinstance(work, SiloWork) or not work.elsewhere:
         remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
         raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)

@@ -225,7 +225,7 @@ class PartyServer:
         """Refuse a run that parties cannot train, before the server listens."""
         of_parties(run.config)
         if isinstance(work := run.work, ClientWork):
-            run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
+            run.asking(trainers=partial(EngineTrainer, work.engine, randomness=work.randomness))
 
     def train_over(self, link: PartyTransport, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, as `Run.train`, over a transport to the parties."""

@@ -49,7 +49,7 @@ from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop, Session
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers
-from incrowd.runs.work import ClientWork, RecordWork, SiloWork, Work, assemble, assemble_records, assemble_silos
+from incrowd.runs.work import ClientWork, Work, assemble, assemble_records, assemble_silos
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:
@@ -136,27 +136,17 @@ class Run:
             raise ConfigError(field="module", value=_form(work.model), remedy=remedy)
         return cls(folder, work)
 
-    def trained_by(self, trainers: Trainers) -> "Run":
-        """The same run, whose cohorts are trained elsewhere: see `incrowd.algorithms.clients.Trainers`."""
-        if not isinstance(self.work, ClientWork):
-            raise ConfigError(field="privacy.unit", value="record", remedy="silos train themselves: use whole clients")
-        work = replace(self.work, trainers=trainers)
+    def asking(self, **ways: Trainers | AskAll | AskSums | AskShared) -> "Run":
+        """The same run, whose participants answer elsewhere: `trainers` train whole clients; silos answer all
+        `together`, or send `sums` of their records, or `shared` ones, which are masked (`incrowd.algorithms.silos`).
+        """
+        for way in ways:
+            if not hasattr(self.work, way):
+                remedy = f"participants of this unit and noise_by have no {way}"
+                raise ConfigError(field="privacy.unit", value=self.config.privacy.unit, remedy=remedy)
+        work = replace(self.work, **ways)  # type: ignore[arg-type]  # fields that this kind of work has
         work.try_out()
         return Run(self.folder, work)
-
-    def answered_by(self, together: AskAll) -> "Run":
-        """The same run, whose silos answer over a network: see `incrowd.algorithms.silos.AskAll`."""
-        if not isinstance(self.work, SiloWork):
-            raise ConfigError(field="privacy.unit", value="client", remedy="clients are trained: use trained_by")
-        return Run(self.folder, replace(self.work, together=together))
-
-    def summed_by(self, sums: AskSums | None = None, *, shared: AskShared | None = None) -> "Run":
-        """The same run, whose silos send the sums of their records, open or masked: see `incrowd.algorithms.silos`."""
-        if not isinstance(self.work, RecordWork):
-            raise ConfigError(
-                field="privacy.unit", value="client", remedy="it is for records whose sums a server noises"
-            )
-        return Run(self.folder, replace(self.work, sums=sums, shared=shared))
 
     @property
     def config(self) -> Config:

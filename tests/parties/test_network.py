@@ -58,7 +58,7 @@ def test_blocks_release_the_model_of_one_machine(kind: str, tmp_path: Path) -> N
     here, there = (Run.create(seeded(*KINDS[kind]), tmp_path / name) for name in ("here", "there"))
     expected = here.train()
     network, line = in_two_blocks(there)
-    found = there.trained_by(network.trainer).train()
+    found = there.asking(trainers=network.trainer).train()
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
     assert {name: found[name] for name in ("epsilon", "accuracy", "rounds", "statement")} == {
         name: expected[name] for name in ("epsilon", "accuracy", "rounds", "statement")
@@ -81,7 +81,7 @@ def test_a_run_goes_on_elsewhere(tmp_path: Path) -> None:
         def end(self, summary: object) -> None: ...
 
     with pytest.raises(KeyboardInterrupt):
-        run.trained_by(network.trainer).train([Stop()])
+        run.asking(trainers=network.trainer).train([Stop()])
     Run.open(tmp_path / "there").train()
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
 

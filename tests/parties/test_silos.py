@@ -58,7 +58,7 @@ def test_silos_elsewhere_release_the_model_of_one_machine(tmp_path: Path) -> Non
     here, there = (Run.create(silos(*SEEDED), tmp_path / name) for name in ("here", "there"))
     expected = here.train()
     network, line = network_of(there)
-    found = there.answered_by(network.answers).train()
+    found = there.asking(together=network.answers).train()
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
     assert found["epsilon_by_silo"] == expected["epsilon_by_silo"]
     assert len(line.asked) == 2 * found["rounds"]
@@ -72,7 +72,7 @@ def test_a_silo_that_does_not_answer_stops_the_run_until_it_does(tmp_path: Path)
     network, line = network_of(run)
     gone = PlainLine({3: line.nodes[3], 4: lambda _: b""})
     with pytest.raises(DataError, match="a message that is no silo"):
-        run.answered_by(over(network, gone).answers).train()
+        run.asking(together=over(network, gone).answers).train()
     Run.open(tmp_path / "run").train()
     Run.create(silos(*SEEDED), tmp_path / "here").train()
     assert weights(tmp_path / "run") == weights(tmp_path / "here")

@@ -180,7 +180,7 @@ def summed_elsewhere(run: Run) -> Run:
     line = RecordLine(
         all_answers=lambda tasks: {at: nodes[at].answer(task) for at, task in tasks.items()}, nodes=[*nodes]
     )
-    return run.summed_by(line.sums)
+    return run.asking(sums=line.sums)
 
 
 def test_silos_in_workers_release_the_model_of_one_machine(tmp_path: Path) -> None:
