@@ -79,6 +79,7 @@ class KeptPool:
             self._handles = refused.pop_all()
         self._stated = folder / SPECIFICATION, specification
         self._written: set[int] = set()
+        self.clean = True  # whether the server that had this last said that nothing is missing
 
     def read(self) -> Keepsake | None:
         """What was kept last; None where nothing was kept yet."""
@@ -103,6 +104,7 @@ class KeptPool:
                 paused=told["paused"],
                 visits=(day, {account: count for account, its, count in visits if its == day}),
             )
+            self.clean = bool(told["clean"])
         except (KeyError, ValueError, TypeError) as error:
             raise self._damaged(error) from error
         self._written = set(rows)
@@ -151,12 +153,6 @@ class KeptPool:
         place, text = self._stated
         if not place.exists():
             _files.write(place, text)
-
-    @property
-    def clean(self) -> bool:
-        """Whether the server that had this last said that nothing is missing."""
-        kept = self._database.execute("SELECT content FROM state WHERE name = 'pool'").fetchone()
-        return kept is None or bool(json.loads(kept[0])["clean"])
 
     def key(self, fresh: bytes) -> bytes:
         """The key of the tickets: the one that is there, or this new one, which is kept."""

@@ -97,14 +97,14 @@ class Rest:
                 self._of_devices("/v1/draw", self._draw, "GET"),
                 self._of_devices("/v1/specification", self._asked_of_devices, "GET"),
                 self._of_devices("/v1/average", self._average, "GET"),
-                Route("/status.json", self._answering(self._status), methods=["GET"]),
-                Route("/health", self._answering(self._health), methods=["GET"]),
-                Route("/metrics", self._answering(self._figures), methods=["GET"]),
-                Route("/", self._answering(self._static), methods=["GET"]),
-                Route("/static/{name}", self._answering(self._static), methods=["GET"]),
-                Route("/v1/admin/{order}", self._answering(self._order), methods=["POST"]),
+                Route("/status.json", self._status, methods=["GET"]),
+                Route("/health", self._health, methods=["GET"]),
+                Route("/metrics", self._figures, methods=["GET"]),
+                Route("/", self._static, methods=["GET"]),
+                Route("/static/{name}", self._static, methods=["GET"]),
+                Route("/v1/admin/{order}", self._order, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: self._unknown, Exception: self._failed},
+            exception_handlers={HTTPException: self._unknown, StoreAway: self._away, Exception: self._failed},
         )
         self.application.router.redirect_slashes = False
 
@@ -116,18 +116,10 @@ class Rest:
                 return self._reply(b"", "text/plain", [*OPEN, *_PREFLIGHT], status=204)
             return await answer(request)
 
-        return Route(path, self._answering(answering), methods=[method, "OPTIONS"])
+        return Route(path, answering, methods=[method, "OPTIONS"])
 
-    def _answering(self, answer: Replying) -> Replying:
-        """The same, where the store may be away."""
-
-        async def answering(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except StoreAway:
-                return self._problem(AWAY)
-
-        return answering
+    async def _away(self, request: Request, error: Exception) -> Response:
+        return self._problem(AWAY)
 
     async def _draw(self, request: Request) -> Response:
         drawn = await self._tending.draw()

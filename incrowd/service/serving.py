@@ -59,39 +59,36 @@ class Changes:
         self._told, self._since = Counter(refused), now
 
 
-class Application:
-    """A store and all that answers for it: see `Rest` for the `token`, `ServiceOptions` for `admission`.
+@asynccontextmanager
+async def answering(
+    store: PoolStore, *, token: str | None = None, admission: Admission | None = None
+) -> AsyncIterator[Rest]:
+    """What answers requests for a store, as long as this lasts: see `Rest`, and `ServiceOptions` for `admission`.
 
     The store is opened before the first request and closed after the last, and what was acknowledged by then is kept.
     """
+    await store.open()
+    tending = Tending(store, admission)
+    board = Board(tending)
+    rest = Rest(tending, board, token=token)
+    with suppress(StoreAway):
+        tending.accepted = (await store.figures()).accepted
+    ticking = asyncio.create_task(_tick(store, board, rest))
+    try:
+        yield rest
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+        await store.close()
+        note(_log, "stop", level=logging.DEBUG, accepted=tending.accepted, refused=dict(rest.refused))
 
-    def __init__(self, store: PoolStore, *, token: str | None = None, admission: Admission | None = None) -> None:
-        self._store, self._token, self._admission = store, token, admission
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Rest]:
-        """What answers requests, as long as this lasts."""
-        await self._store.open()
-        tending = Tending(self._store, self._admission)
-        board = Board(tending)
-        rest = Rest(tending, board, token=self._token)
-        with suppress(StoreAway):
-            tending.accepted = (await self._store.figures()).accepted
-        ticking = asyncio.create_task(self._tick(board, rest))
-        try:
-            yield rest
-        finally:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
-            await self._store.close()
-            note(_log, "stop", level=logging.DEBUG, accepted=tending.accepted, refused=dict(rest.refused))
-
-    async def _tick(self, board: Board, rest: Rest) -> None:
-        changes = Changes()
-        while True:
-            board.tick()
-            changes.look(self._store.trouble, rest.refused, now=time.monotonic())
-            await asyncio.sleep(1.0)
+async def _tick(store: PoolStore, board: Board, rest: Rest) -> None:
+    changes = Changes()
+    while True:
+        board.tick()
+        changes.look(store.trouble, rest.refused, now=time.monotonic())
+        await asyncio.sleep(1.0)
 
 
 MEMORY = "memory"
@@ -193,8 +190,7 @@ async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callab
     sys.setswitchinterval(SWITCH_S)
     store = options.opened()
     log_to_stderr(as_json=options.log_json)
-    application = Application(store, token=options.token, admission=options.admission)
-    async with application.running() as rest:
+    async with answering(store, token=options.token, admission=options.admission) as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
         fingerprint = options.specification.fingerprint

@@ -18,7 +18,7 @@ from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.spam import LATEST_SEEDS, DirectionTest
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.whole_noise import ChosenDirection, most_along, sign_bits
+from incrowd.privacy.mechanism.whole_noise import ChosenDirection, most_along
 from tests.drawdiscard.mail import FIELDS, asked, phone
 
 Row = NDArray[np.float32]
@@ -89,22 +89,6 @@ def test_whatever_is_no_direction_is_turned_away(attack: str) -> None:
         parent = draw.normal(size=SIZE).astype(np.float32)
         assert not test.accepts(ATTACKS[attack](parent, draw), parent, GAMMA)
         assert test.accepts(answer(MECHANISM.choice, parent, int(draw.integers(2**20)), GAMMA), parent, GAMMA)
-
-
-@pytest.mark.slow
-def test_the_best_of_a_million_directions_is_hardly_longer_than_an_honest_one() -> None:
-    """What a colluder can do who tries every seed: five deviations, where an honest device has two and a half."""
-    size = 650
-    wanted = np.random.default_rng(4).normal(size=size)
-    wanted /= np.linalg.norm(wanted)
-    best = max(
-        float(((2.0 * sign_bits(np.arange(start, start + 2**14), size) - 1) @ wanted).max())
-        for start in range(0, 2**20, 2**14)
-    )
-    assert 4.3 < best < 6
-    honest = Mechanism(size=size, clip=1.0, epsilon=8.0, noise="direction", bound="norm").choice.gain
-    assert honest * math.sqrt(size) > 2.5
-    assert np.abs(wanted).sum() > 19  # the control: with signs of one's own choice
 
 
 def test_a_direction_may_come_up_as_often_as_honest_devices_make_it_and_no_more() -> None:

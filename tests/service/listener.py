@@ -150,6 +150,40 @@ def honest(server: ServerLike) -> Say:
     return say
 
 
+def instead(server: ServerLike, path: str, said: "bytes | Iterator[bytes] | Say") -> Say:
+    """What an honest service says, but for one path."""
+    usual = honest(server)
+
+    def say(request: Request) -> "bytes | Iterator[bytes]":
+        if request.path != path:
+            return usual(request)
+        return said(request) if callable(said) else said
+
+    return say
+
+
+def changed(server: ServerLike, path: str, old: bytes, new: bytes) -> Say:
+    """What an honest service says, but for these bytes of its reply to one path."""
+    usual = honest(server)
+
+    def say(request: Request) -> "bytes | Iterator[bytes]":
+        said = usual(request)
+        assert isinstance(said, bytes)
+        assert old in said
+        head, body = said.split(b"\r\n\r\n", 1)
+        length, other = b"content-length: %d", body.replace(old, new)
+        return head.replace(length % len(body), length % len(other)).replace(old, new) + b"\r\n\r\n" + other
+
+    return instead(server, path, say)
+
+
+def drawing(server: ServerLike, weights: bytes) -> bytes:
+    """The reply to a draw, with these weights."""
+    given = server.draw()
+    ticket = given.ticket.hex()
+    return reply(200, weights, incrowd_fingerprint=given.fingerprint, incrowd_gamma="0.05", incrowd_ticket=ticket)
+
+
 def dripping(said: bytes, *, pause_s: float = 0.02) -> Iterator[bytes]:
     """A byte at a time."""
     for place in range(len(said)):

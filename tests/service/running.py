@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import uvloop
 
 from incrowd.drawdiscard import Specification
 from incrowd.service.admission import Admission
-from incrowd.service.serving import Application, Served, settings
+from incrowd.service.serving import Served, answering, settings
 from incrowd.service.store import EmbeddedStore, PoolStore
 
 TOKEN = "a token of a test"  # noqa: S105 - of a test
@@ -105,12 +104,11 @@ async def service(
     admission: Admission | None = None,
 ) -> AsyncIterator[Running]:
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
-    application = Application(store, token=token, admission=admission)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     ready = asyncio.Event()
     host, port = listener.getsockname()
-    async with application.running() as rest:
+    async with answering(store, token=token, admission=admission) as rest:
         server = Served(settings(rest), ready.set)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
@@ -129,9 +127,3 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-
-
-def written(folder: Path, specification: Specification) -> Path:
-    path = folder / "spec.json"
-    path.write_text(specification.to_json())
-    return path

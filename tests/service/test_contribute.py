@@ -12,7 +12,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.service.remote import RemoteServer, take_turns
 from tests.drawdiscard import mail
 from tests.service import letters
-from tests.service.listener import Listener, Say, honest, reply
+from tests.service.listener import Listener, honest, instead, reply
 
 PATHS = ("/v1/specification", "/v1/draw", "/v1/answer")
 LENGTHS = dict(zip(PATHS, (1300, 490, 520), strict=True))
@@ -57,7 +57,10 @@ def test_the_budget_stops_the_turns(server: Server, listener: Listener, tmp_path
 @pytest.mark.parametrize(("wait", "requests"), [("7", 3), ("61", 1), ("", 1)])
 def test_a_service_that_asks_for_patience_gets_some(server: Server, tmp_path: Path, wait: str, requests: int) -> None:
     waits: list[float] = []
-    with Listener(refusing(server, "/v1/draw", wait)).listening() as busy, owned(tmp_path) as own:
+    with (
+        Listener(instead(server, "/v1/draw", reply(503, b"", retry_after=wait))).listening() as busy,
+        owned(tmp_path) as own,
+    ):
         turns = take_turns(own, RemoteServer(busy.url), sleep=waits.append)
         assert isinstance(turns.stopped, ServiceFailed)
         assert mail.charges(own.ledger) == 0
@@ -82,8 +85,3 @@ def test_a_line_that_breaks_now_and_then(tmp_path: Path, path: str) -> None:
                 assert mail.charges(own.ledger) == (done if path != PATHS[2] else done + 1)
                 assert take_turns(own, remote).accepted == 1
             assert mail.charges(own.ledger) == server.accepted == done + 1
-
-
-def refusing(server: Server, path: str, wait: str) -> Say:
-    usual = honest(server)
-    return lambda request: reply(503, b"", retry_after=wait) if request.path == path else usual(request)

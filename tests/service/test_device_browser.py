@@ -14,7 +14,19 @@ import pytest
 from incrowd.drawdiscard import Reason, Server
 from tests.service import letters
 from tests.service.browser import Browser, Failed, browsing
-from tests.service.listener import Listener, Request, Say, drawn_reply, endless, honest, refusal, reply
+from tests.service.listener import (
+    Listener,
+    Request,
+    Say,
+    changed,
+    drawing,
+    drawn_reply,
+    endless,
+    honest,
+    instead,
+    refusal,
+    reply,
+)
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -96,7 +108,7 @@ def test_it_contributes_and_is_accepted(page: Page) -> None:
 
 def test_what_it_sends_is_what_was_drawn_and_whole_steps(page: Page) -> None:
     drawn = page.server.draw()
-    page.listener.say = instead(page, "/v1/draw", drawn_reply(drawn))
+    page.listener.say = instead(page.server, "/v1/draw", drawn_reply(drawn))
     page.contribute()
     sent = np.frombuffer(page.answers[0].body, "<f4")
     whole = page.server.specification.mechanism.whole
@@ -342,78 +354,51 @@ def test_a_check_is_for_the_owner_alone(page: Page) -> None:
     assert not [request for request in page.listener.heard if request.path.startswith("/v1/")]
 
 
-LIES: dict[str, Callable[["Page"], Say]] = {
-    "a huge gamma that is no number": lambda page: changed(page, "/v1/draw", b"gamma: 0.05", b"gamma: 1e999"),
-    "no gamma": lambda page: changed(page, "/v1/draw", b"incrowd-gamma", b"incrowd-g"),
-    "a negative gamma": lambda page: changed(page, "/v1/draw", b"gamma: 0.05", b"gamma: -1"),
-    "weights that are no numbers": lambda page: instead(page, "/v1/draw", drawn(page, b"\x00\x00\xc0\x7f" * 44)),
-    "huge weights": lambda page: instead(page, "/v1/draw", drawn(page, b"\xff\xff\x7f\x7f" * 44)),
-    "one weight less": lambda page: instead(page, "/v1/draw", drawn(page, bytes(4 * 43))),
-    "one weight more": lambda page: instead(page, "/v1/draw", drawn(page, bytes(4 * 45))),
-    "endless weights": lambda page: instead(page, "/v1/draw", unending),
-    "another fingerprint": lambda page: instead(page, "/v1/draw", drawn_reply(letters.server(name="other").draw())),
-    "no ticket": lambda page: changed(page, "/v1/draw", b"incrowd-ticket", b"incrowd-t"),
-    "epsilon above the limit": lambda page: spelt(page, epsilon=2.0001),
-    "each number on its own": lambda page: spelt(page, epsilon=2.0, privacy="feature"),
-    "no noise": lambda page: spelt(page, noise="none"),
-    "other noise": lambda page: spelt(page, noise="gaussian", delta=1e-6),
-    "hidden layers": lambda page: spelt(page, hidden=[3]),
-    "too many instances": lambda page: spelt(page, instances=1001),
-    "too much work on texts": lambda page: spelt(page, examples=100, fields={**letters.FIELDS, "subject": LONG}),
-    "too many examples": lambda page: spelt(page, examples=101),
-    "no specification": lambda page: instead(page, "/v1/specification", reply(200, b"<html>")),
-    "an unknown key": lambda page: changed(page, "/v1/specification", b'"clip"', b'"script":1,"clip"'),
-    "epsilon as text": lambda page: changed(page, "/v1/specification", b'"epsilon":2.0', b'"epsilon":"2"'),
-    "a negative epsilon": lambda page: changed(page, "/v1/specification", b'"epsilon":2.0', b'"epsilon":-2'),
-    "an endless specification": lambda page: instead(page, "/v1/specification", unending),
-    "elsewhere": lambda page: instead(page, "/v1/draw", reply(302, b"", location="/v1/specification")),
-    "nothing": lambda page: instead(page, "/v1/draw", b""),
+LIES: dict[str, Callable[[Server], Say]] = {
+    "a huge gamma that is no number": lambda server: changed(server, "/v1/draw", b"gamma: 0.05", b"gamma: 1e999"),
+    "no gamma": lambda server: changed(server, "/v1/draw", b"incrowd-gamma", b"incrowd-g"),
+    "a negative gamma": lambda server: changed(server, "/v1/draw", b"gamma: 0.05", b"gamma: -1"),
+    "weights that are none": lambda server: instead(server, "/v1/draw", drawing(server, b"\x00\x00\xc0\x7f" * 44)),
+    "huge weights": lambda server: instead(server, "/v1/draw", drawing(server, b"\xff\xff\x7f\x7f" * 44)),
+    "one weight less": lambda server: instead(server, "/v1/draw", drawing(server, bytes(4 * 43))),
+    "one weight more": lambda server: instead(server, "/v1/draw", drawing(server, bytes(4 * 45))),
+    "endless weights": lambda server: instead(server, "/v1/draw", unending),
+    "another fingerprint": lambda server: instead(server, "/v1/draw", drawn_reply(letters.server(name="other").draw())),
+    "no ticket": lambda server: changed(server, "/v1/draw", b"incrowd-ticket", b"incrowd-t"),
+    "epsilon above the limit": lambda server: spelt(server, epsilon=2.0001),
+    "each number on its own": lambda server: spelt(server, epsilon=2.0, privacy="feature"),
+    "no noise": lambda server: spelt(server, noise="none"),
+    "other noise": lambda server: spelt(server, noise="gaussian", delta=1e-6),
+    "hidden layers": lambda server: spelt(server, hidden=[3]),
+    "too many instances": lambda server: spelt(server, instances=1001),
+    "too much work on texts": lambda server: spelt(server, examples=100, fields={**letters.FIELDS, "subject": LONG}),
+    "too many examples": lambda server: spelt(server, examples=101),
+    "no specification": lambda server: instead(server, "/v1/specification", reply(200, b"<html>")),
+    "an unknown key": lambda server: changed(server, "/v1/specification", b'"clip"', b'"script":1,"clip"'),
+    "epsilon as text": lambda server: changed(server, "/v1/specification", b'"epsilon":2.0', b'"epsilon":"2"'),
+    "a negative epsilon": lambda server: changed(server, "/v1/specification", b'"epsilon":2.0', b'"epsilon":-2'),
+    "an endless specification": lambda server: instead(server, "/v1/specification", unending),
+    "elsewhere": lambda server: instead(server, "/v1/draw", reply(302, b"", location="/v1/specification")),
+    "nothing": lambda server: instead(server, "/v1/draw", b""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_service_gets_nothing_and_costs_nothing(page: Page, lie: str) -> None:
-    page.listener.say = LIES[lie](page)
+    page.listener.say = LIES[lie](page.server)
     page.fails("Refused|ServiceFailed")
     assert (page.charges, page.answers) == (0, [])
 
 
 @pytest.mark.parametrize("gamma", [b"1e300", b"5e-324"])
 def test_whatever_step_is_asked_for_costs_what_one_contribution_costs(page: Page, gamma: bytes) -> None:
-    page.listener.say = changed(page, "/v1/draw", b"gamma: 0.05", b"gamma: " + gamma)
+    page.listener.say = changed(page.server, "/v1/draw", b"gamma: 0.05", b"gamma: " + gamma)
     page.contribute()
     assert page.browser.run(STATUS)["spent"] == 2
 
 
-def unending() -> Iterator[bytes]:
+def unending(_: Request) -> Iterator[bytes]:
     return endless(b"HTTP/1.1 200 so\r\n\r\n")
-
-
-def instead(page: Page, path: str, said: "bytes | Callable[[], Iterator[bytes]]") -> Say:
-    usual = honest(page.server)
-
-    def say(request: Request) -> "bytes | Iterator[bytes]":
-        if request.path != path:
-            return usual(request)
-        return said if isinstance(said, bytes) else said()
-
-    return say
-
-
-def changed(page: Page, path: str, old: bytes, new: bytes) -> Say:
-    usual = honest(page.server)
-
-    def say(request: Request) -> "bytes | Iterator[bytes]":
-        said = usual(request)
-        assert isinstance(said, bytes)
-        if request.path != path:
-            return said
-        assert old in said
-        head, body = said.split(b"\r\n\r\n", 1)
-        length, other = b"content-length: %d", body.replace(old, new)
-        return head.replace(length % len(body), length % len(other)).replace(old, new) + b"\r\n\r\n" + other
-
-    return say
 
 
 @pytest.mark.slow
@@ -432,11 +417,5 @@ def test_an_answer_leaves_at_a_pace(page: Page) -> None:
     assert took > 1.4
 
 
-def spelt(page: Page, **changes: object) -> Say:
-    return instead(page, "/v1/specification", reply(200, letters.asked(**changes).to_json().encode()))
-
-
-def drawn(page: Page, weights: bytes) -> bytes:
-    given = page.server.draw()
-    fingerprint, ticket = given.fingerprint, given.ticket.hex()
-    return reply(200, weights, incrowd_fingerprint=fingerprint, incrowd_gamma="0.05", incrowd_ticket=ticket)
+def spelt(server: Server, **changes: object) -> Say:
+    return instead(server, "/v1/specification", reply(200, letters.asked(**changes).to_json().encode()))

@@ -9,15 +9,9 @@ from incrowd.drawdiscard import Outcome, Reason, Server
 from incrowd.errors import ConfigError, ServiceFailed, SpecificationRefused
 from incrowd.service.remote import RemoteServer
 from tests.drawdiscard import mail
-from tests.service.listener import Listener, Request, Say, honest, reply
+from tests.service.listener import Listener, honest, instead, reply
 
 SERVER = Server(mail.asked())
-
-
-def with_change(path: str, said: Say) -> Say:
-    """An honest service but for what it says to one path."""
-    usual = honest(SERVER)
-    return lambda request: said(request) if request.path == path else usual(request)
 
 
 def test_it_says_what_the_server_says() -> None:
@@ -72,14 +66,14 @@ GOOD = {"incrowd_fingerprint": "00", "incrowd_gamma": "0.1", "incrowd_ticket": "
     ],
 )
 def test_a_draw_that_is_none_is_refused(said: bytes) -> None:
-    with Listener(with_change("/v1/draw", lambda _: said)).listening() as listener, pytest.raises(ServiceFailed):
+    with Listener(instead(SERVER, "/v1/draw", said)).listening() as listener, pytest.raises(ServiceFailed):
         RemoteServer(listener.url).draw()
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b"{}", b"\xff", b"{" * 100_000])
 def test_a_specification_that_is_none_is_refused(said: bytes) -> None:
     refused = pytest.raises((ServiceFailed, SpecificationRefused))
-    with Listener(with_change("/v1/specification", lambda _: reply(200, said))).listening() as listener, refused:
+    with Listener(instead(SERVER, "/v1/specification", reply(200, said))).listening() as listener, refused:
         RemoteServer(listener.url).specification_json()
 
 
@@ -125,8 +119,5 @@ def test_http_is_for_this_machine_only() -> None:
 
 
 def offered(said: bytes) -> Outcome:
-    def say(_: Request) -> bytes:
-        return said
-
-    with Listener(with_change("/v1/answer", say)).listening() as listener:
+    with Listener(instead(SERVER, "/v1/answer", said)).listening() as listener:
         return RemoteServer(listener.url).offer(np.zeros(4, np.float32), b"t")
