@@ -90,6 +90,9 @@ def test_the_work_is_bounded() -> None:
     assert len(read_formula(long, fields=fields).terms) == 999  # a tree as deep: read without recursion
     with pytest.raises(ConfigError, match=str(MOST_CROSSES)):
         read_formula("x0 ~ .**2", fields=fields)
+    for wild in ("*".join(fields[1:40]), f"({' + '.join(fields[1:600])})**2", f"(({' + '.join(fields[1:90])})**2)**2"):
+        with pytest.raises(ConfigError):  # formulaic's own terms would be 2^39 here
+            read_formula(f"x0 ~ {wild}", fields=fields)
     nested = "y ~ " + "(" * 60 + "a + b" + ")**2" * 60  # would be 2^60 steps if each power copied its base
     assert len(read_formula(nested, fields=NAMES).terms) == 3
 
