@@ -8,8 +8,9 @@ add another.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
@@ -270,8 +271,7 @@ _RUNS = 200
 """This many first rounds show the noise of a clip's bits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChargedRound:
+class ChargedRound(NamedTuple):
     """The event of a round: a client's probability to take part, and the noise in bounds (0 if the event has none)."""
 
     sampler: str
@@ -283,16 +283,13 @@ class ChargedRound:
         """Read an event; an unknown one is named."""
         twice = 2.0 if relation is Relation.REPLACE_ONE else 1.0  # two values of one client differ by two bounds
         if isinstance(event, GaussianDpEvent):
-            return cls(sampler="everyone", chance=1.0, multiplier=twice * event.noise_multiplier)
+            return cls("everyone", 1.0, twice * event.noise_multiplier)
         if isinstance(event, PoissonSampledDpEvent):
-            its = event.event.noise_multiplier
-            return cls(sampler="poisson", chance=event.sampling_probability, multiplier=its)
+            return cls("poisson", event.sampling_probability, event.event.noise_multiplier)
         if isinstance(event, SampledWithoutReplacementDpEvent):
             chance = event.sample_size / event.source_dataset_size
-            return cls(sampler="fixed", chance=chance, multiplier=twice * event.event.noise_multiplier)
-        return cls(
-            sampler="turns" if isinstance(event, NoOpDpEvent) else type(event).__name__, chance=1.0, multiplier=0.0
-        )
+            return cls("fixed", chance, twice * event.event.noise_multiplier)
+        return cls("turns" if isinstance(event, NoOpDpEvent) else type(event).__name__, 1.0, 0.0)
 
     def std(self, clip: Clip) -> float:
         """The noise on a sum under this clip; the bits of a quantile take part of the charge."""

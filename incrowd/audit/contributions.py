@@ -5,7 +5,7 @@ entered of it, to the last bit.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,12 +58,12 @@ class FirstRound:
     @cached_property
     def seed(self) -> int:
         """A seed whose first cohort is not empty."""
-        return next(seed for seed in range(100_000) if len(self._run(SeededRandomness(seed=seed)).cohort(0)))
+        return next(seed for seed in range(100_000) if len(self.run(SeededRandomness(seed=seed)).cohort(0)))
 
     @cached_property
     def drawn(self) -> NDArray[np.int64]:
         """The clients of that cohort."""
-        return self._run(SeededRandomness(seed=self.seed)).cohort(0)
+        return self.run(SeededRandomness(seed=self.seed)).cohort(0)
 
     def release(self, rows: Sequence[Floats], *, randomness: Randomness | None = None) -> Release:
         """Release the round with these contributions of the cohort's first clients."""
@@ -78,7 +78,7 @@ class FirstRound:
 
     def noised(self) -> Whole:
         """Release a contribution of zeros, with the operating system's noise."""
-        run = self._run(SystemRandomness())
+        run = self.run(SystemRandomness())
         opened, drawn = run.round(0), run.cohort(0)[:1]
         send(opened, self.plan, run.cohort(0), np.zeros((len(drawn), self.size)), clients=drawn)
         return opened.release().total
@@ -87,7 +87,7 @@ class FirstRound:
         self, rows: Sequence[Floats] = (), *, randomness: Randomness | None = None
     ) -> tuple[PrivateRun, PrivateRound]:
         """Open a run and its first round, with these contributions of its cohort's first clients."""
-        run = self._run(SystemRandomness() if randomness is None else randomness)
+        run = self.run(SystemRandomness() if randomness is None else randomness)
         opened, drawn = run.round(0), run.cohort(0)
         send(opened, self.plan, drawn, np.array(rows).reshape(-1, self.size), clients=drawn[: len(rows)])
         return run, opened
@@ -99,34 +99,11 @@ class FirstRound:
             return 0.0
         return math.sqrt(self.size) * shared_in(self.plan).step / shared_in(self.plan).noise.clip_norm
 
-    def _run(self, randomness: Randomness, *, ledger: Ledger | None = None, label: str = "audit") -> PrivateRun:
+    def run(self, randomness: Randomness, *, ledger: Ledger | None = None, label: str = "audit") -> PrivateRun:
+        """Open a run on this ledger, or on one in memory."""
         plan = self.plan
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation) if ledger is None else ledger
         return PrivateRun(plan, ledger=ledger, randomness=randomness, size=self.size, label=label)
-
-    def twice(self) -> None:
-        """Let one client contribute twice."""
-        _, opened = self.opened([np.ones(self.size)], randomness=SeededRandomness(seed=self.seed))
-        opened.add(np.ones((1, self.size)), clients=self.drawn[:1])
-
-    def stranger(self) -> None:
-        """Let a client contribute that the plan does not have."""
-        _, opened = self.opened(randomness=SeededRandomness(seed=self.seed))
-        opened.add(np.ones((1, self.size)), clients=[self.plan.round(0).sampler.clients])
-
-    def again(self) -> None:
-        """Release a round twice, each time with fresh noise."""
-        run, opened = self.opened()
-        opened.release()
-        again = run.round(0)
-        send(again, self.plan, run.cohort(0), np.zeros((0, self.size)), clients=[])
-        again.release()
-
-    def second(self) -> None:
-        """Run the plan again on a ledger that has paid for all of it."""
-        ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
-        for label in ("first", "second"):
-            self._run(SystemRandomness(), ledger=ledger, label=label)
 
 
 def contribution_checks(plan: Plan) -> list[Check]:
@@ -157,15 +134,41 @@ def contribution_checks(plan: Plan) -> list[Check]:
 def order_checks(plan: Plan) -> list[Check]:
     """Check that each client and each round counts once, within the budget, and that noise is never repeated."""
     first = FirstRound(plan=plan)
-    attempts: dict[str, Callable[[], None]] = {
-        "a client that contributes twice": first.twice,
-        "a client that the plan does not have": first.stranger,
-        "a round that is released again": first.again,
-        "a second run on a ledger that is full": first.second,
+    seeded, ones = SeededRandomness(seed=first.seed), np.ones(first.size)
+
+    def twice() -> None:
+        _, opened = first.opened([ones], randomness=seeded)
+        opened.add(ones[None], clients=first.drawn[:1])
+
+    def stranger() -> None:
+        _, opened = first.opened(randomness=seeded)
+        opened.add(ones[None], clients=[plan.round(0).sampler.clients])
+
+    def again() -> None:
+        run, opened = first.opened()
+        opened.release()
+        repeated = run.round(0)
+        send(repeated, plan, run.cohort(0), np.zeros((0, first.size)), clients=[])
+        repeated.release()
+
+    def second() -> None:
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        for label in ("first", "second"):
+            first.run(SystemRandomness(), ledger=ledger, label=label)
+
+    attempts = {
+        "a client that contributes twice": twice,
+        "a client that the plan does not have": stranger,
+        "a round that is released again": again,
+        "a second run on a ledger that is full": second,
     }
     found = []
     for name, attempt in attempts.items():
-        refused = _refused(attempt)
+        try:
+            attempt()
+            refused = False
+        except IncrowdError:
+            refused = True
         found.append(Check(name=name, measured="refused" if refused else "let in", stated="refused", holds=refused))
     one, other = (first.noised() for _ in range(2))
     same = float((one.steps == other.steps).mean())
@@ -255,14 +258,6 @@ def _denominator(first: FirstRound) -> Check:
         stated=f"{planned:.6g}, whoever answers",
         holds=abs(worst - planned) <= 1e-9 * planned,
     )
-
-
-def _refused(attempt: Callable[[], None]) -> bool:
-    try:
-        attempt()
-    except IncrowdError:
-        return True
-    return False
 
 
 def slowly_clipped(clip: Clip, row: Floats) -> Floats:

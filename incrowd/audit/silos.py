@@ -26,7 +26,7 @@ from incrowd.errors import BudgetExceeded, IncrowdError
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.learning.losses import SQUARED
-from incrowd.learning.models import Model, linear
+from incrowd.learning.models import linear
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.privacy.paid import RecordRun
@@ -67,6 +67,35 @@ class SiloPlay:
     divisor: float
 
 
+class _Watched(BatchedRecords):
+    """An engine that records its sums with and without noise; the latter show the audit which records were drawn."""
+
+    def __init__(self, features: ArrayLike, labels: ArrayLike) -> None:
+        rows, wanted = (torch.from_numpy(np.asarray(each, np.float32)) for each in (features, labels))
+        model = linear(rows.shape[1], 1, bias=False)
+        records = Records(features=rows, labels=wanted)
+        super().__init__(model, records, Descent(learning_rate=_RATE), loss=SQUARED)
+        self.totals: list[Floats] = []
+        self.noised: list[Floats] = []
+
+    def rehearsal(self, records: int) -> BatchedRecords:
+        """Make a copy for made-up records, which are not recorded."""
+        return BatchedRecords(self.model, self.records, self.descent, loss=self.loss).rehearsal(records)
+
+    def train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
+        """Train, and record each step."""
+
+        def watched(total: Tensor) -> Tensor:
+            self.totals.append(total.double().cpu().numpy().copy())
+            noised = noise(total)
+            self.noised.append(noised.double().cpu().numpy().copy())
+            return noised
+
+        return super().train(weights, training, noise=watched, batches=batches)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SiloGame:
     """The game against one silo's plan."""
@@ -86,7 +115,7 @@ class SiloGame:
         """Play once."""
         plan, randomness = self.plan, SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        seen = _Overlooked(self._engine(inside))
+        seen = self._engine(inside)
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
         silo = self.silo(RecordRun(plan, ledger=ledger, randomness=randomness), engine=seen)
         weights, rounds, moved = np.zeros(self.canaries), 0, np.zeros(self.canaries)
@@ -110,7 +139,7 @@ class SiloGame:
         """The longest gradient that enters a sum, in bounds, of hostile records: infinite, huge or no numbers."""
         whole, found = replace(self.plan.training(), steps=1, sampling_prob=1.0, noise_multiplier=1.0), 0.0
         for feature, label in _ODD:
-            seen = _Overlooked(self._of_one(feature, label))
+            seen = _Watched(np.array([[feature, 1.0]]), np.array([label]))
             seen.train(np.zeros(2), whole, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
             entered = float(np.linalg.norm(seen.totals[0]))
             found = max(found, entered / whole.clip_norm if np.isfinite(entered) else np.inf)
@@ -127,33 +156,21 @@ class SiloGame:
         training = self.plan.training()
         return training.sensitivity * training.noise_multiplier
 
-    @property
-    def _model(self) -> Model:
-        return linear(self.canaries, 1, bias=False)
-
-    def _of_one(self, feature: float, label: float) -> RecordEngine:
-        features = torch.tensor([[feature, 1.0]], dtype=torch.float32)
-        records = Records(features=features, labels=torch.tensor([label], dtype=torch.float32))
-        return BatchedRecords(linear(2, 1, bias=False), records, Descent(learning_rate=_RATE), loss=SQUARED)
-
-    def _engine(self, inside: NDArray[np.bool_]) -> BatchedRecords:
+    def _engine(self, inside: NDArray[np.bool_]) -> _Watched:
         """A linear model whose squared loss has the gradient (w x - y) x: along the canary, as long as its label.
 
         All other records are zeros, which have no gradient.
         """
-        return BatchedRecords(self._model, self._records(inside), Descent(learning_rate=_RATE), loss=SQUARED)
-
-    def _records(self, inside: NDArray[np.bool_]) -> Records:
         features = np.zeros((self.plan.config.members, self.canaries), np.float32)
         labels = np.zeros(self.plan.config.members, np.float32)
         places = np.flatnonzero(inside)
         features[places, places] = 1.0
         labels[places] = -_FAR * self.plan.training().clip_norm
-        return Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
+        return _Watched(features, labels)
 
     def _seen(
         self,
-        seen: "_Overlooked",
+        seen: _Watched,
         inside: NDArray[np.bool_],
         rounds: int,
         epsilon: float,
@@ -192,14 +209,14 @@ class SumsGame(SiloGame):
         """See `SiloGame.play`."""
         randomness = SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        engine, seen = self._engine(inside), _Overlooked(self._engine(inside))
+        seen = self._engine(inside)
         ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
         run = PrivateRun(self.plan, ledger=ledger, randomness=randomness, size=self.canaries)
         known = Colluders(plan=self.plan, randomness=randomness, size=self.canaries) if self.colluding else None
         rounds = self.plan.rounds if self.rounds is None else min(self.rounds, self.plan.rounds)
         moved = np.zeros(self.canaries)
         for number in range(rounds):
-            total = engine.clipped_sum(moved * 0, self.plan.training(), batches=run.batches(number, 0)).numpy()
+            total = seen.clipped_sum(moved * 0, self.plan.training(), batches=run.batches(number, 0)).numpy()
             release = self._released(run, number, -total)
             release = release if known is None else known.less(release)
             seen.totals.append(total)
@@ -238,47 +255,6 @@ class SumsGame(SiloGame):
             return super()._stated
         parties, colluders = self.plan.config.sharing
         return shares_std(self.plan, 0, parties - colluders if self.colluding else parties)
-
-
-class _Overlooked:
-    """An engine whose sums are recorded, with and without noise; the latter show the audit which records were drawn."""
-
-    def __init__(self, engine: RecordEngine) -> None:
-        self._engine = engine
-        self.totals: list[Floats] = []
-        self.noised: list[Floats] = []
-
-    @property
-    def size(self) -> int:
-        """See `RecordEngine.size`."""
-        return self._engine.size
-
-    @property
-    def third_party(self) -> str:
-        """See `RecordEngine.third_party`."""
-        return self._engine.third_party
-
-    @property
-    def held(self) -> int:
-        """See `RecordEngine.held`."""
-        return self._engine.held
-
-    def rehearsal(self, records: int) -> RecordEngine:
-        """See `RecordEngine.rehearsal`."""
-        return self._engine.rehearsal(records)
-
-    def train(
-        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
-    ) -> Trained:
-        """See `RecordEngine.train`."""
-
-        def watched(total: Tensor) -> Tensor:
-            self.totals.append(total.double().cpu().numpy().copy())
-            noised = noise(total)
-            self.noised.append(noised.double().cpu().numpy().copy())
-            return noised
-
-        return self._engine.train(weights, training, noise=watched, batches=batches)
 
 
 def released_steps(plan: Plan, rounds: int) -> Steps:
