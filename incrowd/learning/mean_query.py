@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,10 @@ from incrowd.learning.modules import refused, remembered
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, part_norms
-from incrowd.privacy.release import PrivateRun, Release
 from incrowd.settings import Local
+
+if TYPE_CHECKING:
+    from incrowd.privacy.release import PrivateRun, Release
 
 LONG = 2.0**20
 """Contributions are longer than any bound, so that every clip scales all of them to its bound."""
@@ -69,7 +71,7 @@ class MeanQuery:
         """The least length of a contribution: the last number pads its norm up to the bound."""
         return self.size + 1
 
-    def ask(self, data: Clients, private: PrivateRun, *, number: int = 0) -> Answer:
+    def ask(self, data: Clients, private: "PrivateRun", *, number: int = 0) -> Answer:
         """Ask the cohort of a round; declared clients that do not exist contribute zeros."""
         tensors = ClientTensors.of(data)
         self.check(tensors, private)
@@ -80,7 +82,7 @@ class MeanQuery:
         opened.ask(trainer, present=lambda clients: clients[clients < tensors.present])
         return self.answer(opened.release())
 
-    def check(self, data: ClientTensors, private: PrivateRun) -> None:
+    def check(self, data: ClientTensors, private: "PrivateRun") -> None:
         """Refuse a plan that scales contributions otherwise, and a function that does not fit synthetic examples."""
         start = private.start()
         if not isinstance(start.clip, NormalisedClip | FixedClip) or start.clip.clip_norm > LONG:
@@ -125,7 +127,7 @@ class MeanQuery:
 
         return VectorTrainer(rows)
 
-    def answer(self, release: Release) -> Answer:
+    def answer(self, release: "Release") -> Answer:
         """The mean that a round released."""
         unit = self.bound / release.clip_norm
         return Answer(mean=unit * release.mean[: self.size], noise_std=unit * release.noise_std / release.cohort)
