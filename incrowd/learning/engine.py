@@ -70,6 +70,10 @@ class CohortEngine:
         check_label_shares(local.label_shares, self.loss)
         outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
         self.algorithm = algorithm or algorithm_of(local)
+        self.parts = sent_parts(model.parts, self.algorithm)
+        """The sizes of the parts of the vector that a client sends: the model's layers, then the algorithm's rest."""
+        self.size = sum(self.parts)
+        """The length of that vector, and of the one that a round starts with."""
         self._own = OwnCode(model.module, self.loss, self.algorithm)
         tried_with_tokens(model, data.features, what="examples")
         task = Task(
@@ -111,16 +115,6 @@ class CohortEngine:
     def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the clients that exist, in the same order. Private where their number is declared."""
         return clients[clients < self._data.present]
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """The sizes of the parts of the vector that a client sends: the model's layers, then the algorithm's rest."""
-        return sent_parts(self.model.parts, self.algorithm)
-
-    @property
-    def size(self) -> int:
-        """The length of the vector that a client sends, and of the one that a round starts with."""
-        return sum(self.parts)
 
     @property
     def chunk(self) -> int:
