@@ -171,7 +171,7 @@ def test_a_registered_algorithm_is_found_by_its_name_and_sends_what_it_may(monke
     assert CohortEngine(model, clients(), local).third_party == "algorithm Halved"
     monkeypatch.setattr(Halved, "sends", lambda _, size: size - 1)
     with pytest.raises(ConfigError, match="let it send 0 or"):
-        CohortEngine(model, clients(), local).parts  # noqa: B018 - it is computed when it is asked for
+        CohortEngine(model, clients(), local)
 
 
 @pytest.mark.parametrize("kind", [Remembering, Halved])
