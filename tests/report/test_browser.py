@@ -8,7 +8,6 @@ from incrowd.report.page import page
 from incrowd.report.shown import read
 from tests.report.conftest import Made
 from tests.service.browser import Browser, browsing
-from tests.service.test_page import CONTRASTS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -19,6 +18,25 @@ PAGES = {
     "search": ("search",),
     "several": ("simulated", "in earnest", "local"),
 }
+
+# The contrast of every text with its ground, the worst first.
+CONTRASTS = """
+const rgb = (said) => said.match(/[\\d.]+/g).map(Number);
+const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+const ground = (one) => { for (; one; one = one.parentElement) {
+  const colour = rgb(getComputedStyle(one).backgroundColor);
+  if (colour.length === 3 || colour[3] === 1) return colour;
+} return [255, 255, 255]; };
+const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walk.nextNode()) {
+  const one = walk.currentNode.parentElement;
+  if (!walk.currentNode.data.trim() || !one.getClientRects().length || one.closest("script, noscript")) continue;
+  const [a, b] = [light(rgb(getComputedStyle(one).color)), light(ground(one))].sort((x, y) => y - x);
+  found.push([(a + 0.05) / (b + 0.05), walk.currentNode.data.trim()]);
+}
+return found.sort(([a], [b]) => a - b);
+"""
 
 # What a screen reader and a keyboard need, in the manner of axe: a list of what is wrong.
 FAULTS = """

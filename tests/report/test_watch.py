@@ -15,9 +15,8 @@ import pytest
 
 from incrowd.runs.folder import Database
 from tests.report.conftest import Made
-from tests.report.test_browser import FAULTS, PHONE, look
+from tests.report.test_browser import CONTRASTS, FAULTS, PHONE, look
 from tests.service.browser import Browser, browsing
-from tests.service.test_page import CONTRASTS
 
 pytestmark = pytest.mark.timeout(180)
 
