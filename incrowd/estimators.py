@@ -20,12 +20,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from incrowd.data import Clients, Examples, from_arrays
-from incrowd.data.clients import MEASURED
-from incrowd.data.examples import placed
+from incrowd.data.clients import MEASURED, Clients
+from incrowd.data.examples import Examples, from_arrays, placed
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
-from incrowd.learning import mlp
+from incrowd.learning.models import mlp
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.runs.config import Private, RunOptions
 from incrowd.runs.ledgers import declare_public

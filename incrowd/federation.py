@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from incrowd.data import Clients
+from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError
-from incrowd.learning import Loss, Model
-from incrowd.learning.losses import as_loss
+from incrowd.learning.losses import Loss, as_loss
+from incrowd.learning.models import Model
 from incrowd.privacy.plan.sampling import Schedule
 from incrowd.runs.config import Config, GivenModel, Private, RunOptions, tables
 from incrowd.runs.data_config import GivenData, Parties, Table

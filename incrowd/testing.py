@@ -202,8 +202,9 @@ def check_feature_map(feature_map: FeatureMap, examples: ArrayLike) -> None:
     """Features are finite, a row for each of a few made-up `examples`, and follow from that example alone, in any call.
     Nothing changes the arguments, and the name stays.
     """
-    from incrowd.data import Examples
-    from incrowd.learning.features import from_callable, transform
+    from incrowd.data.examples import Examples
+    from incrowd.learning.features.feature_map import from_callable
+    from incrowd.learning.features.transform import transform
 
     values = np.ascontiguousarray(examples, np.float32)
     given, name = values.copy(), feature_map.name
@@ -229,7 +230,9 @@ def check_local_algorithm(make: Callable[[Local], LocalAlgorithm], *, local: Loc
     """
     import torch
 
-    from incrowd.learning import ClientTensors, CohortEngine, Model
+    from incrowd.learning.engine import CohortEngine
+    from incrowd.learning.inputs import ClientTensors
+    from incrowd.learning.models import Model
 
     local = local or Local(learning_rate=0.1, batch_size=3, epochs=2)
     features, labels = torch.from_numpy(_normals(20, 3)).float(), torch.arange(20) % 2

@@ -11,9 +11,9 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers, Randomness
 from incrowd.algorithms.fedavg import Answers, Diagnostics, State, Watch, noise_to_signal
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, Model
-from incrowd.learning.engine import EngineTrainer
+from incrowd.learning.engine import CohortEngine, EngineTrainer
 from incrowd.learning.mean_query import ClassPrior, MeanQuery
+from incrowd.learning.models import Model
 from incrowd.privacy.release import PrivateRound, PrivateRun, Release, Trainer
 
 Trainers = Callable[[Floats], Trainer]

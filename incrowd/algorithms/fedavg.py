@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from incrowd import _extensions, _validate
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError
-from incrowd.learning import Model
+from incrowd.learning.models import Model
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState

@@ -21,10 +21,10 @@ from torch import nn
 
 from incrowd._random import Floats
 from incrowd._ranks import roc_auc
-from incrowd.data import Examples
-from incrowd.data.examples import IGNORED, each
-from incrowd.learning import CROSS_ENTROPY, Loss, Model
+from incrowd.data.examples import IGNORED, Examples, each
 from incrowd.learning.inputs import calling
+from incrowd.learning.losses import CROSS_ENTROPY, Loss
+from incrowd.learning.models import Model
 
 Metrics = dict[str, Any]
 

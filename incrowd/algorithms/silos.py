@@ -16,10 +16,10 @@ from incrowd import _validate
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream
 from incrowd.algorithms.fedavg import Answers, SiloStatus, State
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday, RehearsalFailed
-from incrowd.learning import Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
 from incrowd.learning.execution import with_threads
+from incrowd.learning.models import Model
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.paid import RecordRound, RecordRun
 from incrowd.privacy.plan.sampling import check_declared

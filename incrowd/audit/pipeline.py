@@ -11,7 +11,8 @@ import numpy as np
 from scipy.stats import norm
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.algorithms import ClientCohort, FedAvg, State
+from incrowd.algorithms.clients import ClientCohort
+from incrowd.algorithms.fedavg import FedAvg, State
 from incrowd.audit.bounds import Check
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.contributions import ROUNDING, slowly_clipped

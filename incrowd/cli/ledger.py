@@ -246,7 +246,7 @@ def fresh(
     Example: incrowd ledger fresh /data/shop.csv --epsilon 8 --delta 1e-5
     """
     from incrowd.privacy.account.accounting import Budget
-    from incrowd.privacy.ledger import DataIdentity
+    from incrowd.privacy.content import DataIdentity
     from incrowd.privacy.ledger import home as ledgers
     from incrowd.privacy.ledger.home import Home
 

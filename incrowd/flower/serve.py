@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from incrowd.federation import Federation
 from incrowd.flower.grid import GridLink
 from incrowd.flower.superlink import PORT, SuperLink
 from incrowd.parties import server
@@ -18,6 +17,8 @@ from incrowd.types import Tracker
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+    from incrowd.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class PartyServer(server.PartyServer):
         self.check_run(run)
         return self.train_over(GridLink(grid, enrolments(of_parties(run.config))), run, watchers)
 
-    def try_out(self, federation: Federation) -> dict[str, str]:
+    def try_out(self, federation: "Federation") -> dict[str, str]:
         """See `try_over`."""
         with self.link(of_parties(federation.settings)) as link:
             return self.try_over(link, federation)

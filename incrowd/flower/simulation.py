@@ -22,8 +22,11 @@ from incrowd.algorithms.silos import clipped_sum
 from incrowd.data.examples import shared_tensor
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower import need_flower
-from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
-from incrowd.learning.engine import EngineTrainer
+from incrowd.learning.engine import CohortEngine, EngineTrainer
+from incrowd.learning.execution import Execution
+from incrowd.learning.inputs import ClientTensors
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
 from incrowd.parties.asking import Patience
 from incrowd.parties.contribution import part
 from incrowd.parties.frames import Place, Request, sealed_answer

@@ -17,7 +17,7 @@ from incrowd.errors import DataError
 from incrowd.settings import Local
 
 if TYPE_CHECKING:
-    from incrowd.data import Clients
+    from incrowd.data.clients import Clients
 
 
 _NUMBERS = (torch.uint8, torch.float32)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.data import Clients
+from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.contributions import ShortenedSum
 from incrowd.learning.execution import one_thread

@@ -9,10 +9,10 @@ import numpy as np
 from incrowd._random import Randomness
 from incrowd.algorithms.silos import Silo, clipped_sum, rehearse
 from incrowd.errors import ConfigError, SpecificationRefused
-from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.engine import EngineTrainer
+from incrowd.learning.engine import CohortEngine, EngineTrainer
 from incrowd.learning.execution import with_threads
+from incrowd.learning.inputs import ClientTensors
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.scoring import Scorer
 from incrowd.parties.frames import PartyAnswer, Place, Request, SentWeights, sealed_answer

@@ -15,16 +15,21 @@ import torch
 
 from incrowd import _files
 from incrowd._private import make_ours, read_ours
-from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
-from incrowd.data.columns import Header, agreed, read_header, relative
-from incrowd.data.examples import single
+from incrowd.data.clients import Clients
+from incrowd.data.columns import Columns, Header, agreed, read_header, relative
+from incrowd.data.examples import Examples, from_arrays, single
+from incrowd.data.partition import Partition
 from incrowd.data.reading import read_once
+from incrowd.data.tables import read_table
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
-from incrowd.learning.features import transform, transform_federated
-from incrowd.learning.losses import LOSSES
+from incrowd.learning.engine import CohortEngine
+from incrowd.learning.execution import Execution
+from incrowd.learning.features.transform import transform, transform_federated
+from incrowd.learning.inputs import ClientTensors
+from incrowd.learning.losses import LOSSES, Loss
+from incrowd.learning.models import Model
 from incrowd.learning.trial import tried_for_classes
 from incrowd.parties.contribution import OwnRecords, alone
 from incrowd.parties.guard import LEDGER, Identity

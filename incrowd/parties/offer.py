@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import ValidationError
 
 from incrowd import _validate
-from incrowd.data import Columns
+from incrowd.data.columns import Columns
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.learning import Model
+from incrowd.learning.models import Model
 from incrowd.learning.scoring import Scoring
 from incrowd.parties.frames import Expected, Place, Request, sealed, unsealed
 from incrowd.privacy.mechanism import grid

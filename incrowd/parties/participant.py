@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
-from incrowd.learning import CohortEngine
+from incrowd.learning.engine import CohortEngine
 from incrowd.parties.contribution import ClientPart, Contributor, OwnRecords, RecordPart, SiloPart
 from incrowd.parties.frames import MOST_BESIDE, Place, Request, kind_of, refusal, sealed, unsealed
 from incrowd.parties.guard import Guard, Identity

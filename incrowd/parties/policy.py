@@ -4,20 +4,22 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
-from incrowd.data import Columns
+from incrowd.data.columns import Columns
 from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
-from incrowd.parties.offer import Offer
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.mechanism.clipping import ThirdPartyClip
 from incrowd.privacy.plan.plan import SAMPLING, Plan
 from incrowd.runs.data_config import Meaning
 from incrowd.settings import Every, Section, Words, explained
+
+if TYPE_CHECKING:
+    from incrowd.parties.offer import Offer
 
 _LARGEST_SETTING, _MOST_LAYERS = 10_000, 100
 MOST_STEPS = 100_000
@@ -56,7 +58,7 @@ class PartyPolicy:
         if self.daily_epsilon is not None:
             _validate.positive(daily_epsilon=self.daily_epsilon)
 
-    def look(self, offer: Offer, party: str) -> None:
+    def look(self, offer: "Offer", party: str) -> None:
         """Refuse (`SpecificationRefused`) an offer that is larger than this policy allows, before it is priced.
 
         Guarantee: this takes no longer than reading the offer does.
@@ -91,7 +93,7 @@ class PartyPolicy:
         if not isinstance(asked, int | float) or asked > self.budget.epsilon:
             raise BudgetExceeded(f"a plan for epsilon = {asked}: this party allows at most {self.budget.epsilon:g}")
 
-    def check(self, offer: Offer, plan: Plan) -> None:
+    def check(self, offer: "Offer", plan: Plan) -> None:
         """Refuse (`SpecificationRefused`) an offer of this plan that the policy does not allow."""
         self._check_model(offer.columns, offer.model)
         config, asked, owned = plan.config, plan.budget, self.budget

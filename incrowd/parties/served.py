@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from incrowd._random import Floats
-from incrowd.algorithms import State
+from incrowd.algorithms.fedavg import State
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError, RoundLost, RoundUnanswered
 from incrowd.parties.asking import ask

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
 from incrowd._log import note
 from incrowd.errors import ConfigError, DataError
-from incrowd.federation import Federation
 from incrowd.learning.engine import EngineTrainer
 from incrowd.parties.asking import Attendance, Patience, Transport, ask
 from incrowd.parties.frames import ASKED, AskedBefore, read_acceptance
@@ -31,6 +30,9 @@ from incrowd.runs.run import Run
 from incrowd.runs.sources import enrolled
 from incrowd.runs.work import ClientWork, RecordWork, SiloWork, assemble, assemble_records, assemble_silos
 from incrowd.types import Tracker
+
+if TYPE_CHECKING:
+    from incrowd.federation import Federation
 
 LONGEST_REPLY = 2**15
 """The most bytes of a party's reply to an offer."""
@@ -217,7 +219,7 @@ class PartyServer:
         if self.least is not None:
             _validate.count(least=self.least)
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: "Federation") -> None:
         """Refuse a federation whose data are not with parties, before it writes a file (`ConfigError`)."""
         of_parties(federation.settings)
 
@@ -252,7 +254,7 @@ class PartyServer:
         )
         return served(run, network).train(watchers)
 
-    def try_over(self, link: PartyTransport, federation: Federation) -> dict[str, str]:
+    def try_over(self, link: PartyTransport, federation: "Federation") -> dict[str, str]:
         """Ask every party whether it would take part, at no cost: "yes", the reason against, or "no answer"."""
         config, given = federation.settings, federation.given
         if not config.of_records:

@@ -20,7 +20,7 @@ from incrowd.report.markup import (
     typeset,
 )
 from incrowd.report.shown import Facts, Shown
-from incrowd.runs.sweep import ranked
+from incrowd.runs.folder import ranked
 
 _SILOS, _CLASSES, _RUNS, _WEIGHTS, _LONGEST = 100, 30, 60, 30, 300
 _LINES, _LEDGERS, _ALL = 12, 40, 20_000

@@ -11,29 +11,18 @@ from torch import nn
 
 from incrowd import _extensions
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
-from incrowd.data import Clients, Columns, Examples
+from incrowd.data.clients import Clients
+from incrowd.data.columns import Columns
+from incrowd.data.examples import Examples
 from incrowd.errors import ConfigError
-from incrowd.learning import CROSS_ENTROPY, LOSSES, SQUARED, Loss, Model, linear, mlp, small_cnn
-from incrowd.learning.features import (
-    FeatureMap,
-    OrientedEnergies,
-    Spread,
-    TableRows,
-    TextBuckets,
-    TextPieces,
-    TokenGrams,
-    UnitNorm,
-    WithConstant,
-    compose,
-    from_callable,
-    from_module,
-    is_picture,
-    picture_map,
-    transform,
-    transform_federated,
-)
-from incrowd.learning.features.pictures import A_PICTURE
-from incrowd.learning.features.table_rows import texts_of
+from incrowd.learning.features.energies import OrientedEnergies
+from incrowd.learning.features.feature_map import UnitNorm, WithConstant, compose, from_callable, from_module
+from incrowd.learning.features.pictures import A_PICTURE, is_picture, picture_map
+from incrowd.learning.features.pieces import Spread, TextBuckets, TextPieces, TokenGrams
+from incrowd.learning.features.table_rows import TableRows, texts_of
+from incrowd.learning.features.transform import transform, transform_federated
+from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, SQUARED, Loss
+from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.trial import tried_for_classes, tried_with_tokens
 from incrowd.privacy.ledger.registry import state_folder
 from incrowd.runs.config import (
@@ -59,6 +48,7 @@ from incrowd.runs.data_config import (
 )
 from incrowd.runs.sources import NOTHING, Given, call, handed_over, section
 from incrowd.settings import GIVEN
+from incrowd.types import FeatureMap
 
 
 def featured_examples(config: CommonSections, examples: Examples, *, columns: Columns | None = None) -> Examples:

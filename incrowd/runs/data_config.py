@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from incrowd.data import Column, Columns, Reading, TestClients
-from incrowd.data.clients import MEASURED
-from incrowd.data.columns import BLANK
-from incrowd.data.reading import MISSING
+from incrowd.data.clients import MEASURED, TestClients
+from incrowd.data.columns import BLANK, Columns
+from incrowd.data.reading import MISSING, Reading
+from incrowd.data.schema import Column
 from incrowd.errors import ConfigError
 from incrowd.settings import Counts, Range, Section, Words, tagged
 

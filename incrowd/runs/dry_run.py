@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.data import Clients, Columns, Examples, Partition
-from incrowd.data.clients import made_up_row
-from incrowd.data.examples import each, single
+from incrowd.data.clients import Clients, made_up_row
+from incrowd.data.columns import Columns
+from incrowd.data.examples import Examples, each, single
+from incrowd.data.partition import Partition
 from incrowd.learning.features.table_rows import texts_of
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -254,3 +255,13 @@ def shown_settings(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def part(content: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """The part of a mapping that has these keys."""
     return {key: content[key] for key in keys if key in content}
+
+
+def ranked(rows: Sequence[Summary]) -> list[Summary]:
+    """The rows, the one with the highest accuracy first (without one, with the least loss; diverged weights last)."""
+
+    def merit(row: Summary) -> tuple[float, float]:
+        accuracy, loss = row.get("accuracy"), row.get("loss")
+        return -math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss
+
+    return sorted(rows, key=merit, reverse=True)

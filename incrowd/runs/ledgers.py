@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from incrowd import _files
-from incrowd.data import Clients, Examples
-from incrowd.data.clients import MEASURED
+from incrowd.data.clients import MEASURED, Clients
+from incrowd.data.examples import Examples
 from incrowd.data.fingerprints import Cells, RowDigests, digests_of_cells, digests_of_examples, table_cells
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget, Relation

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from incrowd import _validate
-from incrowd.data import Clients
+from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, GaussianCurve, RenyiCurve, price
 from incrowd.privacy.account.calibrate import most_rounds

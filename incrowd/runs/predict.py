@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from incrowd.algorithms.metrics import outputs_of, probabilities
-from incrowd.data import Columns, from_arrays, read_features
 from incrowd.data.clients import made_up_row
-from incrowd.data.examples import first
-from incrowd.data.tables import row_ids
+from incrowd.data.columns import Columns
+from incrowd.data.examples import first, from_arrays
+from incrowd.data.tables import read_features, row_ids
 from incrowd.errors import ConfigError
-from incrowd.learning import Loss, Model
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
 from incrowd.runs.config import CommonSections, Config, GivenModel, read_back
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning, SourceData

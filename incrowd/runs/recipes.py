@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from incrowd.data import Clients
+from incrowd.data.clients import Clients
 from incrowd.data.examples import form
 from incrowd.errors import ConfigError
 from incrowd.learning.features.pictures import A_PICTURE, is_picture

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save
 from incrowd import _files
 from incrowd._log import note
 from incrowd._random import Floats
-from incrowd.algorithms import Answer, FedAvg, RoundReport, Silo, State
+from incrowd.algorithms.fedavg import FedAvg, RoundReport, State
+from incrowd.algorithms.silos import Answer, Silo
 from incrowd.errors import DataError, LedgerRolledBack, RoundLost
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun

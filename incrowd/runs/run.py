@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from incrowd import __version__, _files
 from incrowd._random import Floats
-from incrowd.algorithms import ClientCohort, State, evaluate, score
-from incrowd.algorithms.clients import Trainers
+from incrowd.algorithms.clients import ClientCohort, Trainers
+from incrowd.algorithms.fedavg import State
+from incrowd.algorithms.metrics import evaluate, score
 from incrowd.algorithms.silos import AskAll, AskShared, AskSums
-from incrowd.data import Clients, Examples
-from incrowd.data.examples import Inputs
+from incrowd.data.clients import Clients
+from incrowd.data.examples import Examples, Inputs
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
-from incrowd.learning import Loss, Model
 from incrowd.learning.inputs import chosen, meant
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
 from incrowd.learning.modules import trainable
 from incrowd.privacy.plan.sampling import Schedule, Step
 from incrowd.privacy.release import PrivateRound

@@ -12,23 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from incrowd import _validate
 from incrowd._random import SeededRandomness
-from incrowd.data import (
-    Clients,
-    Examples,
-    Partition,
-    PublicFacts,
-    Split,
-    dirichlet,
-    hold_out,
-    iid,
-    load_digits,
-    load_mnist,
-    read_table,
-    sorted_shards,
-)
-from incrowd.data.clients import made_up_array, made_up_row, stand_in
-from incrowd.data.examples import Labels
+from incrowd.data.clients import Clients, PublicFacts, made_up_array, made_up_row, stand_in
+from incrowd.data.examples import Examples, Labels, Split, hold_out
+from incrowd.data.partition import Partition, dirichlet, iid, sorted_shards
 from incrowd.data.reading import once
+from incrowd.data.sources import load_digits, load_mnist
+from incrowd.data.tables import read_table
 from incrowd.errors import ConfigError
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import (
@@ -46,7 +35,8 @@ from incrowd.runs.data_config import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from incrowd.learning import Loss, Model
+    from incrowd.learning.losses import Loss
+    from incrowd.learning.models import Model
 
 Object = TypeVar("Object")
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from incrowd import _files, _validate
 from incrowd._random import SeededRandomness
-from incrowd.data import Clients
+from incrowd.data.clients import Clients
 from incrowd.data.reading import read_once
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
@@ -24,7 +23,7 @@ from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.build import featured
 from incrowd.runs.config import Config, tables
-from incrowd.runs.folder import DATABASE, LEDGER, RESULT, RUNS, SEARCH, SUMMARY, Summary
+from incrowd.runs.folder import DATABASE, LEDGER, RESULT, RUNS, SEARCH, SUMMARY, Summary, ranked
 from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run
@@ -378,13 +377,3 @@ class Sweep:
         if key not in self._data:
             self._data[key] = featured(config, federated_data(config))
         return self._data[key]
-
-
-def ranked(rows: Sequence[Summary]) -> list[Summary]:
-    """The rows, the one with the highest accuracy first (without one, with the least loss; diverged weights last)."""
-
-    def merit(row: Summary) -> tuple[float, float]:
-        accuracy, loss = row.get("accuracy"), row.get("loss")
-        return -math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss
-
-    return sorted(rows, key=merit, reverse=True)

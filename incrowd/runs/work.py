@@ -13,15 +13,19 @@ from typing import Any, Self
 
 from incrowd import _validate
 from incrowd._random import Randomness
-from incrowd.algorithms import ClientCohort, FedAvg, RecordCohort, Silo, SiloCohort
-from incrowd.algorithms.clients import Trainers
-from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums
-from incrowd.data import Clients
+from incrowd.algorithms.clients import ClientCohort, Trainers
+from incrowd.algorithms.fedavg import FedAvg
+from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums, RecordCohort, Silo, SiloCohort
+from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.engine import CohortEngine
+from incrowd.learning.execution import Execution
+from incrowd.learning.inputs import ClientTensors
 from incrowd.learning.local_algorithms import algorithm_of, sent_parts
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger

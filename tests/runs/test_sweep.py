@@ -15,8 +15,8 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Schedule, Step, constant
 from incrowd.privacy.statement import FORGOTTEN, SIMULATION
-from incrowd.runs.folder import LEDGER, Summary
-from incrowd.runs.sweep import ON_TEST, Cost, Search, Sweep, axis, ranked
+from incrowd.runs.folder import LEDGER, Summary, ranked
+from incrowd.runs.sweep import ON_TEST, Cost, Search, Sweep, axis
 
 BASE = (
     "features={name='none'}",

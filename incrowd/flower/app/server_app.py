@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from incrowd import Everyone, FixedClip, Ledger, Question
-from incrowd.flower import private
+from incrowd.flower.strategy import private
 
 app = ServerApp()
 

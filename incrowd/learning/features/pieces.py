@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from incrowd import _validate
-from incrowd.data import Columns, Text
-from incrowd.data.schema import BUCKETS
+from incrowd.data.columns import Columns
+from incrowd.data.schema import BUCKETS, Text
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features.feature_map import Composed, ModuleMap, Named, Values
 from incrowd.types import FeatureMap

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd.data import Category, Column, Columns, Date, Number, Text, YesNo
+from incrowd.data.columns import Columns
+from incrowd.data.schema import Category, Column, Date, Number, Text, YesNo
 from incrowd.errors import ConfigError
 from incrowd.learning.features.feature_map import Values
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from incrowd import _files
-from incrowd.data import Clients, Examples
-from incrowd.data.examples import Features, single
+from incrowd.data.clients import Clients
+from incrowd.data.examples import Examples, Features, single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features.feature_map import CallableMap, ModuleMap, Values
 from incrowd.learning.features.pieces import takes_tokens

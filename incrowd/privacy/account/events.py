@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dp_accounting.dp_event import (
@@ -32,8 +32,10 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from incrowd import _validate
-from incrowd._random import Floats
 from incrowd.errors import ConfigError, UnpricedEvent
+
+if TYPE_CHECKING:
+    from incrowd._random import Floats
 
 RepeatedEvent = tuple[DpEvent, int]
 
@@ -248,7 +250,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return root * (1 + 1e-14) + 2e-12
 
 
-def log_delta(mu: float, epsilon: float | Floats) -> Floats:
+def log_delta(mu: float, epsilon: "float | Floats") -> "Floats":
     """The logarithm of the exact delta at each epsilon, for two normal distributions that are mu > 0 deviations apart.
 
     Guarantee: never below the true value: a slack covers the rounding of a difference of nearly equal terms.
@@ -287,7 +289,7 @@ def _one_direction(losses: GaussianPrivacyLoss, grid: float) -> pld_pmf.PLDPmf:
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, lower, upper, divergences)
 
 
-def divergence(losses: GaussianPrivacyLoss, epsilons: Floats) -> Floats:
+def divergence(losses: GaussianPrivacyLoss, epsilons: "Floats") -> "Floats":
     """The hockey-stick divergence at each epsilon, of N(0, z^2) and (1 - q) N(0, z^2) + q N(1, z^2).
 
     The loss rises or falls along the line, so the divergence is taken where the loss equals epsilon. A rounded place
