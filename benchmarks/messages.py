@@ -154,7 +154,7 @@ class Server:
         def read(node: int, frame: bytes) -> int:
             expected = _expected(_place(size, number, by_number[node].name), size)
             signed = read_answer(frame, expected=expected, key=by_number[node].verifier())
-            return decoded(signed, expected=expected).unclipped
+            return decoded(*signed, expected=expected).unclipped
 
         frames = dict.fromkeys(by_number, question)
         patience = Patience(timeout=300.0, again=60.0, poll=0.1)

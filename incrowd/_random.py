@@ -31,12 +31,18 @@ def _words(size: int) -> Bits:
 
 
 def _cipher() -> Any:
-    """ChaCha20 under 256 bits of the operating system's that nothing else is made of; None without `cryptography`."""
+    """ChaCha20 under 256 bits of the operating system's that nothing else is made of; None where there is none, for the
+    noise that waits for it may be paid for.
+    """
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
     except ImportError:
         return None
-    return Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+    try:
+        return Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+    except (UnsupportedAlgorithm, RuntimeError):  # an OpenSSL that keeps to FIPS
+        return None
 
 
 class Stream(Protocol):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.ciphers import Cipher
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,9 +111,13 @@ def test_the_largest_magnitudes_of_the_system_stream_are_finite(monkeypatch: pyt
     assert np.allclose(np.abs(stream.laplaces(2)), 44.3614, atol=1e-4)
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_large_draw_is_made_of_256_bits_of_the_system_s(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By ChaCha20 (RFC 8439, appendix A.1, 1 and 2); without the library that has it, all bits are the system's."""
+@pytest.mark.parametrize(
+    ("cipher", "bytes_asked"), [("here", [8, 32]), ("absent", [8, 128]), ("refused", [8, 32, 128])]
+)
+def test_a_large_draw_is_made_of_256_bits_of_the_system_s(
+    cipher: str, bytes_asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ChaCha20 (RFC 8439, appendix A.1, 1 and 2); where no library has it, all bits are the system's."""
     asked = []
 
     def urandom(count: int) -> bytes:
@@ -120,14 +126,20 @@ def test_a_large_draw_is_made_of_256_bits_of_the_system_s(installed: bool, monke
 
     monkeypatch.setattr(os, "urandom", urandom)
     monkeypatch.setattr(_random, "_MANY", 2)
-    if not installed:
+    if cipher == "absent":
         monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    if cipher == "refused":
+        monkeypatch.setattr(Cipher, "encryptor", _refuses)
     stream = SystemRandomness().stream("noise")
     drawn = [stream.bits(size).tobytes() for size in (1, 16)]
-    assert asked == [8, 32 if installed else 128]
+    assert asked == bytes_asked
     assert drawn[0] == bytes(8)
     blocks = drawn[1][:16].hex(), drawn[1][64:80].hex()
-    assert (blocks == ("76b8e0ada0f13d90405d6ae55386bd28", "9f07e7be5551387a98ba977c732d080d")) == installed
+    assert (blocks == ("76b8e0ada0f13d90405d6ae55386bd28", "9f07e7be5551387a98ba977c732d080d")) == (cipher == "here")
+
+
+def _refuses(*_: object) -> None:
+    raise UnsupportedAlgorithm("an OpenSSL that keeps to FIPS")
 
 
 def test_the_system_stream_ignores_every_seed() -> None:

@@ -1,8 +1,10 @@
+import copy
+
 import pytest
 import torch
 
 from incrowd.errors import DataError
-from incrowd.learning import CROSS_ENTROPY, LOGISTIC, LOSSES, POISSON, SQUARED, Loss
+from incrowd.learning import CROSS_ENTROPY, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 
 LABELS = {
     "cross entropy": torch.tensor([0, 2, 1, 2]),
@@ -45,3 +47,13 @@ def test_the_gradient_of_a_canonical_loss_is_mean_minus_target(loss: Loss) -> No
 def test_labels_that_do_not_fit_are_refused_by_name(loss: Loss, labels: list[float], outputs: int) -> None:
     with pytest.raises(DataError, match=f"{loss.name}.*{outputs} outputs: give"):
         loss.check(torch.tensor(labels), [outputs])
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_loss_of_ours_is_the_same_in_another_process(loss: Loss) -> None:
+    """Which gradients and backends a loss gets is asked by what it is."""
+    assert copy.deepcopy(loss) is loss
+    made, given = loss.__reduce_ex__(2)
+    assert (made(*given), given) == (loss, (loss.name,))
+    own = as_loss(loss.value)
+    assert copy.deepcopy(own) is not own
