@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 import incrowd
+from incrowd.data import Columns
 from incrowd.errors import ConfigError
 from incrowd.runs.predict import predict
 from tests.attacks import shop
@@ -17,7 +18,7 @@ pandas = pytest.importorskip("pandas")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUICK = incrowd.RunOptions(threads=1)
-WARD = incrowd.data.Columns(
+WARD = Columns(
     client="patient", label="ill", classes=("no", "yes"), schema={"age": {"range": [0, 100]}, "smoker": "yes/no"}
 )
 
@@ -87,6 +88,6 @@ def test_a_schema_of_objects_is_for_frames(tmp_path: Path) -> None:
 def test_a_private_file_is_handed_over_as_a_table(tmp_path: Path) -> None:
     """As clients it would be known by the numbers that its cells became, and have a second ledger."""
     path = shop.write(tmp_path / "shop.csv", shop.HEADER, shop.rows())
-    columns = incrowd.data.Columns(client="user", label="bought", classes=2)
+    columns = Columns(client="user", label="bought", classes=2)
     with pytest.raises(ConfigError, match=r"file = 'shop\.csv': give it as incrowd\.Table"):
         train(incrowd.Clients.from_table(path, columns=columns, clients=13), tmp_path / "run", inputs=3)

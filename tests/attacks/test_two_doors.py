@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 import incrowd
+from incrowd.data import Columns
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from tests.attacks import shop
 
@@ -40,7 +41,7 @@ def test_what_the_command_line_spent_python_cannot_spend_again(table: Path, tmp_
 def as_frame(rows: list[shop.Row], folder: Path, *features: str, public: bool = False) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rows, columns=shop.HEADER).astype({"age": int, "spent": float, "visits": int})
-    columns = incrowd.data.Columns(client="user", label="bought", classes=2, features=features)
+    columns = Columns(client="user", label="bought", classes=2, features=features)
     data = incrowd.Clients.from_table(frame, columns=columns, name=folder.name, clients=13, public=public)
     promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
     run = incrowd.RunOptions(threads=1)
@@ -71,7 +72,7 @@ def test_a_frame_whose_values_are_missing_is_known_too(tmp_path: Path) -> None:
     path = shop.write(tmp_path / "shop.csv", shop.HEADER, rows)
     shop.trained(path, tmp_path / "first", "data.features=['spent', 'visits']")
     for kind, frame in enumerate((pandas.read_csv(path), pandas.read_csv(path, dtype={"age": "Int64"}))):
-        columns = incrowd.data.Columns(client="user", label="bought", classes=2, features=("visits",))
+        columns = Columns(client="user", label="bought", classes=2, features=("visits",))
         data = incrowd.Clients.from_table(frame, columns=columns, name=f"other {kind}", clients=13)
         promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
         with pytest.raises(BudgetExceeded):
