@@ -176,7 +176,7 @@ def ask(
     """The first answer of each node to its frame, as `read` understands it.
 
     Guarantee: a node counts once, however often it sends; answers that are late, or that `read` refuses (`DataError`),
-    do not count.
+    do not count. Until one is there that is not None, the server waits for all.
     """
     clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
     begin, again, attendance = clock.now(), 0.0, attendance or Attendance()
@@ -186,7 +186,8 @@ def ask(
         elapsed = clock.now() - begin
         if not silent or elapsed >= patience.timeout:
             break
-        if attendance.enough(silent, elapsed=elapsed, least=patience.again):
+        counted = any(answer is not None for answer in found.values())  # who refuses, or lies, hurries nobody
+        if counted and attendance.enough(silent, elapsed=elapsed, least=patience.again):
             break
         if elapsed >= again:
             owners |= _pushed(transport, silent, patience.timeout - elapsed)

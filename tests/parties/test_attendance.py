@@ -1,6 +1,6 @@
 """Whoever stays away is not waited for again and again, and takes part again as soon as it is back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,15 +47,18 @@ class Days:
             yield each[1], each[1].encode()
 
 
-def lasted(seconds: Callable[[int, int], float], *, rounds: int, nodes: int = 3) -> list[tuple[float, set[int]]]:
+def lasted(
+    seconds: Callable[[int, int], float], *, rounds: int, nodes: int = 3, liars: Collection[int] = ()
+) -> list[tuple[float, set[int]]]:
     """How long each round lasted, and who answered in it."""
     line, attendance, found = Days(seconds), Attendance(), []
     patience = Patience(timeout=TIMEOUT, again=5, poll=0.25, clock=line.clock)
     for line.round in range(rounds):
         begin = line.clock.now()
 
-        def read(node: int, answer: bytes) -> None:
+        def read(node: int, answer: bytes) -> bytes | None:
             assert answer == f"{line.round} {node}".encode()  # no other round's
+            return None if node in liars else answer
 
         frames = dict.fromkeys(range(nodes), b"?")
         answered = ask(line, frames, longest=9, read=read, patience=patience, attendance=attendance)
@@ -106,3 +109,14 @@ def test_where_everybody_is_away_all_are_waited_for() -> None:
     found = lasted(lambda _, number: NEVER if number < 5 else TOOK, rounds=10)
     assert [seconds > 500 for seconds, _ in found] == [True] * 5 + [False] * 5
     assert [answered for _, answered in found[5:]] == [{0, 1, 2}] * 5
+
+
+@pytest.mark.parametrize("liars", [(), (0,)])
+def test_a_liar_that_is_always_there_ends_no_round_before_the_others_answer(liars: tuple[int, ...]) -> None:
+    """The others were away twice, and are slow after a restart of the proxy."""
+
+    def seconds(node: int, number: int) -> float:
+        return 0.5 if node == 0 else NEVER if number in (1, 2) else 30.0 if number == 5 else TOOK
+
+    found = lasted(seconds, rounds=6, liars=liars)
+    assert found[5][1] == ({0, 1, 2} if liars else {0})  # without a liar the round has an answer, and goes on
