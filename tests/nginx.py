@@ -49,12 +49,13 @@ class Nginx:
         return [int(each) for each in children.read_text().split()]
 
     def crash(self, port: int) -> None:
-        """Kill it with all its processes, and start another one as the service manager does: without its socket."""
+        """Kill it with all its processes, and start another one as the service manager does: without its sockets."""
         assert self._process is not None
         for process in (self._process.pid, *self.workers()):
             os.kill(process, signal.SIGKILL)
         self.stop()
-        (self.folder / "tls.sock").unlink()
+        for left in self.folder.glob("*.sock"):
+            left.unlink()
         self.start(port)
 
     def stop(self) -> None:
