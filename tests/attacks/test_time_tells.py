@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 UNEVEN = (
     "data.partition=dirichlet",
-    "data.alpha=0.5",
+    "data.alpha=0.1",
     "privacy.sampling=poisson",
     "privacy.cohort=6",
     "privacy.rounds=8",
