@@ -1,10 +1,10 @@
 # %% [markdown]
-# # A tour: what one client can do, and what privacy does about it
+# # A tour: an attack on one client, and the defence
 #
-# Twenty clinics want to learn something together. This notebook looks over the shoulder of somebody who wants to know
-# what **one** of them has: first without privacy, then with it. Everything runs on handwritten digits that come with
-# a package, on one processor, in less than a minute. Noise is drawn from a seed here, so that you get the same
-# pictures: that makes all of it a *simulation*. Without a seed incrowd takes its noise from the operating system.
+# Twenty clinics learn together. In this notebook an attacker wants the data of **one** clinic: first without privacy,
+# then with it. Everything runs on handwritten digits that come with a package, on one processor, in less than a
+# minute. Noise comes from a seed, so that you get the same pictures: all of it is a *simulation*. Without a seed
+# incrowd takes its noise from the operating system.
 
 # %%
 import math
@@ -23,26 +23,26 @@ from torch import nn
 import incrowd
 
 Vector = NDArray[np.float64]
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"  # told apart by everybody (Okabe and Ito)
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"  # colour-blind safe (Okabe and Ito)
 plt.rcParams |= {"figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
 
 OUT = Path("out/tour")
-shutil.rmtree(OUT, ignore_errors=True)  # a tour begins anew; what real data spent is never thrown away
+shutil.rmtree(OUT, ignore_errors=True)  # only a tour: never delete the ledger of real data
 OUT.mkdir(parents=True)
-os.environ["INCROWD_STATE"] = str(OUT / "state")  # which ledger is about which data, elsewhere for your user as a whole
+os.environ["INCROWD_STATE"] = str(OUT / "state")  # the registry of ledgers; by default it is in your home
 
 # %% [markdown]
 # ## The clinics
 #
-# Each clinic has sixty pictures of 8 by 8 points, and sends one thing: the sum of them. Only the mean over all
-# clinics is published. Clinic 7 has a secret: it alone sees the rare case.
+# Each clinic has sixty pictures of 8 by 8 points and sends their sum. Only the mean over all clinics is published.
+# Clinic 7 has a secret: it alone sees the rare case.
 
 # %%
 images, labels = load_digits(return_X_y=True)
 images = images / 16
 pictures = images[:1200].reshape(20, 60, 64).sum(axis=1)
 rare = np.zeros((8, 8))
-rare[[1, 1, 2, 2, 4, 5, 5, 5, 5, 4], [2, 5, 2, 5, 1, 2, 3, 4, 5, 6]] = 1  # a face that smiles at nobody else
+rare[[1, 1, 2, 2, 4, 5, 5, 5, 5, 4], [2, 5, 2, 5, 1, 2, 3, 4, 5, 6]] = 1  # a face
 pictures[7] += 60 * rare.reshape(-1)
 
 
@@ -62,8 +62,8 @@ show({f"clinic {clinic}": pictures[clinic] for clinic in (5, 6, 7, 8)}, "what fo
 # %% [markdown]
 # ## A mean is no protection
 #
-# Nobody publishes what a clinic sent, only a mean. But one day clinic 7 was ill and took no part. Whoever holds the
-# means of both days subtracts them, and has clinic 7's pictures to the last point.
+# Only means are published. But on Tuesday clinic 7 took no part. An attacker subtracts the means of both days and
+# recovers clinic 7's pictures to the last point.
 
 # %%
 monday, tuesday = pictures.mean(axis=0), np.delete(pictures, 7, axis=0).mean(axis=0)
@@ -72,11 +72,11 @@ print(f"no point of it is wrong by more than {np.abs(found - pictures[7]).max():
 show({"Monday's mean": monday, "Tuesday's mean": tuesday, "20 x Monday - 19 x Tuesday": found}, "two means, one secret")
 
 # %% [markdown]
-# ## A limit on what one client can do
+# ## Clipping: a bound on each client
 #
-# Nor is a mean safe from who sends nonsense. *Clipping* makes each contribution at most so long, whatever is in it:
-# then one of twenty moves the mean by no more than a twentieth of that. Everything below rests on this one bound.
-# Our clinics send pictures of a length of 190 to 330, so all of them are made shorter; what they show stays what it is.
+# *Clipping* bounds the length of each contribution. One of twenty then moves the mean by at most a twentieth of the
+# bound. All of privacy rests on this. Our clinics send pictures of a length of 190 to 330, so clipping shortens each
+# and keeps its direction.
 
 # %%
 clip = incrowd.FixedClip(clip_norm=150.0)
@@ -91,11 +91,11 @@ panel.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## Noise, as much as the bound asks for
+# ## Noise, calibrated to the bound
 #
-# Now the mean gets noise: so much that a mean with clinic 7 and one without it could nearly as well be each other.
-# How much that is follows from a *budget*, epsilon and delta, and the plan finds it. The code is what a deployment
-# runs: a plan, a ledger, a run that clips, adds up and releases.
+# Now the mean gets noise, so much that means with and without clinic 7 are hard to tell apart. A *budget*, epsilon and
+# delta, determines the amount, and the plan calibrates it. A deployment runs the same code: a plan, a ledger, a run
+# that clips, adds up and releases.
 
 
 # %%
@@ -127,15 +127,15 @@ for epsilon in (1000.0, 100.0, 8.0):
 show(seen, "the difference of two private means")
 
 # %% [markdown]
-# A thousand is no promise, and there is the face. At a hundred you may believe that you see it. At eight there is
-# nothing but noise for the eye. The noise is large because twenty clients are few: it is made for one client and shared
-# by all, so that a thousand times as many have a mean with a thousandth of it.
+# Epsilon 1,000 hides nothing: you see the face. At 100 you may suspect it. At 8 you see noise. The noise is large
+# because twenty clients are few. It is calibrated to one client, so with a thousand times as many clients the mean has
+# a thousandth of it.
 #
 # ## What epsilon means
 #
-# The eye is no good attacker, so let a better one play. A coin decides whether clinic 7 takes part. The attacker knows
-# all that everybody else sent and what clinic 7 would send, sees what is released, and guesses. Epsilon is a promise
-# about this game: *no* attacker, however clever, is right more often than the bound, but for luck in a thousand games.
+# The eye is a weak attacker. A better one plays this game: a coin decides whether clinic 7 takes part. The attacker
+# knows all other contributions and clinic 7's, sees the release, and guesses. Epsilon bounds the share of right guesses
+# of *every* attacker, up to luck in a thousand games.
 
 
 # %%
@@ -171,13 +171,13 @@ axes[1].legend(frameon=False, fontsize=8, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# The bound holds for every attacker and for every way to spend this epsilon. One release with Gaussian noise, as here,
-# gives less away than that, and the best attacker on it is the one who played.
+# The bound holds for every attacker and for every way to spend this epsilon. One Gaussian release reveals less, and
+# this attacker is the best one against it.
 #
 # ## Choosing it
 #
-# Epsilon and delta are for whoever answers for the data. What they cost can be known before anything is spent: here
-# the noise on a mean of 20 rounds, in parts of the longest contribution. [There is a page to take to your
+# The owner of the data chooses epsilon and delta. You know their price before you spend anything: the table shows the
+# noise on a mean of 20 rounds, as a fraction of the clip bound. [Another page is for your
 # board](choosing-with-your-board.md).
 
 # %%
@@ -201,10 +201,10 @@ panel.legend(frameon=False, ncols=3, loc="upper right")
 plt.show()
 
 # %% [markdown]
-# ## Learning, not only counting
+# ## Training a model
 #
-# A model is learnt by the same sums: each client trains a little and sends what changed. A hundred clients with
-# fifteen digits each, twenty rounds, on a budget of 8:
+# Federated learning uses the same sums: each client trains briefly and sends its update. A hundred clients with fifteen
+# digits each train for twenty rounds, on a budget of 8:
 
 # %%
 data = incrowd.Clients.from_arrays(
@@ -230,7 +230,7 @@ print(f"epsilon spent: {result.epsilon:.2f} of 8; digits read that no client has
 # %% [markdown]
 # ## The budget is enforced
 #
-# The ledger on disk has no room for a second run on it, whoever starts it, today or next year:
+# The ledger on disk refuses a second run on the same budget, today and next year:
 
 # %%
 try:
@@ -239,8 +239,8 @@ except incrowd.IncrowdError as error:
     print(f"{type(error).__name__}: {str(error).split(';')[0]}")
 
 # %% [markdown]
-# Its lines are a chain of hashes, and a witness beside it knows how many there are: who changes a line, or takes one
-# away, is found.
+# Its lines are a chain of hashes, and the witness file knows their number. So `verify` finds every changed or removed
+# line.
 
 # %%
 with incrowd.Ledger.read(OUT / "ledger.sqlite") as ledger:
@@ -248,13 +248,14 @@ with incrowd.Ledger.read(OUT / "ledger.sqlite") as ledger:
     print(f"{len(ledger.entries())} lines; spent {ledger.spent().epsilon:.2f} of {ledger.budget.epsilon:g}")
 
 # %% [markdown]
-# ## What you can say about it
+# ## The statement
 #
-# Every run states what is promised, to whom, against whom, and what it rests on: a text to publish beside the model.
+# Every run has a statement to publish beside the model: the guarantee, the protected unit, the adversary, and the
+# assumptions.
 
 # %%
 print(result.statement)
 
 # %% [markdown]
-# From here: [train on your own table](data.md), [attack the promise yourself](audit.md) with `incrowd audit`, [hand a
-# report to a board](report.md), or [let real parties take part](deploy.md).
+# Next steps: [train on your table](data.md), [attack the promise](audit.md) with `incrowd audit`, [write a
+# report](report.md), or [train with real parties](deploy.md).
