@@ -23,6 +23,7 @@ from incrowd._lazy import check_platform
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 DONE, FAILED, WRONG_USE, NO_BUDGET = 0, 1, 2, 3
+_STATUS = {ConfigError: WRONG_USE, DataError: WRONG_USE, BudgetExceeded: NO_BUDGET}
 
 # The parser's errors are click's, or those of the copy that newer releases of typer hold: a public one names the base.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -37,12 +38,8 @@ def finished(app: typer.Typer) -> int:
         return _parser_error(error)
     except typer.Abort:
         return _say("stopped", FAILED)
-    except (ConfigError, DataError) as error:
-        return _say(str(error), WRONG_USE)
-    except BudgetExceeded as error:
-        return _say(str(error), NO_BUDGET)
     except IncrowdError as error:
-        return _say(str(error), FAILED)
+        return _say(str(error), next((status for kind, status in _STATUS.items() if isinstance(error, kind)), FAILED))
     except OSError as error:
         return _say(_of_system(error), FAILED)
     except sqlite3.OperationalError as error:

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Container
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,23 +13,27 @@ import typer
 
 from incrowd.errors import ConfigError
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Metrics = Annotated[bool, typer.Option("--metrics", help="Print figures for Prometheus instead of text.")]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line, instead of words.")]
-SettingsFile = Annotated[
-    Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value; may be repeated.")
-]
-DataFolder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The folder that holds data sets.")]
+
+def option(text: str, metavar: str | None = None, *names: str) -> Any:
+    """An option with its help; its placeholder and names are those of the parameter unless they are given."""
+    return typer.Option(*names, help=text, metavar=metavar)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """An argument with its placeholder and its help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+Json = Annotated[bool, option("Print one JSON object instead of text.", None, "--json")]
+LogJson = Annotated[bool, option("Log one JSON object a line, instead of words.", None, "--log-json")]
+SettingsFile = Annotated[Path | None, argument("[CONFIG.toml]", "Settings; without them, the demonstration.")]
+Overrides = Annotated[list[str] | None, option("Another value; may be repeated.", "KEY=VALUE", "--set")]
+DataFolder = Annotated[Path | None, option("The folder that holds data sets.", "DIR", "--data")]
 LedgerOption = Annotated[
     Path | None,
-    typer.Option("--ledger", metavar="FILE", help="The ledger of the data; short for --set privacy.ledger."),
+    option("The ledger of the data; short for --set privacy.ledger.", "FILE", "--ledger"),
 ]
-WitnessOption = Annotated[
-    Path | None, typer.Option("--witness", metavar="FILE", help="Its witness; short for --set privacy.witness.")
-]
+WitnessOption = Annotated[Path | None, option("Its witness; short for --set privacy.witness.", "FILE", "--witness")]
 
 
 def ledger_overrides(ledger: Path | None, witness: Path | None) -> list[str]:
@@ -49,22 +54,32 @@ def need_training() -> None:
     need("train", "pydantic", "safetensors", "torch")
 
 
+def need_party() -> None:
+    """Refuse at once where the packages of a party are not installed."""
+    need_training()
+    need("flower", "cryptography")
+
+
 def words(text: str) -> tuple[str, ...]:
     """The words of a list with commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def numbers(field: str, text: str) -> tuple[float, ...]:
-    """The numbers of a list with commas."""
+def numbers(field: str, text: str, *, least: int = 0) -> tuple[float, ...]:
+    """The numbers of a list with commas, at least so many."""
+    remedy = "give a number, or several with commas between"
     try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
+        found = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError as error:
-        raise ConfigError(field=field, value=text, remedy="give a number, or several with commas between") from error
+        raise ConfigError(field=field, value=text, remedy=remedy) from error
+    if len(found) < least:
+        raise ConfigError(field=field, value=text, remedy=remedy)
+    return found
 
 
-def whole_numbers(field: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of a list with commas; 1e4 is one."""
-    given = numbers(field, text)
+def whole_numbers(field: str, text: str, *, least: int = 0) -> tuple[int, ...]:
+    """The whole numbers of a list with commas, at least so many; 1e4 is one."""
+    given = numbers(field, text, least=least)
     if not all(number.is_integer() for number in given):  # nor is one that is not finite
         raise ConfigError(field=field, value=text, remedy="give whole numbers")
     return tuple(int(number) for number in given)
@@ -93,9 +108,14 @@ def print_json(content: dict[str, Any]) -> None:
     typer.echo(json.dumps(content, allow_nan=False))
 
 
-def print_result(facts: dict[str, Any], as_json: bool) -> None:
-    """One JSON object, or a line for each fact."""
-    print_json(facts) if as_json else print_facts(facts)
+def print_result(facts: dict[str, Any], as_json: bool, *, said: str | None = None) -> None:
+    """One JSON object; or a sentence; or a line for each fact."""
+    if as_json:
+        print_json(facts)
+    elif said is None:
+        print_facts(facts)
+    elif said:
+        typer.echo(said)
 
 
 def print_facts(facts: dict[str, Any]) -> None:
@@ -105,7 +125,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         typer.echo(f"{name:{width}} {short(value)}")
 
 
-def print_table(rows: list[dict[str, Any]], *, leave_out: set[str]) -> None:
+def print_table(rows: list[dict[str, Any]], *, leave_out: Container[str] = ()) -> None:
     """A table of these rows, whose columns are the names in the first; texts begin below each other, numbers end."""
     from rich.console import Console
     from rich.table import Table

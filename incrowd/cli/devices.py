@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from incrowd.cli._shared import Json, need, print_facts, print_json, print_result, print_table, words
+from incrowd.cli._shared import Json, argument, need, option, print_facts, print_json, print_result, print_table, words
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ SHORTEST_TOKEN = 16
 NO_KEY = "name the file of the key that signs admission tokens, or say --open-admission"
 
 
-def _option(told: str, kind: str | None = None) -> Any:
-    return typer.Option(help=told, metavar=kind)
-
-
 def _nginx(wanted: bool) -> None:
     if wanted:
         typer.echo((resources.files("incrowd.service") / "nginx.conf").read_text(encoding="utf-8"), nl=False)
@@ -37,27 +33,23 @@ def _nginx(wanted: bool) -> None:
 
 @app.command()
 def serve(
-    specification: Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a JSON or TOML file.")],
-    store: Annotated[str, _option("memory, redis://, rediss:// or unix:// of a Redis.", "URL")] = "memory",
-    folder: Annotated[Path | None, _option("Where a pool in memory is kept; without it, SPEC.pool.", "DIR")] = None,
-    host: Annotated[str, _option("The address to listen at, of this machine only: nginx is the way in.")] = "127.0.0.1",
+    specification: Annotated[Path, argument("SPEC", "The specification, a JSON or TOML file.")],
+    store: Annotated[str, option("memory, redis://, rediss:// or unix:// of a Redis.", "URL")] = "memory",
+    folder: Annotated[Path | None, option("Where a pool in memory is kept; without it, SPEC.pool.", "DIR")] = None,
+    host: Annotated[str, option("The address to listen at, of this machine only: nginx is the way in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
-    workers: Annotated[int, _option("Processes; more than one need a Redis.")] = 1,
-    keep_every: Annotated[float, _option("Seconds between two keeps of a pool in memory.")] = 5.0,
-    remember_mb: Annotated[float, _option("Memory for replaced versions: late answers need theirs.")] = 64.0,
-    turned_away: Annotated[float, _option("The share of honest answers that may be turned away.")] = 0.01,
-    admin_token_file: Annotated[
-        Path | None, _option("The token for orders; without it none are taken.", "FILE")
-    ] = None,
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Write one JSON line an event on standard error.")
-    ] = False,
+    workers: Annotated[int, option("Processes; more than one need a Redis.")] = 1,
+    keep_every: Annotated[float, option("Seconds between two keeps of a pool in memory.")] = 5.0,
+    remember_mb: Annotated[float, option("Memory for replaced versions: late answers need theirs.")] = 64.0,
+    turned_away: Annotated[float, option("The share of honest answers that may be turned away.")] = 0.01,
+    admin_token_file: Annotated[Path | None, option("The token for orders; without it none are taken.", "FILE")] = None,
+    log_json: Annotated[bool, option("Write one JSON line an event on standard error.", None, "--log-json")] = False,
     admission_key: Annotated[
-        Path | None, _option("The key that signs admission tokens; DIR/admission.key without it.", "FILE")
+        Path | None, option("The key that signs admission tokens; DIR/admission.key without it.", "FILE")
     ] = None,
-    accepted_a_day: Annotated[int, _option("So many contributions of one account are accepted in a day.")] = 1,
+    accepted_a_day: Annotated[int, option("So many contributions of one account are accepted in a day.")] = 1,
     open_admission: Annotated[
-        bool, typer.Option("--open-admission", help="Take contributions from anybody: one address can spoil the model.")
+        bool, option("Take contributions from anybody: one address can spoil the model.", None, "--open-admission")
     ] = False,
     as_json: Json = False,
     _written: Annotated[
@@ -103,12 +95,8 @@ def serve(
 
 def _say(told: dict[str, str], url: str, *, as_json: bool) -> None:
     """Where it listens."""
-    if as_json:
-        print_json({"url": url} | told)
-    else:
-        typer.echo(
-            f"listens at {url}, which only this machine reaches: incrowd serve --nginx writes the way in for others"
-        )
+    said = f"listens at {url}, which only this machine reaches: incrowd serve --nginx writes the way in for others"
+    print_result({"url": url} | told, as_json, said=said)
 
 
 def need_serving(store: str) -> None:
@@ -134,40 +122,33 @@ def token_of(path: Path) -> str:
 
 @app.command()
 def contribute(
-    server: Annotated[str, typer.Option(metavar="URL", help="The service, say https://learn.example.org.")],
-    database: Annotated[Path, typer.Option(metavar="FILE", help="The SQLite file with this device's examples.")],
-    table: Annotated[str, typer.Option(help="The table or view of the examples.")] = "examples",
-    times: Annotated[int, typer.Option(help="How many contributions, one after the other.")] = 1,
-    ledger: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The device's ledger; FILE.sqlite.ledger without it.")
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The most that one contribution may cost.")] = None,
-    daily: Annotated[float | None, typer.Option(help="The most that those of a day may cost.")] = None,
-    total: Annotated[
-        float | None, typer.Option(help="The most that all may ever cost; fixed when the ledger is begun.")
-    ] = None,
+    server: Annotated[str, option("The service, say https://learn.example.org.", "URL")],
+    database: Annotated[Path, option("The SQLite file with this device's examples.", "FILE")],
+    table: Annotated[str, option("The table or view of the examples.")] = "examples",
+    times: Annotated[int, option("How many contributions, one after the other.")] = 1,
+    ledger: Annotated[Path | None, option("The device's ledger; FILE.sqlite.ledger without it.", "FILE")] = None,
+    epsilon: Annotated[float | None, option("The most that one contribution may cost.")] = None,
+    daily: Annotated[float | None, option("The most that those of a day may cost.")] = None,
+    total: Annotated[float | None, option("The most that all may ever cost; fixed when the ledger is begun.")] = None,
     per: Annotated[
         Literal["model", "feature"],
-        typer.Option(help="What these count: all numbers of a contribution together, or each on its own."),
+        option("What these count: all numbers of a contribution together, or each on its own."),
     ] = "model",
-    whole: Annotated[float | None, typer.Option(help="The most that all of one may cost, whatever --per.")] = None,
-    fields: Annotated[str, typer.Option(help="The columns that models may use, with commas; all without it.")] = "",
-    jitter: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Wait a random time, at most this, before each contribution.")
-    ] = 0.0,
+    whole: Annotated[float | None, option("The most that all of one may cost, whatever --per.")] = None,
+    fields: Annotated[str, option("The columns that models may use, with commas; all without it.")] = "",
+    jitter: Annotated[float, option("Wait a random time, at most this, before each contribution.", "SECONDS")] = 0.0,
     pace: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="An answer leaves this long after its draw, or a multiple of it; 10."),
+        float | None, option("An answer leaves this long after its draw, or a multiple of it; 10.", "SECONDS")
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Allow http to another machine, where anybody on the way may pose as it.")
+        bool, option("Allow http to another machine, where anybody on the way may pose as it.", None, "--plain")
     ] = False,
     proxy: Annotated[
-        str | None, typer.Option(metavar="URL", help="A proxy, say http://127.0.0.1:8118, to hide this address behind.")
+        str | None, option("A proxy, say http://127.0.0.1:8118, to hide this address behind.", "URL")
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The operator's admission token.")] = None,
+    token_file: Annotated[Path | None, option("The operator's admission token.", "FILE")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say how the service's specification fits; nothing is spent or sent.")
+        bool, option("Only say how the service's specification fits; nothing is spent or sent.", None, "--check")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -269,18 +250,15 @@ def root() -> None:
 
 @ddml.command("simulate")
 def simulate(
-    specification: Annotated[Path, typer.Argument(metavar="SPEC", help="A .json or .toml file: see `incrowd serve`.")],
-    csv: Annotated[
-        Path, typer.Option("--csv", metavar="FILE", help="A table like those of the devices, put together.")
-    ],
-    contributions: Annotated[int, typer.Option(help="How many contributions devices make, all together.")] = 10_000,
-    epsilon: Annotated[float | None, typer.Option(help="Another epsilon than the specification's.")] = None,
+    specification: Annotated[Path, argument("SPEC", "A .json or .toml file: see `incrowd serve`.")],
+    csv: Annotated[Path, option("A table like those of the devices, put together.", "FILE", "--csv")],
+    contributions: Annotated[int, option("How many contributions devices make, all together.")] = 10_000,
+    epsilon: Annotated[float | None, option("Another epsilon than the specification's.")] = None,
     devices: Annotated[
-        int | None,
-        typer.Option(help="How many devices share the rows; by default each has what one contribution uses."),
+        int | None, option("How many devices share the rows; by default each has what one contribution uses.")
     ] = None,
-    held_out: Annotated[float, typer.Option(help="The share of the rows that is kept to measure with.")] = 0.2,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    held_out: Annotated[float, option("The share of the rows that is kept to measure with.")] = 0.2,
+    seed: Annotated[int, option("The same seed gives the same figures.")] = 0,
     as_json: Json = False,
 ) -> None:
     """What a specification would learn from a table at its epsilon: a simulation of the protocol, noise and all.
@@ -312,8 +290,8 @@ def simulate(
 
 @ddml.command("token")
 def token(
-    accounts: Annotated[list[str], typer.Argument(metavar="ACCOUNT...", help="Letters, digits, _ or -.")],
-    key: Annotated[Path, typer.Option(metavar="FILE", help="The service's admission key; made if there is none.")],
+    accounts: Annotated[list[str], argument("ACCOUNT...", "Letters, digits, _ or -.")],
+    key: Annotated[Path, option("The service's admission key; made if there is none.", "FILE")],
     as_json: Json = False,
 ) -> None:
     """Issue admission tokens: each lets one account contribute, as often in a day as the service allows.
@@ -329,19 +307,13 @@ def token(
 
 def _show(report: dict[str, Any]) -> None:
     typer.echo("SIMULATION: the rows are real, the noise is seeded, and nobody contributed.\n")
-    beside = (
-        "contributions_needed",
-        "contributions_of_a_device",
-        "devices",
-        "examples_of_a_device",
-        "weights",
-        "epsilon",
-    )
-    print_facts({name.replace("_", " "): report[name] for name in (*beside, "honest_turned_away", "promise")})
+    beside = "contributions_needed", "contributions_of_a_device", "devices", "examples_of_a_device", "weights"
+    facts = {name: report[name] for name in (*beside, "epsilon", "honest_turned_away", "promise")}
+    print_facts({name.replace("_", " "): value for name, value in facts.items()})
     typer.echo()
     rows = {"no model": "baseline", "learnt": "metrics", "without noise": "without_noise"}
-    print_table([{"": label} | report[key] for label, key in rows.items()], leave_out=set())
-    print_table(report["curve"], leave_out=set())
+    print_table([{"": label} | report[key] for label, key in rows.items()])
+    print_table(report["curve"])
     fit = report["fit"]
     typer.echo(f"{fit['usable']} of {fit['examples']} rows can be learnt from")
     for problem in fit["problems"]:

@@ -11,7 +11,9 @@ from incrowd.cli._shared import (
     Json,
     Overrides,
     WitnessOption,
+    argument,
     need_training,
+    option,
     print_facts,
     print_json,
     print_result,
@@ -29,12 +31,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-LedgerFile = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger, an SQLite file.")]
-Target = Annotated[Path, typer.Argument(metavar="TO", help="A new file.")]
-Epsilon = Annotated[float, typer.Option(help="The budget of all that will ever be charged to it.")]
-Delta = Annotated[float, typer.Option(help="Its delta, which every run on it has to have.")]
+LedgerFile = Annotated[Path, argument("FILE", "The ledger, an SQLite file.")]
+Target = Annotated[Path, argument("TO", "A new file.")]
+Epsilon = Annotated[float, option("The budget of all that will ever be charged to it.")]
+Delta = Annotated[float, option("Its delta, which every run on it has to have.")]
 RelationOption = Annotated[
-    str | None, typer.Option("--relation", help="zero-out-one, add-or-remove-one or replace-one; settings say it.")
+    str | None, option("zero-out-one, add-or-remove-one or replace-one; settings say it.", None, "--relation")
 ]
 
 
@@ -47,7 +49,7 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
     from incrowd.privacy.ledger.ledger import Ledger
     from incrowd.privacy.ledger.ledger import verify as check
 
-    facts: dict[str, Any] = dict(check(_no_folder(file)))
+    facts: dict[str, Any] = dict(check(_there(file, may_be_gone=True)))
     if facts["intact"]:
         with Ledger.read(file) as ledger:
             facts |= _described(ledger)
@@ -66,7 +68,7 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
 @app.command("verify")
 def verify(
     file: LedgerFile,
-    head: Annotated[str | None, typer.Option(help="A head hash that you kept elsewhere.")] = None,
+    head: Annotated[str | None, option("A head hash that you kept elsewhere.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check the hashes, the witnesses and a head hash kept elsewhere. Exit status 1 when they do not hold.
@@ -75,7 +77,7 @@ def verify(
     """
     from incrowd.privacy.ledger.ledger import verify as check
 
-    verification = dict(check(_no_folder(file), head=head))
+    verification = dict(check(_there(file, may_be_gone=True), head=head))
     print_result(verification, as_json)
     if not verification["intact"]:
         raise typer.Exit(1)
@@ -100,16 +102,10 @@ def list_ledgers(as_json: Json = False) -> None:
 def new(
     epsilon: Epsilon,
     delta: Delta,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where it shall be; in your state folder without it.")
-    ] = None,
-    data_of: Annotated[
-        Path | None, typer.Option("--data-of", metavar="CONFIG", help="Settings that name the data.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Without settings: what the data are called (data.identity).")
-    ] = None,
-    unit: Annotated[str, typer.Option(help="Without settings: client or record, who is protected.")] = "client",
+    file: Annotated[Path | None, argument("[FILE]", "Where it shall be; in your state folder without it.")] = None,
+    data_of: Annotated[Path | None, option("Settings that name the data.", "CONFIG", "--data-of")] = None,
+    name: Annotated[str | None, option("Without settings: what the data are called (data.identity).")] = None,
+    unit: Annotated[str, option("Without settings: client or record, who is protected.")] = "client",
     relation: RelationOption = None,
     witness: WitnessOption = None,
     override: Overrides = None,
@@ -141,12 +137,12 @@ def new(
         identity = DataIdentity(name=name, unit=unit)
         its = _relation(relation or "zero-out-one")
         ledgers = [Home.of_user().ledger_of(identity, budget=budget, relation=its, path=file, witness=witness)]
-    _say([_facts(each) for each in ledgers], as_json)
+    _say(ledgers, as_json)
 
 
 @app.command("include")
 def include(
-    data_of: Annotated[Path, typer.Option("--data-of", metavar="CONFIG", help="Settings that name the data.")],
+    data_of: Annotated[Path, option("Settings that name the data.", "CONFIG", "--data-of")],
     override: Overrides = None,
     data: DataFolder = None,
     as_json: Json = False,
@@ -160,13 +156,13 @@ def include(
     from incrowd.runs.ledgers import include_data
 
     ledgers = include_data(tables(data_of, overrides=override or [], data=data))
-    _say([_facts(each) for each in ledgers], as_json)
+    _say(ledgers, as_json)
 
 
 @app.command("move")
 def move(
-    file: Annotated[Path, typer.Argument(metavar="FROM", help="Where it is, or was before it was moved by hand.")],
-    target: Annotated[Path, typer.Argument(metavar="TO", help="Where it shall be; FROM once more for the witness.")],
+    file: Annotated[Path, argument("FROM", "Where it is, or was before it was moved by hand.")],
+    target: Annotated[Path, argument("TO", "Where it shall be; FROM once more for the witness.")],
     witness: WitnessOption = None,
     as_json: Json = False,
 ) -> None:
@@ -175,9 +171,8 @@ def move(
     Example: incrowd ledger move shop.sqlite /srv/ledgers/shop.sqlite --witness /mnt/other/shop.witness
     """
     from incrowd.privacy.ledger import home as ledgers
-    from incrowd.privacy.ledger.home import Home
 
-    _say([_facts(ledgers.move(Home.of_user(), file, target, witness=witness))], as_json)
+    _say([ledgers.move(ledgers.Home.of_user(), file, target, witness=witness)], as_json)
 
 
 @app.command("backup")
@@ -189,13 +184,13 @@ def backup(file: LedgerFile, target: Target, as_json: Json = False) -> None:
     from incrowd.privacy.ledger import home as ledgers
 
     mark = ledgers.backup(_there(file), target)
-    _say([{"backup": str(target), "entries": mark.entries, "head": mark.head}], as_json)
+    print_result({"backup": str(target), "entries": mark.entries, "head": mark.head}, as_json)
 
 
 @app.command("restore")
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="BACKUP", help="What `incrowd ledger backup` wrote.")],
-    target: Annotated[Path, typer.Argument(metavar="TO", help="Where the lost ledger was.")],
+    file: Annotated[Path, argument("BACKUP", "What `incrowd ledger backup` wrote.")],
+    target: Annotated[Path, argument("TO", "Where the lost ledger was.")],
     as_json: Json = False,
 ) -> None:
     """Put a backup back where its ledger was lost. One that lacks entries which were seen is refused.
@@ -205,13 +200,13 @@ def restore(
     from incrowd.privacy.ledger import home as ledgers
 
     mark = ledgers.restore(_there(file), target)
-    _say([{"ledger": str(target), "entries": mark.entries, "head": mark.head}], as_json)
+    print_result({"ledger": str(target), "entries": mark.entries, "head": mark.head}, as_json)
 
 
 @app.command("release")
 def release(
     file: LedgerFile,
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="The reservation, as `incrowd ledger show` lists it.")],
+    label: Annotated[str, argument("LABEL", "The reservation, as `incrowd ledger show` lists it.")],
     as_json: Json = False,
 ) -> None:
     """Give back what a run that was given up had reserved and not spent; that run cannot go on afterwards.
@@ -223,20 +218,20 @@ def release(
     with Ledger.open(_there(file)) as ledger:
         ledger.release_reservation(label)
         reservation = asdict(ledger.reservation(label)) | {"epsilon": ledger.spent().epsilon}
-    _say([{name: reservation[name] for name in ("label", "charged", "released", "epsilon")}], as_json)
+    print_result({name: reservation[name] for name in ("label", "charged", "released", "epsilon")}, as_json)
 
 
 @app.command("fresh")
 def fresh(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The data, as `incrowd ledger list` names them.")],
+    name: Annotated[str, argument("NAME", "The data, as `incrowd ledger list` names them.")],
     epsilon: Epsilon,
     delta: Delta,
-    unit: Annotated[str, typer.Option(help="client or record, who is protected.")] = "client",
+    unit: Annotated[str, option("client or record, who is protected.")] = "client",
     relation: RelationOption = None,
     understand: Annotated[
-        bool, typer.Option("--i-understand", help="Do not ask: what was spent is left out of account for good.")
+        bool, option("Do not ask: what was spent is left out of account for good.", None, "--i-understand")
     ] = False,
-    released: Annotated[bool, typer.Option(help="The data were released without privacy before.")] = False,
+    released: Annotated[bool, option("The data were released without privacy before.")] = False,
     as_json: Json = False,
 ) -> None:
     """Begin a new ledger for data on which something was spent. This breaks the promise that the old one kept.
@@ -248,9 +243,8 @@ def fresh(
     from incrowd.privacy.account.accounting import Budget
     from incrowd.privacy.content import DataIdentity
     from incrowd.privacy.ledger import home as ledgers
-    from incrowd.privacy.ledger.home import Home
 
-    home = Home.of_user()
+    home = ledgers.Home.of_user()
     _, known = home.found(DataIdentity(name=name, unit=unit))
     if known is None:
         raise ConfigError(field="NAME", value=name, remedy="no data are known by this name: see `incrowd ledger list`")
@@ -263,7 +257,7 @@ def fresh(
         if typer.prompt("Type the name of the data to go on", err=True) != name:
             raise ConfigError(field="NAME", value=name, remedy="another name was typed, and nothing was done")
     its, budget = None if relation is None else _relation(relation), Budget(epsilon=epsilon, delta=delta)
-    _say([_facts(ledgers.fresh(home, known, budget=budget, relation=its, released=released))], as_json)
+    _say([ledgers.fresh(home, known, budget=budget, relation=its, released=released)], as_json)
 
 
 def _row(known: "Registered") -> dict[str, Any]:
@@ -313,17 +307,12 @@ def _described(ledger: "Ledger") -> dict[str, Any]:
     }
 
 
-def _no_folder(file: Path) -> Path:
-    """A ledger's file, or what its witness remembers. Edge cases: a folder: `ConfigError`."""
+def _there(file: Path, *, may_be_gone: bool = False) -> Path:
+    """A ledger's file. Edge cases: a folder, or nothing there: `ConfigError`."""
     if file.is_dir():
         remedy = f"it is a folder: name the ledger itself, say {file / 'ledger.sqlite'}"
         raise ConfigError(field="FILE", value=str(file), remedy=remedy)
-    return file
-
-
-def _there(file: Path) -> Path:
-    """A ledger's file. Edge cases: nothing there, or a folder: `ConfigError`."""
-    if not _no_folder(file).exists():
+    if not may_be_gone and not file.exists():
         raise ConfigError(field="FILE", value=str(file), remedy="nothing is there: see `incrowd ledger list`")
     return file
 
@@ -337,20 +326,20 @@ def _relation(word: str) -> Any:
     return known[word]
 
 
-def _facts(known: "Registered") -> dict[str, Any]:
-    return {
-        "ledger": str(known.path),
-        "witness": str(known.witness),
-        "data": list(known.names),
-        "unit": known.unit,
-        "entries": known.mark.entries,
-    }
-
-
-def _say(ledgers: list[dict[str, Any]], as_json: bool) -> None:
+def _say(ledgers: "list[Registered]", as_json: bool) -> None:
     """One ledger's facts, or those of several."""
+    facts = [
+        {
+            "ledger": str(each.path),
+            "witness": str(each.witness),
+            "data": list(each.names),
+            "unit": each.unit,
+            "entries": each.mark.entries,
+        }
+        for each in ledgers
+    ]
     if as_json:
-        print_json(ledgers[0] if len(ledgers) == 1 else {"ledgers": ledgers})
+        print_json(facts[0] if len(facts) == 1 else {"ledgers": facts})
         return
-    for each in ledgers:
+    for each in facts:
         print_facts(each)

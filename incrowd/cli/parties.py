@@ -4,24 +4,25 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from incrowd._log import log_to_stderr
-from incrowd._prometheus import metric
 from incrowd.cli._shared import (
     DataFolder,
     Json,
     LedgerOption,
     LogJson,
-    Metrics,
     Overrides,
     SettingsFile,
     WitnessOption,
+    argument,
     ledger_overrides,
     need,
+    need_party,
     need_training,
+    option,
     print_facts,
     print_json,
     print_result,
@@ -43,7 +44,7 @@ party = typer.Typer(
 
 @flower.command()
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    folder: Annotated[Path, argument("DIR", "A new folder for the app.")],
     as_json: Json = False,
 ) -> None:
     """Write an app of Flower's that trains under a plan and a ledger, for `flwr run` and stock nodes.
@@ -55,10 +56,8 @@ def new(
     from incrowd.flower.new import new_app
 
     written = new_app(folder)
-    if as_json:
-        print_json({"folder": str(folder), "files": [str(path) for path in written]})
-    else:
-        typer.echo(f"{folder}: put your own training into client_app.py, then: flwr run {folder}")
+    facts = {"folder": str(folder), "files": [str(path) for path in written]}
+    print_result(facts, as_json, said=f"{folder}: put your own training into client_app.py, then: flwr run {folder}")
 
 
 @flower.command()
@@ -66,13 +65,11 @@ def simulate(
     config: SettingsFile = None,
     override: Overrides = None,
     data: DataFolder = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder for the run, new or of one that stopped.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Ray workers, of one thread each; one a processor.")] = None,
-    blocks: Annotated[int | None, typer.Option(help="Into how many blocks a cohort is dealt; one a worker.")] = None,
-    gpus: Annotated[float, typer.Option(help="The share of an accelerator that each worker has.")] = 0.0,
-    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs; without one, Ray is started.")] = None,
+    out: Annotated[Path | None, option("A folder for the run, new or of one that stopped.", "DIR")] = None,
+    workers: Annotated[int | None, option("Ray workers, of one thread each; one a processor.")] = None,
+    blocks: Annotated[int | None, option("Into how many blocks a cohort is dealt; one a worker.")] = None,
+    gpus: Annotated[float, option("The share of an accelerator that each worker has.")] = 0.0,
+    address: Annotated[str | None, option("A Ray cluster that runs; without one, Ray is started.")] = None,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
     as_json: Json = False,
@@ -99,13 +96,11 @@ def simulate(
 
 @flower.command()
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for the server's keys.")],
-    host: Annotated[list[str], typer.Option(help="A name or an address of the server; may be repeated.")],
-    port: Annotated[int, typer.Option(help="The port that parties reach it at.")] = 9092,
-    renew: Annotated[bool, typer.Option("--renew", help="Make the certificate alone anew, for the same key.")] = False,
-    authority: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The ca.crt of a SuperLink that somebody else runs.")
-    ] = None,
+    folder: Annotated[Path, argument("DIR", "A folder for the server's keys.")],
+    host: Annotated[list[str], option("A name or an address of the server; may be repeated.")],
+    port: Annotated[int, option("The port that parties reach it at.")] = 9092,
+    renew: Annotated[bool, option("Make the certificate alone anew, for the same key.", None, "--renew")] = False,
+    authority: Annotated[Path | None, option("The ca.crt of a SuperLink that somebody else runs.", "FILE")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a server's keys and certificate, and the invitation that every party is given.
@@ -145,14 +140,12 @@ def keys(
 
 @flower.command()
 def proxy(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for nginx's configuration and logs.")],
-    keys: Annotated[Path, typer.Option(metavar="DIR", help="The server's keys: `incrowd flower keys`.")],
-    enrolled: Annotated[Path, typer.Option(metavar="DIR", help="The folder with the NAME.pub of each party.")],
-    listen: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; 0.0.0.0:9092 without it.")
-    ] = None,
-    port: Annotated[int, typer.Option(help="The port of `incrowd flower serve` on loopback.")] = 9091,
-    reload: Annotated[bool, typer.Option("--reload", help="Let the running nginx read it anew.")] = False,
+    folder: Annotated[Path, argument("DIR", "A folder for nginx's configuration and logs.")],
+    keys: Annotated[Path, option("The server's keys: `incrowd flower keys`.", "DIR")],
+    enrolled: Annotated[Path, option("The folder with the NAME.pub of each party.", "DIR")],
+    listen: Annotated[list[str] | None, option("Where to listen; 0.0.0.0:9092 without it.", "ADDRESS:PORT")] = None,
+    port: Annotated[int, option("The port of `incrowd flower serve` on loopback.")] = 9091,
+    reload: Annotated[bool, option("Let the running nginx read it anew.", None, "--reload")] = False,
     as_json: Json = False,
 ) -> None:
     """Write nginx's configuration for the port that parties reach: mutual TLS, limits, and Flower's Fleet API alone.
@@ -178,18 +171,15 @@ def proxy(
 @flower.command(context_settings={"auto_envvar_prefix": "INCROWD_SERVE"})
 def serve(
     config: Annotated[
-        Path | None,
-        typer.Argument(metavar="[CONFIG.toml]", envvar="INCROWD_SERVE_CONFIG", help="Settings of parties."),
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", envvar="INCROWD_SERVE_CONFIG", help="Settings of parties.")
     ],
-    keys: Annotated[Path, typer.Option(metavar="DIR", help="The server's keys: `incrowd flower keys`.")],
+    keys: Annotated[Path, option("The server's keys: `incrowd flower keys`.", "DIR")],
     override: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder for the run, new or of one that stopped.")
-    ] = None,
-    port: Annotated[int, typer.Option(help="The port to listen at, on loopback.")] = 9091,
-    least: Annotated[int | None, typer.Option(help="Begin with so many parties; with all of them without it.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a round waits for its parties.")] = 600.0,
-    try_out: Annotated[bool, typer.Option("--try", help="Ask the parties whether they would, and stop there.")] = False,
+    out: Annotated[Path | None, option("A folder for the run, new or of one that stopped.", "DIR")] = None,
+    port: Annotated[int, option("The port to listen at, on loopback.")] = 9091,
+    least: Annotated[int | None, option("Begin with so many parties; with all of them without it.")] = None,
+    timeout: Annotated[float, option("Seconds that a round waits for its parties.")] = 600.0,
+    try_out: Annotated[bool, option("Ask the parties whether they would, and stop there.", None, "--try")] = False,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
     log_json: LogJson = False,
@@ -234,8 +224,8 @@ def serve(
 
 @flower.command()
 def pause(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is served.")],
-    off: Annotated[bool, typer.Option("--off", help="Go on.")] = False,
+    folder: Annotated[Path, argument("DIR", "The folder of a run that is served.")],
+    off: Annotated[bool, option("Go on.", None, "--off")] = False,
     as_json: Json = False,
 ) -> None:
     """Let no further round of a served run begin, or go on; its parties stay.
@@ -254,8 +244,7 @@ def pause(
         _files.remove(folder / PAUSED)
     else:
         _files.write(folder / PAUSED, "")
-    if as_json:
-        print_json({"run": str(folder), "paused": not off})
+    print_result({"run": str(folder), "paused": not off}, as_json, said="")
 
 
 @flower.command(context_settings={"auto_envvar_prefix": "INCROWD_JOIN"})
@@ -263,7 +252,7 @@ def join(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", envvar="INCROWD_JOIN_FOLDER", help="A party's folder: `incrowd party new`.")
     ],
-    idle_poll: Annotated[float, typer.Option(help="Seconds between looks while nothing comes.")] = 1.0,
+    idle_poll: Annotated[float, option("Seconds between looks while nothing comes.")] = 1.0,
     log_json: LogJson = False,
     as_json: Json = False,
 ) -> None:
@@ -309,8 +298,7 @@ def root() -> None:
 
 @party.command()
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The party's ledger, or its folder.")],
-    metrics: Metrics = False,
+    file: Annotated[Path, argument("FILE", "The party's ledger, or its folder.")],
     as_json: Json = False,
 ) -> None:
     """List what a party was asked, by which server, at what noise, what it comes to, and what it refused.
@@ -323,14 +311,12 @@ def show(
     found = given(file)
     if as_json:
         print_json(found)
-    elif metrics:
-        _print_metrics(found)
     else:
         events, refused = found.pop("events"), found.pop("refused")
         print_facts(found)
         for row in events:
             row["plan"] = row["plan"][:12]
-        print_table(events, leave_out=set())
+        print_table(events)
         for each in refused:
             what = "an offer" if each["round"] is None else f"round {each['round']}"
             typer.echo(f"refused {each['at']}  {what}: {each['why']}")
@@ -340,10 +326,10 @@ def show(
 
 @party.command("new")
 def new_party(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the party.")],
-    invitation: Annotated[Path, typer.Option(metavar="FILE", help="The invitation.json that the server gave.")],
-    name: Annotated[str | None, typer.Option(help="The party's name; that of its folder without it.")] = None,
-    table: Annotated[Path | None, typer.Option(metavar="TABLE", help="Its table, whose header is read.")] = None,
+    folder: Annotated[Path, argument("DIR", "A new folder for the party.")],
+    invitation: Annotated[Path, option("The invitation.json that the server gave.", "FILE")],
+    name: Annotated[str | None, option("The party's name; that of its folder without it.")] = None,
+    table: Annotated[Path | None, option("Its table, whose header is read.", "TABLE")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a party's keys, its enrolment for the server, and the file in which its owner states what is allowed.
@@ -352,8 +338,7 @@ def new_party(
 
     Example: incrowd party new amber --invitation invitation.json --table visits.csv
     """
-    need_training()
-    need("flower", "cryptography")
+    need_party()
     from incrowd.parties.folder import new_folder
     from incrowd.parties.keys import Invitation
     from incrowd.parties.policy import PARTY_FILE
@@ -370,15 +355,12 @@ def new_party(
 
 
 @party.command()
-def check(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")], as_json: Json = False
-) -> None:
+def check(folder: Annotated[Path, argument("DIR", "A party's folder.")], as_json: Json = False) -> None:
     """Read the party's own data as its file states them, and say which column does not fit. Nothing leaves.
 
     Example: incrowd party check amber
     """
-    need_training()
-    need("flower", "cryptography")
+    need_party()
     from incrowd.parties.folder import PartyFolder
 
     member = PartyFolder.read(folder)
@@ -398,10 +380,8 @@ def check(
 
 @party.command()
 def compare(
-    enrolled: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with the NAME.pub of every party.")],
-    accept: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A party's folder, whose owner has compared the fingerprint.")
-    ] = None,
+    enrolled: Annotated[Path, argument("DIR", "A folder with the NAME.pub of every party.")],
+    accept: Annotated[Path | None, option("A party's folder, whose owner has compared the fingerprint.", "DIR")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the fingerprint of all parties' keys, for two owners to compare by telephone.
@@ -411,8 +391,7 @@ def compare(
 
     Example: incrowd party compare enrolled --accept amber
     """
-    need_training()
-    need("flower", "cryptography")
+    need_party()
     from incrowd.parties.folder import PartyFolder
     from incrowd.parties.keys import read_roster
 
@@ -424,30 +403,14 @@ def compare(
 
 
 @party.command()
-def leave(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")], as_json: Json = False
-) -> None:
+def leave(folder: Annotated[Path, argument("DIR", "A party's folder.")], as_json: Json = False) -> None:
     """Take part in nothing any more: what was reserved and not spent is given back. What was given stays given.
 
     Example: incrowd party leave amber
     """
-    need_training()
-    need("flower", "cryptography")
+    need_party()
     from incrowd.parties.folder import PartyFolder
 
     PartyFolder.read(folder).leave()
-    if as_json:
-        print_json({"party": str(folder), "left": True})
-    else:
-        typer.echo(f"{folder} has left; what it gave is still in: incrowd party show {folder}")
-
-
-def _print_metrics(found: dict[str, Any]) -> None:
-    """Figures for the owner's monitor, and for no server."""
-    limits = {"promised": found.get("promised"), "budget": found.get("budget", {}).get("epsilon")}
-    epsilon = {"spent": found["epsilon"], **{name: value for name, value in limits.items() if value is not None}}
-    counts = {"answered": len(found["events"]), "refused": len(found["refused"])}
-    intact = {"": int(found["intact"])}
-    typer.echo(metric("incrowd_party_epsilon", "Epsilon of the ledger.", epsilon, label="of"), nl=False)
-    typer.echo(metric("incrowd_party_questions", "Questions of servers.", counts, label="decision"), nl=False)
-    typer.echo(metric("incrowd_party_ledger_intact", "Whether the ledger is whole.", intact), nl=False)
+    said = f"{folder} has left; what it gave is still in: incrowd party show {folder}"
+    print_result({"party": str(folder), "left": True}, as_json, said=said)

@@ -1,13 +1,23 @@
 """Before a run: `incrowd plan`, `init` and `privacy`."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from incrowd import _files, _validate
-from incrowd.cli._shared import Json, numbers, print_facts, print_json, print_table, whole_numbers, words
+from incrowd.cli._shared import (
+    Json,
+    argument,
+    numbers,
+    option,
+    print_facts,
+    print_json,
+    print_result,
+    print_table,
+    whole_numbers,
+    words,
+)
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,35 +30,26 @@ privacy = typer.Typer(
 )
 
 
-Sampling = Literal["poisson", "fixed", "everyone"]
-Accountant = Literal["tightest", "gdp", "pld", "rdp"]
-
-
 @app.command()
 def plan(
-    clients: Annotated[str, typer.Option(help="How many clients there are. What if? Several: 100,1000.")],
-    delta: Annotated[str, typer.Option(help="The budget's delta, or several; well below 1/clients.")],
+    clients: Annotated[str, option("How many clients there are. What if? Several: 100,1000.")],
+    delta: Annotated[str, option("The budget's delta, or several; well below 1/clients.")],
     epsilon: Annotated[
-        str,
-        typer.Option(help="The budget's epsilon, or several; found where noise, rounds and cohort are given."),
+        str, option("The budget's epsilon, or several; found where noise, rounds and cohort are given.")
     ] = "",
-    rounds: Annotated[str, typer.Option(help="Rounds, one number or several: 10,54.")] = "",
-    cohort: Annotated[str, typer.Option(help="Expected clients a round, one number or several: 50,20%.")] = "",
-    noise: Annotated[
-        float | None, typer.Option(help="Fix the noise multiplier; rounds, cohort or epsilon is then found.")
-    ] = None,
-    sampling: Annotated[Sampling, typer.Option(help="How a cohort is drawn.")] = "poisson",
+    rounds: Annotated[str, option("Rounds, one number or several: 10,54.")] = "",
+    cohort: Annotated[str, option("Expected clients a round, one number or several: 50,20%.")] = "",
+    noise: Annotated[float | None, option("Fix the noise multiplier; rounds, cohort or epsilon is then found.")] = None,
+    sampling: Annotated[Literal["poisson", "fixed", "everyone"], option("How a cohort is drawn.")] = "poisson",
     noise_by: Annotated[
         Literal["server", "party", "parties"],
-        typer.Option(help="Who adds the noise: the server, every client for itself, or all clients, a share each."),
+        option("Who adds the noise: the server, every client for itself, or all clients, a share each."),
     ] = "server",
-    colluders: Annotated[
-        int | None, typer.Option(help="With parties: how many may work together with the server; 1.")
-    ] = None,
-    accountant: Annotated[Accountant, typer.Option(help="Who states the price.")] = "tightest",
-    grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
-    weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="Draw the plans into this file.")] = None,
+    colluders: Annotated[int | None, option("With parties: how many may work together with the server; 1.")] = None,
+    accountant: Annotated[Literal["tightest", "gdp", "pld", "rdp"], option("Who states the price.")] = "tightest",
+    grow_from: Annotated[float | None, option("First cohort of a growing schedule.")] = None,
+    weights: Annotated[int, option("Weights of the model, for the noise-to-signal ratio.")] = 1,
+    plot: Annotated[Path | None, option("Draw the plans into this file.")] = None,
     as_json: Json = False,
 ) -> None:
     """What a budget buys: noise, rounds and cohort that spend it exactly.
@@ -63,9 +64,9 @@ def plan(
     from incrowd.privacy.plan.planner import Comparison
 
     wanted = Comparison(
-        clients=_some("clients", whole_numbers, clients),
-        epsilons=_some("epsilon", numbers, epsilon) if epsilon else (None,),
-        deltas=_some("delta", numbers, delta),
+        clients=whole_numbers("clients", clients, least=1),
+        epsilons=numbers("epsilon", epsilon, least=1) if epsilon else (None,),
+        deltas=numbers("delta", delta, least=1),
         rounds=whole_numbers("rounds", rounds),
         cohorts=numbers("cohort", ",".join(word for word in words(cohort) if not word.endswith("%"))),
         shares=tuple(
@@ -98,33 +99,21 @@ def _ranked(plans: "list[Plan]", *, several: bool, weights: int) -> list[dict[st
     """A row for each plan; those that answer the same question are ranked."""
     from incrowd.privacy.plan.planner import ranked, row
 
-    rows = [(_what_if(plan) if several else {}) | row(plan, weights=weights) for plan in plans]
-    if len(rows) > 1 and not several:
+    rows = [row(plan, weights=weights) for plan in plans]
+    if several:  # more than rounds and cohorts differ
+        named = zip(plans, rows, strict=True)
+        return [{"clients": one.config.members, "budget_epsilon": one.budget.epsilon} | its for one, its in named]
+    if len(rows) > 1:
         return [{"rank": rank} | one for rank, one in zip(ranked(plans), rows, strict=True)]
     return rows
 
 
-T = TypeVar("T")
-
-
-def _some(field: str, read: Callable[[str, str], tuple[T, ...]], text: str) -> tuple[T, ...]:
-    values = read(field, text)
-    if not values:
-        raise ConfigError(field=field, value=text, remedy="give a number, or several with commas between")
-    return values
-
-
-def _what_if(plan: "Plan") -> dict[str, Any]:
-    """What tells a plan from the others where more than rounds and cohorts differ."""
-    return {"clients": plan.config.members, "budget_epsilon": plan.budget.epsilon}
-
-
 @app.command()
 def init(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .csv.gz or .parquet file.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A new file for the settings.")] = None,
-    client: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column to learn.")] = None,
+    table: Annotated[Path, argument("TABLE", "A .csv, .csv.gz or .parquet file.")],
+    out: Annotated[Path | None, option("A new file for the settings.", "FILE")] = None,
+    client: Annotated[str | None, option("The column that says whose row it is.")] = None,
+    label: Annotated[str | None, option("The column to learn.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write settings for a table from its header alone; no row is looked at. What is to be stated is marked with a ?.
@@ -141,33 +130,30 @@ def init(
     if out is not None:
         _files.folder(out.parent)
         _files.write(out, text)
-    if as_json:
-        print_json(
-            {
-                "columns": list(header.columns),
-                "delimiter": header.delimiter,
-                "encoding": header.encoding,
-                "out": None if out is None else str(out),
-                "template": text,
-            }
-        )
-    elif out is None:
-        typer.echo(text, nl=False)
-    else:
-        typer.echo(f"{out}: fill in what is marked with a ?, then: incrowd train {out}")
+    facts = {
+        "columns": list(header.columns),
+        "delimiter": header.delimiter,
+        "encoding": header.encoding,
+        "out": None if out is None else str(out),
+        "template": text,
+    }
+    said = (
+        text.removesuffix("\n") if out is None else f"{out}: fill in what is marked with a ?, then: incrowd train {out}"
+    )
+    print_result(facts, as_json, said=said)
 
 
 @privacy.command("ddml")
 def ddml(
-    k: Annotated[int, typer.Option("--k", help="Instances in the pool.")],
-    epsilon: Annotated[float, typer.Option(help="What one update may cost.")],
-    updates_since: Annotated[int, typer.Option(help="Updates to the pool before the opportunist looks.")],
-    delta: Annotated[float, typer.Option(help="The chance that the opportunist's bound fails.")] = 1e-8,
-    gamma: Annotated[float, typer.Option(help="The learning rate, for the scale of the noise.")] = 0.001,
-    clip: Annotated[float, typer.Option(help="The bound on the gradient, for the scale of the noise.")] = 1.0,
-    weights: Annotated[int, typer.Option(help="Weights of the model: what a whole model costs.")] = 1,
+    k: Annotated[int, option("Instances in the pool.", None, "--k")],
+    epsilon: Annotated[float, option("What one update may cost.")],
+    updates_since: Annotated[int, option("Updates to the pool before the opportunist looks.")],
+    delta: Annotated[float, option("The chance that the opportunist's bound fails.")] = 1e-8,
+    gamma: Annotated[float, option("The learning rate, for the scale of the noise.")] = 0.001,
+    clip: Annotated[float, option("The bound on the gradient, for the scale of the noise.")] = 1.0,
+    weights: Annotated[int, option("Weights of the model: what a whole model costs.")] = 1,
     unit: Annotated[
-        str, typer.Option(help="What epsilon is about: feature, model, or l1 (the model, by a clip of the L1 norm).")
+        str, option("What epsilon is about: feature, model, or l1 (the model, by a clip of the L1 norm).")
     ] = "feature",
     as_json: Json = False,
 ) -> None:

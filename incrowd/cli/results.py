@@ -3,25 +3,26 @@
 import json
 import os
 import signal
+import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from incrowd import _files
-from incrowd._prometheus import metric
 from incrowd.cli._shared import (
     DataFolder,
     Json,
-    Metrics,
     Overrides,
+    argument,
     need,
     need_training,
+    option,
     print_facts,
     print_json,
+    print_result,
     print_table,
     short,
 )
@@ -37,8 +38,7 @@ EGRESS = "egress.html"
 
 @app.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.")] = Path("out"),
-    metrics: Metrics = False,
+    folder: Annotated[Path, argument("[DIR]", "Where to look.")] = Path("out"),
     as_json: Json = False,
 ) -> None:
     """List the runs and searches below a folder: whom each protects, how far it has got, what it has spent.
@@ -51,8 +51,6 @@ def list_runs(
     rows = list(_rows(folder))
     if as_json:
         print_json({"runs": rows})
-    elif metrics:
-        _print_metrics(rows)
     elif rows:
         for row in rows:
             row["randomness"] = {None: None, True: "seeded", False: "system"}[row["simulated"]]
@@ -86,20 +84,12 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         yield row | {name: getattr(one, name) for name in ("unit", "epsilon", "delta", "simulated", "data")}
 
 
-def _print_metrics(rows: list[dict[str, Any]]) -> None:
-    over = [{**row, "over": int(row["state"] in ("over", "a search, over"))} for row in rows]
-    for name, told in (("rounds", "Finished rounds."), ("epsilon", "Epsilon so far."), ("over", "Whether it is over.")):
-        known = {row["run"]: row[name] for row in over if row[name] is not None}
-        typer.echo(metric(f"incrowd_run_{name}", told, known, label="run"), nl=False)
-
-
 @app.command("export")
 def export_run(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or of a search.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    folder: Annotated[Path, argument("DIR", "The folder of a run, or of a search.")],
+    out: Annotated[Path, argument("OUT", "A new folder.")],
     purpose: Annotated[
-        Literal["egress"] | None,
-        typer.Option("--for", help="egress: add a page to print and file before the model leaves."),
+        Literal["egress"] | None, option("egress: add a page to print and file before the model leaves.", None, "--for")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -119,19 +109,15 @@ def export_run(
         _files.undate(out / EGRESS)
         _files.undate(out)
         files.append(EGRESS)
-    if as_json:
-        print_json({"files": files, "out": str(out)})
-    else:
-        typer.echo(f"{out} holds what may be handed on:")
-        for file in files:
-            typer.echo(f"  {file}")
+    said = "\n  ".join([f"{out} holds what may be handed on:", *files])
+    print_result({"files": files, "out": str(out)}, as_json, said=said)
 
 
 @app.command("predict")
 def predict_table(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is over.")],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .csv.gz or .parquet file.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A new .csv file for the predictions.")] = None,
+    folder: Annotated[Path, argument("DIR", "The folder of a run that is over.")],
+    table: Annotated[Path, argument("TABLE", "A .csv, .csv.gz or .parquet file.")],
+    out: Annotated[Path | None, option("A new .csv file for the predictions.", "FILE")] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run's model predicts for each row of a table. Nothing is needed but the run's folder.
@@ -151,20 +137,16 @@ def predict_table(
     if out is not None:
         _files.folder(out.parent)
         _files.write(out, predictions.to_csv())
-    if as_json:
-        print_json(predictions.to_json() | {"out": None if out is None else str(out)})
-    elif out is None:
-        typer.echo(predictions.to_csv(), nl=False)
-    else:
-        typer.echo(f"{out} holds {len(predictions.labels)} predictions")
+    said = f"{out} holds {len(predictions.labels)} predictions"
+    if out is None and not as_json:
+        said = predictions.to_csv().removesuffix("\n")
+    print_result(predictions.to_json() | {"out": None if out is None else str(out)}, as_json, said=said)
 
 
 @app.command("report")
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, searches or servers, or ledgers.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The .html file to write.")] = Path("report.html"),
+    folders: Annotated[list[Path], argument("DIR...", "Folders of runs, searches or servers, or ledgers.")],
+    out: Annotated[Path, option("The .html file to write.", "FILE")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
     """Write one page that shows result and promise: a file that loads nothing, to be handed on, printed or read.
@@ -184,23 +166,19 @@ def report(
     shown = read_all(folders)
     text = page(shown)
     _files.write(out, text)
-    if as_json:
-        runs = [{"name": one.name, "kind": one.kind, "over": one.over, "epsilon": one.epsilon} for one in shown]
-        print_json({"report": str(out), "bytes": len(text.encode()), "runs": runs})
-    else:
-        typer.echo(
-            f"{out} shows {', '.join(one.name for one in shown)}: one file of {len(text.encode()) / 1000:,.0f} kB"
-        )
+    runs = [{"name": one.name, "kind": one.kind, "over": one.over, "epsilon": one.epsilon} for one in shown]
+    size, names = len(text.encode()), ", ".join(one.name for one in shown)
+    facts = {"report": str(out), "bytes": size, "runs": runs}
+    print_result(facts, as_json, said=f"{out} shows {names}: one file of {size / 1000:,.0f} kB")
 
 
 @app.command("watch")
 def watch(
     places: Annotated[
-        list[str],
-        typer.Argument(metavar="DIR|URL...", help="Folders of runs or of servers, or a folder of them; or a server."),
+        list[str], argument("DIR|URL...", "Folders of runs or of servers, or a folder of them; or a server.")
     ],
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    port: Annotated[int, option("0 takes a free one.")] = 0,
+    open_page: Annotated[bool, option("Open the page in a browser.", None, "--open")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the page of a report live: rounds appear as they are written down.
@@ -215,41 +193,32 @@ def watch(
     from incrowd.report import watching
 
     def listening(url: str) -> None:
-        if as_json:
-            print_json({"url": url})
-        else:
-            typer.echo(f"watch at {url}")
+        print_result({"url": url}, as_json, said=f"watch at {url}")
         if open_page:
             webbrowser.open(url)
 
-    before = signal.signal(signal.SIGTERM, _end)  # while the server listens it hears it, and sends it on in the end
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the server hears it, and sends it on in the end
     try:
         watching.watch(places, port=port, listening=listening)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
-
-
 RESULT = "audit.json"
-_YES = {True: "yes", False: "NO"}
 
 
 @app.command("audit")
 def audit(
     source: Annotated[
-        Path | None,
-        typer.Argument(metavar="[CONFIG|DIR]", help="Settings, a specification, a run; else the demonstration."),
+        Path | None, argument("[CONFIG|DIR]", "Settings, a specification, a run; else the demonstration.")
     ] = None,
     override: Overrides = None,
     data: DataFolder = None,
-    canaries: Annotated[int | None, typer.Option(help="Canary clients in all; 20,000 unless it is given.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="How often the federation is played instead.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the canaries: weaker, and sooner done.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there.")] = None,
+    canaries: Annotated[int | None, option("Canary clients in all; 20,000 unless it is given.")] = None,
+    repeats: Annotated[int | None, option("How often the federation is played instead.")] = None,
+    seed: Annotated[int, option("Of the simulations.")] = 0,
+    quick: Annotated[bool, option("A fifth of the canaries: weaker, and sooner done.", None, "--quick")] = False,
+    out: Annotated[Path | None, option(f"Write {RESULT} there.", "DIR")] = None,
     as_json: Json = False,
 ) -> None:
     """Attack a federation, on simulations of its settings, and set what was found out against what is promised.
@@ -295,39 +264,24 @@ def _show_audit(found: "Audited", content: dict[str, Any]) -> None:
         }
     )
     typer.echo("")
-    print_table([_finding(each) for each in content["findings"]], leave_out=set())
-    print_table([{**each, "holds": _YES[each["holds"]]} for each in content["checks"]], leave_out=set())
-
-
-def _finding(finding: dict[str, Any]) -> dict[str, Any]:
-    shown = {
-        "attack": finding["attack"],
-        "epsilon at least": finding["lower_bound"],
-        "claimed": finding["claimed"],
-        "area": finding["auc"],
-        "true positives": finding["true_positives"],
-        "allowed": finding["allowed"],
-        "trials": finding["trials"],
-        "holds": _YES[finding["holds"]],
-    }
-    return {name: "" if value is None else value for name, value in shown.items()}
+    print_table(content["findings"], leave_out=("unit", "delta", "sure_bound", "confidence", "note"))
+    print_table(content["checks"])
 
 
 @app.command("evaluate")
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is over.")],
-    epsilon: Annotated[float, typer.Option(help="What it may cost, beside all that was spent.")],
-    delta: Annotated[float | None, typer.Option(help="Its delta; without it, the ledger's.")] = None,
+    folder: Annotated[Path, argument("DIR", "The folder of a run that is over.")],
+    epsilon: Annotated[float, option("What it may cost, beside all that was spent.")],
+    delta: Annotated[float | None, option("Its delta; without it, the ledger's.")] = None,
     loss_bound: Annotated[
-        float | None, typer.Option(help="Measure the loss, too: no example counts for more than this public number.")
+        float | None, option("Measure the loss, too: no example counts for more than this public number.")
     ] = None,
-    by_class: Annotated[bool, typer.Option("--by-class", help="Figures class by class, too.")] = False,
+    by_class: Annotated[bool, option("Figures class by class, too.", None, "--by-class")] = False,
     keys: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Of a run that was served: the server's keys; the parties are asked."),
+        Path | None, option("Of a run that was served: the server's keys; the parties are asked.", "DIR")
     ] = None,
-    port: Annotated[int, typer.Option(help="With keys: the port to listen at, on loopback.")] = 9091,
-    least: Annotated[int | None, typer.Option(help="With keys: ask when so many parties are there.")] = None,
+    port: Annotated[int, option("With keys: the port to listen at, on loopback.")] = 9091,
+    least: Annotated[int | None, option("With keys: ask when so many parties are there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on its clients' own examples: one more round, noised, and charged to the data's ledger.

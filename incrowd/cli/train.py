@@ -17,8 +17,10 @@ from incrowd.cli._shared import (
     Overrides,
     SettingsFile,
     WitnessOption,
+    argument,
     ledger_overrides,
     need_training,
+    option,
     print_facts,
     print_json,
     print_result,
@@ -41,23 +43,17 @@ def train(
     config: SettingsFile = None,
     override: Overrides = None,
     data: DataFolder = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
-    ] = None,
+    out: Annotated[Path | None, option("A new folder for the run; out/run-1, -2, ... without it.", "DIR")] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Settings that suit it, where CONFIG has none: general, images, tables, text.",
-        ),
+        str | None, option("Settings that suit it, where CONFIG has none: general, images, tables, text.", "NAME")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
+    device: Annotated[str | None, option("Where to compute, say cuda; short for --set run.device.")] = None,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Train on made-up rows of the same schema; say what it would cost.")
+        bool, option("Train on made-up rows of the same schema; say what it would cost.", None, "--dry-run")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Spend all of a private ledger without a question.")] = False,
+    yes: Annotated[bool, option("Spend all of a private ledger without a question.", None, "--yes")] = False,
     as_json: Json = False,
 ) -> None:
     """Train one private federation, simulated on this machine.
@@ -105,9 +101,7 @@ def _ask(work: "Work") -> None:
 
 
 @app.command()
-def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")], as_json: Json = False
-) -> None:
+def resume(folder: Annotated[Path, argument("DIR", "The folder of a run.")], as_json: Json = False) -> None:
     """Go on with a run after a stop or a crash, on the same ledger.
 
     Example: incrowd resume out/mnist
@@ -164,17 +158,15 @@ def _page(folder: Path) -> Path:
 @app.command()
 def sweep(
     config: SettingsFile = None,
-    axis: Annotated[list[str] | None, typer.Option("--grid", metavar="KEY=A,B,C", help="Values to compare.")] = None,
-    random: Annotated[int | None, typer.Option(help="So many of the combinations, drawn at random.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides which are drawn.")] = 0,
+    axis: Annotated[list[str] | None, option("Values to compare.", "KEY=A,B,C", "--grid")] = None,
+    random: Annotated[int | None, option("So many of the combinations, drawn at random.")] = None,
+    seed: Annotated[int, option("Decides which are drawn.")] = 0,
     override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for all; may be repeated.")
+        list[str] | None, option("Another value for all; may be repeated.", "KEY=VALUE", "--set")
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="The most that the whole search may cost.")] = None,
+    budget: Annotated[float | None, option("The most that the whole search may cost.")] = None,
     data: DataFolder = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder for the search; out/sweep-... without it.")
-    ] = None,
+    out: Annotated[Path | None, option("A folder for the search; out/sweep-... without it.", "DIR")] = None,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
     as_json: Json = False,
@@ -213,7 +205,7 @@ def _print_search(result: dict[str, Any]) -> None:
 
     rows = ranked(result["runs"])
     shown = ("accuracy", "loss", "epsilon", "rounds", "seconds")
-    print_table([{**row["settings"], **{name: short(row[name]) for name in shown}} for row in rows], leave_out=set())
+    print_table([{**row["settings"], **{name: short(row[name]) for name in shown}} for row in rows])
     facts = {
         "best": result["best"]["settings"],
         "validation set": result["validation_set"],
