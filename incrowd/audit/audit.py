@@ -11,24 +11,22 @@ from pathlib import Path
 import numpy as np
 
 from incrowd import _validate
-from incrowd.audit.bounds import Audited, Check, Claim, Finding
+from incrowd.audit.bounds import Audited, Check, Finding
 from incrowd.audit.canaries import CanaryGame, Play
 from incrowd.audit.checks import (
     bit_checks,
-    charged_checks,
     every_client_alike,
+    ledger_checks,
     noise_checks,
     noise_in_earnest,
-    order_of_charge,
     party_checks,
-    price_checks,
     sampling_checks,
 )
 from incrowd.audit.contributions import contribution_checks, order_checks
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.pipeline import pipeline_checks
+from incrowd.audit.records import audit_silos
 from incrowd.audit.shares import share_checks
-from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import read_specification
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.privacy.account.accounting import Budget
@@ -87,24 +85,24 @@ def audit(
     Edge cases: a run is audited as it was made; other values or another data folder are refused.
     """
     effort = Effort() if effort is None else effort
-    is_run = source is not None and source.is_dir()
-    if (is_run or _is_specification(source)) and (overrides or data is not None):
-        remedy = "a run is audited as it was made: give its settings file to try others"
-        if not is_run:
-            remedy = "a specification is audited as it is: these are for settings of runs"
+    is_run, is_specification = source is not None and source.is_dir(), _is_specification(source)
+    if (is_run or is_specification) and (overrides or data is not None):
+        remedy = "a specification is audited as it is: these are for settings of runs"
+        if is_run:
+            remedy = "a run is audited as it was made: give its settings file to try others"
         raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
-    if source is not None and is_run:
-        settings = settings_in(source.resolve())
-        config = read_back(settings["config"])
-        if config.of_records:
-            return _audit_records(config, effort=effort)
-        work = reopened(settings, config, source.resolve())
-        assert isinstance(work, ClientWork)  # noqa: S101 - whole clients have no other
-        return audit_work(work, effort=effort)
-    if source is not None and _is_specification(source):
+    if source is not None and is_specification:
         return _audit_device(source, effort=effort)
-    config = config_of(tables(source, overrides=overrides, data=data))
-    return _audit_records(config, effort=effort) if config.of_records else audit_work(assemble(config), effort=effort)
+    if source is None or not is_run:
+        config = config_of(tables(source, overrides=overrides, data=data))
+        return _audit_records(config, effort) if config.of_records else audit_work(assemble(config), effort=effort)
+    settings = settings_in(source.resolve())
+    config = read_back(settings["config"])
+    if config.of_records:
+        return _audit_records(config, effort)
+    work = reopened(settings, config, source.resolve())
+    assert isinstance(work, ClientWork)  # noqa: S101 - whole clients have no other
+    return audit_work(work, effort=effort)
 
 
 def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
@@ -117,55 +115,52 @@ def audit_plan(plan: Plan, budget: Budget, *, effort: Effort) -> Audited:
     """
     games = [CanaryGame(plan=plan, colluding=True)] if plan.noise_by == "parties" else []
     games.append(CanaryGame(plan=plan))
-    game = games[0]
     findings: list[Finding] = []
-    checks: list[Check] = []
-    notes = [f"seen: {plan.rounds} rounds of {game.canaries} canaries at a time"]
-    if isinstance(game.clip, MedianClip):
+    notes = [f"seen: {plan.rounds} rounds of {games[0].canaries} canaries at a time"]
+    if isinstance(plan.config.clip, MedianClip):
         notes.append("the median is not private: what it tells is in no figure here")
-    for game in games:
-        try:
-            plays = [game.play(effort.seed * 1_000_003 + number) for number in range(effort.plays(game))]
-        except IncrowdError as error:
-            checks.append(Check.refused("canaries", error))
-            continue
+
+    def attacked(game: CanaryGame) -> list[Check]:
+        plays = [game.play(effort.seed * 1_000_003 + number) for number in range(effort.plays(game))]
         findings.append(strongest(game, plays))
         kept = plays[: max(2, _NOISE // max(1, plays[0].noise.size))]
-        checks += noise_checks(game, kept) + sampling_checks(game, plays)
-    looks: dict[str, Callable[[], Sequence[Check]]] = {
-        "price": partial(price_checks, plan),
-        "charges": partial(charged_checks, plan, budget),
-        "contributions": partial(contribution_checks, plan),
-        "order": partial(order_checks, plan),
-        "order of charge": lambda: [order_of_charge(plan)],
-        "noise in earnest": lambda: [noise_in_earnest(plan)],
-        "clients": partial(every_client_alike, plan, seed=effort.seed),
-        "parties": partial(party_checks, plan, seed=effort.seed),
-        "bits": partial(bit_checks, plan, seed=effort.seed),
-        "shares": partial(share_checks, plan, seed=effort.seed),
-    }
-    for name, look in looks.items():
+        return noise_checks(game, kept) + sampling_checks(game, plays)
+
+    checks: list[Check] = []
+    looks: list[tuple[str, Callable[[], Sequence[Check]]]] = [
+        *(("canaries", partial(attacked, game)) for game in games),
+        ("charges", partial(ledger_checks, plan, budget)),
+        ("contributions", partial(contribution_checks, plan)),
+        ("order", partial(order_checks, plan)),
+        ("noise in earnest", lambda: [noise_in_earnest(plan)]),
+        ("clients", partial(every_client_alike, plan, seed=effort.seed)),
+        ("parties", partial(party_checks, plan, seed=effort.seed)),
+        ("bits", partial(bit_checks, plan, seed=effort.seed)),
+        ("shares", partial(share_checks, plan, seed=effort.seed)),
+    ]
+    for name, look in looks:
         try:
             checks += look()
         except IncrowdError as error:
             checks.append(Check.refused(name, error))
     sampler = plan.round(0).sampler
+    settings = {
+        "unit": "client",
+        "clients": sampler.clients,
+        "rounds": plan.rounds,
+        "sampler": type(sampler).__name__,
+        "clip": type(plan.config.clip).__name__,
+        "noise": plan.noise_by if plan.config.groups is None else "correlated",
+        "noise_multiplier": plan.noise_multiplier,
+        "seed": effort.seed,
+    }
     return Audited(
         claimed=plan.price.epsilon,
         delta=plan.budget.delta,
-        findings=tuple(findings),
-        checks=tuple(checks),
-        settings={
-            "unit": "client",
-            "clients": sampler.clients,
-            "rounds": plan.rounds,
-            "sampler": type(sampler).__name__,
-            "clip": type(plan.config.clip).__name__,
-            "noise": plan.noise_by if plan.config.groups is None else "correlated",
-            "noise_multiplier": plan.noise_multiplier,
-            "seed": effort.seed,
-        },
-        notes=tuple(notes),
+        findings=findings,
+        checks=checks,
+        settings=settings,
+        notes=notes,
     )
 
 
@@ -175,28 +170,29 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     Guarantee: private examples are not trained on; no ledger is opened.
     """
     found = audit_plan(work.plan, work.config.privacy.budget, effort=effort)
-    notes, checks = found.notes, found.checks
+    notes, checks = [*found.notes], [*found.checks]
     if work.data.public:
         try:
-            checks += tuple(pipeline_checks(work, seed=effort.seed))
+            checks += pipeline_checks(work, seed=effort.seed)
         except IncrowdError as error:
-            checks += (Check.refused("federation", error),)
+            checks.append(Check.refused("federation", error))
     else:
-        notes += ("the data are private: nothing was trained on them, and the training was not looked at",)
+        notes.append("the data are private: nothing was trained on them, and the training was not looked at")
     return replace(found, checks=checks, notes=notes, settings={**found.settings, "model_size": work.model.size})
 
 
 def strongest(game: CanaryGame, plays: Sequence[Play]) -> Finding:
     """Score the attack of the promise: the worst canary, everything else known, every release seen."""
     plan = game.plan
-    scores, coins = (np.concatenate([getattr(play, name) for play in plays]) for name in ("scores", "inside"))
     samplers = [plan.round(number).sampler for number in range(plan.rounds)]
-    full = plan.config.groups is not None or all(each.expected_cohort == each.clients for each in samplers)
     attack = "one canary, told from its neighbour by all releases"
     return Finding.of(
-        Claim(unit="client", epsilon=plan.price.epsilon, delta=plan.budget.delta, gaussian=full),
-        scores[coins],
-        scores[~coins],
+        np.concatenate([play.scores for play in plays]),
+        np.concatenate([play.inside for play in plays]),
+        claimed=plan.price.epsilon,
+        delta=plan.budget.delta,
+        gaussian=plan.config.groups is not None or all(each.expected_cohort == each.clients for each in samplers),
+        unit="client",
         attack=attack + " and the shares of all colluders" * game.colluding,
         note=f"{len(plays)} federations; canaries at right angles are trials by themselves",
     )
@@ -214,36 +210,22 @@ def _is_specification(path: Path | None) -> bool:
     return isinstance(keys, dict) and "fields" in keys
 
 
-def _audit_records(config: Config, *, effort: Effort) -> Audited:
+def _audit_records(config: Config, effort: Effort) -> Audited:
     """Attack each silo with canary records; no record is read, and no ledger opened."""
     trials = effort.trials(_RECORDS, _QUICK_RECORDS)
     findings, checks, games = audit_silos(config, trials=trials, seed=effort.seed)
-    names = ", ".join(game.name for game in games)
-    return Audited(
-        claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
-        delta=config.privacy.delta,
-        findings=tuple(findings),
-        checks=tuple(checks),
-        settings={"unit": "record", "rounds": config.privacy.rounds, "seed": effort.seed},
-        notes=(f"attacked: {names}; silos whose plans are equal are attacked once",),
-    )
+    claimed = max([0.0, *(finding.claimed for finding in findings)])
+    settings = {"unit": "record", "rounds": config.privacy.rounds, "seed": effort.seed}
+    note = f"attacked: {', '.join(game.name for game in games)}; silos whose plans are equal are attacked once"
+    delta = config.privacy.delta
+    return Audited(claimed=claimed, delta=delta, findings=findings, checks=checks, settings=settings, notes=[note])
 
 
 def _audit_device(path: Path, *, effort: Effort) -> Audited:
     asked = read_specification(path)
     findings, checks = audit_specification(asked, trials=effort.trials(), seed=effort.seed)
-    return Audited(
-        claimed=asked.epsilon,
-        delta=asked.delta or 0.0,
-        findings=tuple(findings),
-        checks=tuple(checks),
-        settings={
-            "unit": "contribution",
-            "weights": asked.size,
-            "privacy": asked.privacy,
-            "bound": asked.bound,
-            "noise": asked.noise,
-            "seed": effort.seed,
-        },
-        notes=("epsilon is that of one contribution; a device's budget limits how many it makes",),
-    )
+    settings = {name: getattr(asked, name) for name in ("privacy", "bound", "noise")}
+    settings |= {"unit": "contribution", "weights": asked.size, "seed": effort.seed}
+    note = "epsilon is that of one contribution; a device's budget limits how many it makes"
+    claimed, delta = asked.epsilon, asked.delta or 0.0
+    return Audited(claimed=claimed, delta=delta, findings=findings, checks=checks, settings=settings, notes=[note])

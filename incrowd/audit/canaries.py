@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import hadamard
+from scipy.linalg import hadamard, toeplitz
 
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.errors import ConfigError
@@ -39,6 +39,23 @@ _SIGNS = 32
 Numbers = Sequence[int] | NDArray[np.int64]
 
 
+def ledger_of(plan: Plan) -> Ledger:
+    """A ledger in memory with the plan's budget."""
+    return Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+
+
+def run_of(plan: Plan, randomness: Randomness, size: int, *, ledger: Ledger | None = None) -> PrivateRun:
+    """A run of a plan, on a ledger in memory unless one is given."""
+    ledger = ledger_of(plan) if ledger is None else ledger
+    return PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+
+
+def coins(randomness: Randomness, count: int) -> NDArray[np.bool_]:
+    """Fair coins, which say who is inside."""
+    found: NDArray[np.bool_] = randomness.stream("canaries").bits(count) % np.uint64(2) == 1
+    return found
+
+
 def send(opened: PrivateRound, plan: Plan, drawn: NDArray[np.int64], rows: Floats, *, clients: Numbers) -> None:
     """Add the contributions of some clients of a round; if parties share the noise, all others send zeros."""
     if plan.noise_by == "parties":
@@ -59,17 +76,11 @@ def shared_in(plan: Plan, number: int = 0) -> SharedNoise:
     return shared
 
 
-@dataclass(kw_only=True)
 class Colluders:
     """The colluders of a simulated plan: the last parties of its roster, whose parts the adversary knows."""
 
-    plan: Plan
-    randomness: Randomness
-    size: int
-
-    def __post_init__(self) -> None:
-        ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
-        self._run = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=self.size, label="colluders")
+    def __init__(self, plan: Plan, randomness: Randomness, size: int) -> None:
+        self.plan, self.size, self._run = plan, size, run_of(plan, randomness, size)
 
     def less(self, release: Release) -> Release:
         """Take the colluders' parts, zeros with their shares, off a release."""
@@ -142,7 +153,7 @@ class CanaryGame:
         if self.plan.noise_by == "party":
             return 1
         if isinstance(self.clip, ElementwiseClip):
-            return power_of_two(min(clients, MOST, self.clip.size // _SIGNS))
+            return 1 << max(0, min(clients, MOST, self.clip.size // _SIGNS).bit_length() - 1)  # a power of two
         room = min(self.clip.parts) if isinstance(self.clip, PerLayerClip) else MOST
         return min(clients, room, MOST)
 
@@ -176,18 +187,36 @@ class CanaryGame:
             begin += size
         return rows
 
-    def play(self, seed: int) -> Play:
-        """Play once."""
-        randomness = SeededRandomness(seed=seed)
-        inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        seen = Adversary(self, inside)
-        for release, cohort in self.releases(randomness, inside, ledger=self.ledger()):
-            seen.see(release, cohort)
-        return seen.play()
+    @cached_property
+    def unit(self) -> Floats:
+        """The direction of each canary, at length 1."""
+        found: Floats = self.directions / np.linalg.norm(self.directions, axis=1, keepdims=True)
+        return found
 
-    def ledger(self) -> Ledger:
-        """A ledger in memory with the plan's budget."""
-        return Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
+    def play(self, seed: int) -> Play:
+        """Play once: the adversary knows all but the coins, and sees all releases."""
+        randomness = SeededRandomness(seed=seed)
+        inside = coins(randomness, self.canaries)
+        releases, cohorts = zip(*self.releases(randomness, inside, ledger=ledger_of(self.plan)), strict=True)
+        took = np.array([np.isin(np.arange(self.canaries), drawn) for drawn in cohorts])  # [rounds, canaries]
+        bounds = np.array([release.clip_norm * self.reach for release in releases])
+        stds = np.array([self._std(release) for release in releases])
+        seen = np.array([release.total.values for release in releases])
+        signs = np.where(inside, 1.0, -1.0 if self.replaces else 0.0)
+        noise = (seen - bounds[:, None] * (signs * took) @ self.unit) / stds[:, None]
+        if self.plan.correlated is None:
+            along = seen @ self.unit.T / bounds[:, None]
+            each = [self._ratio(along[number], stds[number] / bounds[number], number) for number in range(len(seen))]
+            scores = np.sum(each, axis=0)
+        else:
+            noise, scores = self._whitened(noise, inside)
+        return Play(
+            inside=inside,
+            scores=scores,
+            noise=noise,
+            cohorts=np.array([drawn.size for drawn in cohorts]),
+            taken=took.sum(axis=0),
+        )
 
     def releases(
         self, randomness: Randomness, inside: NDArray[np.bool_], *, ledger: Ledger
@@ -195,8 +224,8 @@ class CanaryGame:
         """Every round's release and cohort."""
         plan = self.plan
         size = self.directions.shape[1]
-        private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
-        known = Colluders(plan=plan, randomness=randomness, size=size) if self.colluding else None
+        private = run_of(plan, randomness, size, ledger=ledger)
+        known = Colluders(plan, randomness, size) if self.colluding else None
         carry = private.start()
         for number in range(plan.rounds):
             opened = private.round(number, carry=carry)
@@ -213,79 +242,36 @@ class CanaryGame:
         sends = there if self.replaces else there[inside[there]]
         return self.directions[sends] * np.where(inside[sends], 1.0, -1.0)[:, None], sends
 
-    def ratio(self, seen: Floats, noise: float, number: int) -> Floats:
+    def _ratio(self, seen: Floats, noise: float, number: int) -> Floats:
         """The log-likelihood ratio of each canary's projection in a round, in lengths of canaries."""
         prob = participation(self.plan, number)
         inside = log_mixed(seen, 1.0, noise, prob)
         return inside - log_mixed(seen, -1.0, noise, prob) if self.replaces else inside
 
-
-class Adversary:
-    """An adversary who knows all but the coins, and sees one release after the other."""
-
-    def __init__(self, game: CanaryGame, inside: NDArray[np.bool_]) -> None:
-        self._game, self._inside = game, inside
-        self._llr = np.zeros(game.canaries)
-        self._taken = np.zeros(game.canaries, dtype=np.int64)
-        self._cohorts: list[int] = []
-        self._noise: list[Floats] = []
-        self._unit = game.directions / np.linalg.norm(game.directions, axis=1, keepdims=True)
-
-    def see(self, release: Release, drawn: NDArray[np.int64]) -> None:
-        """See one more release and its cohort."""
-        game = self._game
-        there = drawn[drawn < game.canaries]
-        signs = np.where(self._inside, 1.0, -1.0 if game.replaces else 0.0)
-        took_part = np.zeros(game.canaries)
-        took_part[there] = 1.0
-        bound, std = release.clip_norm * game.reach, self._std(release)
-        left = release.total.values
-        self._noise.append((left - bound * (signs * took_part) @ self._unit) / std)
-        self._cohorts.append(drawn.size)
-        self._taken[there] += 1
-        if game.plan.config.groups is None:
-            self._llr += game.ratio(self._unit @ left / bound, std / bound, release.round)
-
-    def play(self) -> Play:
-        """Score the canaries."""
-        noise = np.array(self._noise)
-        scores = self._llr
-        if self._game.plan.config.groups is not None:
-            noise, scores = self._whitened(noise)
-        return Play(
-            inside=self._inside,
-            scores=scores,
-            noise=noise,
-            cohorts=np.array(self._cohorts),
-            taken=self._taken,
-        )
-
     def _std(self, release: Release) -> float:
         """The stated noise of a sum, or of the one client that is seen."""
-        plan = self._game.plan
-        if plan.noise_by == "party":
-            return plan.round(release.round).noise_multiplier * release.clip_norm
+        if self.plan.noise_by == "party":
+            return self.plan.round(release.round).noise_multiplier * release.clip_norm
         return release.noise_std
 
-    def _whitened(self, noise: Floats) -> tuple[Floats, Floats]:
+    def _whitened(self, noise: Floats, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Undo the correlation: the fresh noise of each round, and the scores that it gives."""
-        plan = self._game.plan
-        its = plan.correlated
+        its, rounds = self.plan.correlated, self.plan.rounds
         assert its is not None  # noqa: S101 - asked before
-        rounds, groups = plan.rounds, its.participation.min_separation
-        column = its.strategy.column(rounds)
-        strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(rounds)] for t in range(rounds)])
+        strategy = strategy_of(self.plan, rounds)
         fresh = strategy @ noise
-        turns = np.arange(rounds)[:, None] % groups == np.arange(self._game.canaries) % groups
+        groups = its.participation.min_separation
+        turns = np.arange(rounds)[:, None] % groups == np.arange(self.canaries) % groups
         _, std = its.scale(noise.shape[1])
-        moved = strategy @ (turns * (its.clip_norm * self._game.reach / std))
-        seen = fresh @ self._unit.T + moved * self._inside
+        moved = strategy @ (turns * (its.clip_norm * self.reach / std))
+        seen = fresh @ self.unit.T + moved * inside
         return fresh, np.asarray((seen * moved).sum(axis=0) - (moved**2).sum(axis=0) / 2)
 
 
-def power_of_two(most: int) -> int:
-    """The largest power of two that is not more, and at least 1."""
-    return 1 << max(0, most.bit_length() - 1)
+def strategy_of(plan: Plan, rounds: int) -> Floats:
+    """The matrix that undoes the correlation of the noise of the first rounds."""
+    assert plan.correlated is not None  # noqa: S101 - asked before
+    return np.asarray(toeplitz(plan.correlated.strategy.column(plan.rounds)[:rounds], np.zeros(rounds)))
 
 
 def sign_rows(rows: int, size: int) -> Floats:

@@ -7,7 +7,7 @@ add another.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
@@ -18,21 +18,26 @@ from dp_accounting.dp_event import NoOpDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, chi2, norm
 
-from incrowd._random import Floats, Randomness, SeededRandomness, Stream, SystemRandomness
+from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.audit.bounds import SURE, Check
-from incrowd.audit.canaries import CanaryGame, Play, participation, send
+from incrowd.audit.canaries import CanaryGame, Play, ledger_of, participation, run_of, send
 from incrowd.audit.contributions import FirstRound
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose, event_from_json
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import sensitivity
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Poisson
-from incrowd.privacy.release import PrivateRun, Release
+from incrowd.privacy.release import Release
 
 _NUMBERS, _LEDGERS, _COHORTS = 40_000, 100, 500
 """Noise of the operating system and cohorts that are looked at."""
+
+_PARTY_ROUNDS, _PARTY_NUMBERS = 20, 20_000
+"""The noise of clients is compared over this many rounds, and in at least this many numbers."""
+
+_RUNS = 200
+"""This many first rounds show the noise of a clip's bits."""
 
 ALARM = (1 - SURE) / 4
 """The probability of a false alarm of a measurement, on either side."""
@@ -47,87 +52,50 @@ def noise_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
     Guarantee: a right pipeline fails each check once in a million audits at most.
     """
     noise = np.array([play.noise for play in plays])  # [plays, rounds, numbers]
-    found, begin = [], 0
-    for place, size in enumerate(game.parts):
-        part = noise[:, :, begin : begin + size]
-        name = "noise" if len(game.parts) == 1 else f"noise of part {place}"
-        found.append(size_of_noise(name, part.ravel(), looks=len(game.parts)))
-        begin += size
+    parts = np.split(noise, np.cumsum(game.parts)[:-1], axis=2)
+    names = ["noise"] if len(parts) == 1 else [f"noise of part {place}" for place in range(len(parts))]
+    found = [size_of_noise(name, part.ravel(), looks=len(parts)) for name, part in zip(names, parts, strict=True)]
     rounds = [(noise[:, first], noise[:, second]) for first, second in _pairs(noise.shape[1])]
     runs = [(noise[first], noise[second]) for first, second in _pairs(noise.shape[0])]
-    for name, pairs in (("noise of two rounds, alike by", rounds), ("noise of two runs, alike by", runs)):
+    for name, pairs in (("rounds", rounds), ("runs", runs)):
         if pairs:
-            found.append(likeness(pairs, name=name))
+            found.append(likeness(pairs, name=f"noise of two {name}, alike by"))
     return found
 
 
 def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
     """Check how often canaries were drawn and how large cohorts were, against the priced sampler."""
     plan = game.plan
-    sampler = plan.round(0).sampler
+    samplers = [plan.round(number).sampler for number in range(plan.rounds)]
+    clients, name = samplers[0].clients, type(samplers[0]).__name__
     cohorts = np.array([play.cohorts for play in plays])
-    expected = np.array([plan.round(number).sampler.expected_cohort for number in range(plan.rounds)])
+    expected = np.array([sampler.expected_cohort for sampler in samplers])
     probs = np.array([participation(plan, number) for number in range(plan.rounds)])
-    name = type(sampler).__name__
-    if not isinstance(sampler, Poisson) or bool((probs == 1).all()):
+    if not isinstance(samplers[0], Poisson) or bool((probs == 1).all()):
         off = float(np.abs(cohorts - expected).max())
-        return [
-            Check(
-                name="sizes of the cohorts",
-                measured=_span(cohorts.min(), cohorts.max()),
-                stated=f"{name}, {_span(expected.min(), expected.max())}",
-                holds=off < 1,
-            )
-        ]
-    clients = sampler.clients
+        stated = f"{name}, {_span(expected.min(), expected.max())}"
+        return [Check("sizes of the cohorts", _span(cohorts.min(), cohorts.max()), stated, holds=off < 1)]
     variance = clients * probs * (1 - probs)
     taken, chances = sum(int(play.taken.sum()) for play in plays), game.canaries * len(plays)
     mean, spread = chances * probs.sum(), math.sqrt(chances * (probs * (1 - probs)).sum())
-    often = abs(taken - mean) / spread
     deviations = (cohorts - expected) / np.sqrt(variance)
     reach = 12 + 40 / math.sqrt(deviations.size)  # a binomial has heavier tails than a normal where few are drawn
     ratio = float((deviations**2).mean())
     slack = reach * math.sqrt((2 + 1 / variance.min()) / deviations.size)
     return [
         Check(
-            name="how often a client is drawn",
-            measured=f"{taken / chances / plan.rounds:.4f} of the rounds",
-            stated=f"{probs.mean():.4f}",
-            holds=bool(often < norm.isf(ALARM) + 1),
+            "how often a client is drawn",
+            f"{taken / chances / plan.rounds:.4f} of the rounds",
+            f"{probs.mean():.4f}",
+            holds=bool(abs(taken - mean) / spread < norm.isf(ALARM) + 1),
             note=f"would see {2 * norm.isf(ALARM) * spread / mean:.1%} more or less",
         ),
         Check(
-            name="variance of the cohorts' sizes",
-            measured=f"{ratio:.3f} of what is stated",
-            stated=f"{name}: {variance.mean():.4g}",
+            "variance of the cohorts' sizes",
+            f"{ratio:.3f} of what is stated",
+            f"{name}: {variance.mean():.4g}",
             holds=abs(ratio - 1) < slack,
             note="a cohort of one size, priced as a Poisson sample, has none",
-        ),
-    ]
-
-
-def price_checks(plan: Plan) -> list[Check]:
-    """Check the stated and the spent epsilon against a lower bound of the stated noise."""
-    lost, stated = least_epsilon(plan), plan.price.epsilon
-    game = CanaryGame(plan=plan)
-    ledger = game.ledger()
-    nobody = np.zeros(game.canaries, dtype=np.bool_)
-    for _ in game.releases(SeededRandomness(seed=0), nobody, ledger=ledger):
-        pass
-    spent = ledger.spent().epsilon
-    return [
-        Check(
-            name="price",
-            measured=f"at least {lost:.4f}",
-            stated=f"{stated:.4f}",
-            holds=lost <= stated * (1 + 1e-6) and stated <= plan.budget.epsilon * (1 + 1e-9),
-            note="the rounds of a canary, composed by an arithmetic of its own",
-        ),
-        Check(
-            name="what the ledger says after the last round",
-            measured=f"{spent:.4f}",
-            stated=f"{stated:.4f}",
-            holds=spent >= lost * (1 - 1e-6),
         ),
     ]
 
@@ -138,15 +106,14 @@ def least_epsilon(plan: Plan) -> float:
     Guarantee: never above the epsilon of the stated mechanism. Correlated noise is one Gaussian release. If neighbours
     replace a value, only full participation counts both values.
     """
-    delta = plan.budget.delta
     if plan.correlated is not None:
-        return least_epsilon_of({(1.0, plan.correlated.noise_multiplier): 1}, delta)
+        return least_epsilon_of({(1.0, plan.correlated.noise_multiplier): 1}, plan.budget.delta)
     replaces = plan.relation is Relation.REPLACE_ONE
     steps: Counter[tuple[float, float]] = Counter()
     for number in range(plan.rounds):
         prob, noise = participation(plan, number), plan.round(number).noise_multiplier
         steps[prob, noise / 2 if replaces and prob == 1 else noise] += 1
-    return least_epsilon_of(steps, delta)
+    return least_epsilon_of(steps, plan.budget.delta)
 
 
 def least_epsilon_of(steps: Steps, delta: float) -> float:
@@ -172,13 +139,8 @@ def size_of_noise(name: str, noise: Floats, *, looks: int = 1, kurtosis: float =
     else:
         reach = float(norm.isf(alarm)) * math.sqrt((kurtosis - 1) / count) * (1 + 8 / math.sqrt(count))
         low, high = math.sqrt(max(0.0, 1 - reach)), math.sqrt(1 + 1.5 * reach)
-    return Check(
-        name=name,
-        measured=f"{ratio:.4f} of what is stated",
-        stated="1",
-        holds=low <= ratio <= high,
-        note=f"{count} numbers; would see {2 * (1 - low):.1%} less",
-    )
+    note = f"{count} numbers; would see {2 * (1 - low):.1%} less"
+    return Check(name, f"{ratio:.4f} of what is stated", "1", holds=low <= ratio <= high, note=note)
 
 
 def likeness(pairs: Sequence[tuple[Floats, Floats]], *, name: str) -> Check:
@@ -186,13 +148,8 @@ def likeness(pairs: Sequence[tuple[Floats, Floats]], *, name: str) -> Check:
     size = pairs[0][0].size
     worst = max((float((one * other).mean()) for one, other in pairs), key=abs)
     limit = float(norm.isf(ALARM / len(pairs))) * math.sqrt((1 + 8 / math.sqrt(size)) / size)
-    return Check(
-        name=name,
-        measured=f"{worst:.4f} at most, of {len(pairs)} pairs",
-        stated="0",
-        holds=abs(worst) <= limit,
-        note=f"would see {2 * limit:.2g}",
-    )
+    measured = f"{worst:.4f} at most, of {len(pairs)} pairs"
+    return Check(name, measured, "0", holds=abs(worst) <= limit, note=f"would see {2 * limit:.2g}")
 
 
 def _span(low: float, high: float) -> str:
@@ -207,20 +164,16 @@ def _pairs(count: int, most: int = 200) -> list[tuple[int, int]]:
 
 def noise_in_earnest(plan: Plan) -> Check:
     """Check the size of unseeded noise: a cheat could add all noise only where randomness is seeded."""
-    clip = plan.config.clip
-    layered = isinstance(clip, PerLayerClip | ElementwiseClip)
+    layered = isinstance(plan.config.clip, PerLayerClip | ElementwiseClip)
     size = FirstRound(plan=plan).size if layered else _NUMBERS
     noises: list[Floats] = []
     while len(noises) < _LEDGERS and size * len(noises) < _NUMBERS:
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-        run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=size, label="audit")
+        run = run_of(plan, SystemRandomness(), size)
         opened, sends = run.round(0), [0] if plan.noise_by == "party" else []
         send(opened, plan, run.cohort(0), np.zeros((len(sends), size)), clients=sends)
         release = opened.release()
-        std = release.noise_std
-        if plan.noise_by == "party":
-            std = plan.round(0).noise_multiplier * release.clip_norm
-        noises.append(release.total.values / std)
+        local = plan.round(0).noise_multiplier * release.clip_norm
+        noises.append(release.total.values / (local if plan.noise_by == "party" else release.noise_std))
     return size_of_noise("noise in earnest", np.concatenate(noises))
 
 
@@ -236,39 +189,23 @@ def every_client_alike(plan: Plan, *, seed: int) -> list[Check]:
     alike = next((number for number in range(plan.rounds) if plan.round(number).sampler != sampler), plan.rounds)
     size, taken, drawn = FirstRound(plan=plan).size, np.zeros(sampler.clients, np.int64), 0
     while drawn < _COHORTS:
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-        randomness = SeededRandomness(seed=seed * _COHORTS + drawn)
-        run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+        run = run_of(plan, SeededRandomness(seed=seed * _COHORTS + drawn), size)
         for number in range(min(alike, _COHORTS - drawn)):
             taken[run.cohort(number)] += 1
             drawn += 1
     alarm = ALARM / sampler.clients
     low, high = (float(limit) for limit in (binom.ppf(alarm, drawn, chance), binom.isf(alarm, drawn, chance)))
     client = int(np.argmax(np.abs(taken - drawn * chance)))
+    hidden = 1.3 * math.sqrt(0.25 / drawn)  # the difference that chance hides, at most, nine times out of ten
     return [
         Check(
-            name="draws of the client that is furthest off",
-            measured=f"{taken[client] / drawn:.4f} of {drawn} cohorts",
-            stated=f"{chance:.4f}",
-            holds=low <= taken[client] <= high,
-            note=f"of {sampler.clients} clients; would see one off by {(high - low) / 2 / drawn + _shy(drawn):.2g}",
+            "draws of the client that is furthest off",
+            f"{taken[client] / drawn:.4f} of {drawn} cohorts",
+            f"{chance:.4f}",
+            holds=bool(low <= taken[client] <= high),
+            note=f"of {sampler.clients} clients; would see one off by {(high - low) / 2 / drawn + hidden:.2g}",
         )
     ]
-
-
-def _shy(drawn: int) -> float:
-    """The share of a difference that chance hides, at most, nine times out of ten."""
-    return 1.3 * math.sqrt(0.25 / drawn)
-
-
-_PARTY_ROUNDS = 20
-"""The noise of clients is compared over this many rounds."""
-
-_PARTY_NUMBERS = 20_000
-"""At least this many numbers of it are compared."""
-
-_RUNS = 200
-"""This many first rounds show the noise of a clip's bits."""
 
 
 class ChargedRound(NamedTuple):
@@ -300,21 +237,38 @@ class ChargedRound(NamedTuple):
         return multiplier * clip.clip_norm
 
 
-def charged_checks(plan: Plan, budget: Budget) -> list[Check]:
-    """Check noise, cohorts and price of all rounds, as the ledger has them."""
-    game = CanaryGame(plan=plan)
-    ledger, nobody = game.ledger(), np.zeros(game.canaries, np.bool_)
+def ledger_checks(plan: Plan, budget: Budget) -> list[Check]:
+    """Check the price of the plan, and noise, cohorts and price of all rounds as the ledger has them."""
+    game, ledger = CanaryGame(plan=plan), ledger_of(plan)
+    nobody = np.zeros(game.canaries, np.bool_)
     releases = [release for release, _ in game.releases(SeededRandomness(seed=0), nobody, ledger=ledger)]
+    lost, stated, spent = least_epsilon(plan), plan.price.epsilon, ledger.spent().epsilon
+    affordable = stated <= plan.budget.epsilon * (1 + 1e-9)
+    found = [
+        Check(
+            "price",
+            f"at least {lost:.4f}",
+            f"{stated:.4f}",
+            holds=lost <= stated * (1 + 1e-6) and affordable,
+            note="the rounds of a canary, composed by an arithmetic of its own",
+        ),
+        Check(
+            "what the ledger says after the last round",
+            f"{spent:.4f}",
+            f"{stated:.4f}",
+            holds=spent >= lost * (1 - 1e-6),
+        ),
+    ]
     entries = [entry.content() for entry in ledger.entries()]
     events = [event_from_json(content["event"]) for content in entries if "event" in content]
     rounds = [ChargedRound.of(event, plan.relation) for event in events]
     if len(rounds) != len(releases):
-        measured, stated = f"{len(rounds)} on the ledger", f"{len(releases)}, as many as releases"
-        return [Check(name="charges", measured=measured, stated=stated, holds=False)]
-    return [_noise(game, rounds, releases), _cohorts(plan, rounds), _price(plan, events, budget)]
+        expected = f"{len(releases)}, as many as releases"
+        return [*found, Check("charges", f"{len(rounds)} on the ledger", expected, holds=False)]
+    return [*found, _charged_noise(game, rounds, releases), _cohorts(plan, rounds), _price(plan, events, budget)]
 
 
-def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[Release]) -> Check:
+def _charged_noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[Release]) -> Check:
     """Check that each release states the noise of its charge."""
     plan = game.plan
     ratios = []
@@ -332,13 +286,9 @@ def _noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: Sequence[
             wanted = math.hypot(wanted, math.sqrt(parties / 12) * release.total.step)
         ratios.append(release.noise_std / local / wanted if wanted > 0 else 0.0)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return Check(
-        name="noise that releases state",
-        measured=f"{worst:.5f} of what was charged",
-        stated="1",
-        holds=abs(worst - 1) < 1e-3,
-        note=f"{len(ratios)} rounds, each against its own event",
-    )
+    note = f"{len(ratios)} rounds, each against its own event"
+    holds = abs(worst - 1) < 1e-3
+    return Check("noise that releases state", f"{worst:.5f} of what was charged", "1", holds=holds, note=note)
 
 
 def _clip_of(clip: Clip | MedianClip, bound: float) -> Clip:
@@ -348,71 +298,24 @@ def _clip_of(clip: Clip | MedianClip, bound: float) -> Clip:
 
 
 def _cohorts(plan: Plan, rounds: Sequence[ChargedRound]) -> Check:
-    """Check that clients are drawn by the charged sampler."""
+    """Check that clients are drawn by the charged sampler; turns are priced in one event for the whole run."""
     kinds = {"Poisson": "poisson", "FixedSize": "fixed", "Everyone": "everyone"}
-    off, said, done = 0.0, "", ""
-    for number, charged in enumerate(rounds):
-        if plan.config.groups is not None:
-            continue  # turns are known, and priced as such, in one event for the whole run
+    drawn, stated = "as drawn", "as drawn"
+    for number, charged in enumerate(rounds if plan.config.groups is None else ()):
         sampler = plan.round(number).sampler
         chance = sampler.expected_cohort / sampler.clients
         kind = "everyone" if chance == 1 else kinds[type(sampler).__name__]
         if kind != charged.sampler or abs(charged.chance - chance) > 1e-12:
-            off, said, done = 1.0, f"{charged.sampler}, {charged.chance:.6g}", f"{kind}, {chance:.6g}"
-    return Check(
-        name="sampling that is charged", measured=done or "as drawn", stated=said or "as drawn", holds=off == 0
-    )
+            drawn, stated = f"{kind}, {chance:.6g}", f"{charged.sampler}, {charged.chance:.6g}"
+    return Check("sampling that is charged", drawn, stated, holds=drawn == stated)
 
 
 def _price(plan: Plan, events: Sequence[DpEvent], budget: Budget) -> Check:
     """Price all charges anew at the budget's delta: no more than is stated and allowed."""
-    stated = min(plan.price.epsilon, budget.epsilon)
-    runs = [(event, 1) for event in events]
-    cost = price(compose(runs), delta=budget.delta, relation=plan.relation).epsilon
-    return Check(
-        name="price of what was charged",
-        measured=f"{cost:.6g}",
-        stated=f"{stated:.6g} at delta = {budget.delta:g}",
-        holds=cost <= stated * (1 + 1e-6),
-    )
-
-
-def order_of_charge(plan: Plan) -> Check:
-    """Check that a round's event is on the ledger before its noise is drawn."""
-    first = FirstRound(plan=plan)
-    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    paid: list[int] = []
-
-    def tell() -> None:
-        paid.append(sum("event" in entry.content() for entry in ledger.entries()))
-
-    run = PrivateRun(plan, ledger=ledger, randomness=_Overheard(first.seed, tell), size=first.size, label="audit")
-    opened = run.round(0)
-    cohort = run.cohort(0)[:1]
-    send(opened, plan, run.cohort(0), np.zeros((len(cohort), first.size)), clients=cohort)
-    opened.release()
-    return Check(
-        name="charges on the ledger when noise is drawn",
-        measured=f"{min(paid, default=0)}",
-        stated="1",
-        holds=bool(paid) and min(paid) == 1,
-    )
-
-
-class _Overheard:
-    """Seeded randomness that tells when noise is drawn."""
-
-    simulated = True
-    source = "audit"
-
-    def __init__(self, seed: int, tell: Callable[[], None]) -> None:
-        self._inner, self._tell = SeededRandomness(seed=seed), tell
-
-    def stream(self, purpose: str, *indices: int) -> Stream:
-        """See `Randomness.stream`."""
-        if purpose in ("noise", "clip bit"):
-            self._tell()
-        return self._inner.stream(purpose, *indices)
+    most = min(plan.price.epsilon, budget.epsilon)
+    cost = price(compose([(event, 1) for event in events]), delta=budget.delta, relation=plan.relation).epsilon
+    stated = f"{most:.6g} at delta = {budget.delta:g}"
+    return Check("price of what was charged", f"{cost:.6g}", stated, holds=cost <= most * (1 + 1e-6))
 
 
 def party_checks(plan: Plan, *, seed: int) -> list[Check]:
@@ -422,11 +325,8 @@ def party_checks(plan: Plan, *, seed: int) -> list[Check]:
     """
     if plan.noise_by != "party":
         return []
-    game = CanaryGame(plan=plan)
-    ledger = game.ledger()
     size = FirstRound(plan=plan).size
-    randomness = SeededRandomness(seed=seed)
-    run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+    run = run_of(plan, SeededRandomness(seed=seed), size)
     rounds = min(plan.rounds, _PARTY_ROUNDS)
     clients = min(plan.round(0).sampler.clients, max(4, math.ceil(_PARTY_NUMBERS / size / rounds)), 400 // rounds)
     sent: dict[int, list[Floats]] = {client: [] for client in range(clients)}
@@ -444,20 +344,17 @@ def party_checks(plan: Plan, *, seed: int) -> list[Check]:
 
 def bit_checks(plan: Plan, *, seed: int) -> list[Check]:
     """Check the noise on the share that moves the bound of a quantile clip."""
-    first = FirstRound(plan=plan)
-    clip = first.clip
+    clip, size = plan.config.clip, FirstRound(plan=plan).size
     if not isinstance(clip, QuantileClip):
         return []
     expected = plan.round(0).sampler.expected_cohort
     noises = []
     for number in range(_RUNS):
-        randomness: Randomness = SeededRandomness(seed=seed * _RUNS + number)
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-        run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=first.size, label="audit")
+        run = run_of(plan, SeededRandomness(seed=seed * _RUNS + number), size)
         cohort, opened = run.cohort(0), run.round(0)
         lengths = np.where(np.arange(len(cohort)) % 2 == 0, 100.0, 0.01) * clip.clip_norm  # every other one is clipped
         if len(cohort):
-            opened.add(lengths[:, None] * np.eye(1, first.size), clients=cohort)
+            opened.add(lengths[:, None] * np.eye(1, size), clients=cohort)
         after = opened.release().clip
         if not isinstance(after, QuantileClip):
             continue

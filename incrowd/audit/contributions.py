@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
 from incrowd.audit.bounds import Check
-from incrowd.audit.canaries import send, shared_in
+from incrowd.audit.canaries import ledger_of, run_of, send, shared_in
 from incrowd.errors import IncrowdError
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
@@ -44,31 +43,26 @@ class FirstRound:
     plan: Plan
 
     @cached_property
-    def clip(self) -> Clip | MedianClip:
-        """The clip that bounds contributions."""
-        return self.plan.config.clip
-
-    @cached_property
     def size(self) -> int:
         """The size of a contribution."""
-        if isinstance(self.clip, PerLayerClip):
-            return sum(self.clip.parts)
-        return self.clip.size if isinstance(self.clip, ElementwiseClip) else _SIZE
+        clip = self.plan.config.clip
+        if isinstance(clip, PerLayerClip):
+            return sum(clip.parts)
+        return clip.size if isinstance(clip, ElementwiseClip) else _SIZE
 
     @cached_property
     def seed(self) -> int:
         """A seed whose first cohort is not empty."""
-        return next(seed for seed in range(100_000) if len(self.run(SeededRandomness(seed=seed)).cohort(0)))
+        return next(seed for seed in range(100_000) if len(self._run(SeededRandomness(seed=seed)).cohort(0)))
 
     @cached_property
     def drawn(self) -> NDArray[np.int64]:
         """The clients of that cohort."""
-        return self.run(SeededRandomness(seed=self.seed)).cohort(0)
+        return self._run(SeededRandomness(seed=self.seed)).cohort(0)
 
-    def release(self, rows: Sequence[Floats], *, randomness: Randomness | None = None) -> Release:
-        """Release the round with these contributions of the cohort's first clients."""
-        _, opened = self.opened(rows, randomness=SeededRandomness(seed=self.seed) if randomness is None else randomness)
-        return opened.release()
+    def release(self, rows: Sequence[Floats]) -> Release:
+        """Release the seeded round with these contributions of the cohort's first clients."""
+        return self.opened(rows, SeededRandomness(seed=self.seed))[1].release()
 
     def entered(self, row: Floats, *, others: Sequence[Floats] = ()) -> Floats:
         """The difference that a contribution makes to a release with those of others."""
@@ -76,20 +70,12 @@ class FirstRound:
         steps = apart[0].total.steps - apart[1].total.steps
         return steps.astype(np.float64) * apart[0].total.step
 
-    def noised(self) -> Whole:
-        """Release a contribution of zeros, with the operating system's noise."""
-        run = self.run(SystemRandomness())
-        opened, drawn = run.round(0), run.cohort(0)[:1]
-        send(opened, self.plan, run.cohort(0), np.zeros((len(drawn), self.size)), clients=drawn)
-        return opened.release().total
-
-    def opened(
-        self, rows: Sequence[Floats] = (), *, randomness: Randomness | None = None
-    ) -> tuple[PrivateRun, PrivateRound]:
+    def opened(self, rows: Sequence[Floats], randomness: Randomness) -> tuple[PrivateRun, PrivateRound]:
         """Open a run and its first round, with these contributions of its cohort's first clients."""
-        run = self.run(SystemRandomness() if randomness is None else randomness)
+        run = self._run(randomness)
         opened, drawn = run.round(0), run.cohort(0)
-        send(opened, self.plan, drawn, np.array(rows).reshape(-1, self.size), clients=drawn[: len(rows)])
+        sends = drawn[: len(rows)]
+        send(opened, self.plan, drawn, np.array(rows[: len(sends)]).reshape(-1, self.size), clients=sends)
         return run, opened
 
     @cached_property
@@ -99,11 +85,8 @@ class FirstRound:
             return 0.0
         return math.sqrt(self.size) * shared_in(self.plan).step / shared_in(self.plan).noise.clip_norm
 
-    def run(self, randomness: Randomness, *, ledger: Ledger | None = None, label: str = "audit") -> PrivateRun:
-        """Open a run on this ledger, or on one in memory."""
-        plan = self.plan
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation) if ledger is None else ledger
-        return PrivateRun(plan, ledger=ledger, randomness=randomness, size=self.size, label=label)
+    def _run(self, randomness: Randomness) -> PrivateRun:
+        return run_of(self.plan, randomness, self.size)
 
 
 def contribution_checks(plan: Plan) -> list[Check]:
@@ -111,17 +94,16 @@ def contribution_checks(plan: Plan) -> list[Check]:
 
     The median of a cohort depends on other clients, as its statement says: such a plan gets the last check alone.
     """
-    first = FirstRound(plan=plan)
-    clip = first.clip
+    first, clip = FirstRound(plan=plan), plan.config.clip
     if isinstance(clip, MedianClip):
         return [_denominator(first)]
     lengths = {name: _length(clip, first.entered(row)) for name, row in _odd(first.size)}
     worst = max(lengths, key=lambda name: lengths[name])
     return [
         Check(
-            name="longest contribution that enters",
-            measured=f"{lengths[worst]:.6f} bounds ({worst})",
-            stated="at most 1",
+            "longest contribution that enters",
+            f"{lengths[worst]:.6f} bounds ({worst})",
+            "at most 1",
             holds=lengths[worst] <= 1 + 1e-6 + first.slack,
             note=f"{len(lengths)} odd contributions were tried; would see {first.slack:.2g} bounds more",
         ),
@@ -137,24 +119,22 @@ def order_checks(plan: Plan) -> list[Check]:
     seeded, ones = SeededRandomness(seed=first.seed), np.ones(first.size)
 
     def twice() -> None:
-        _, opened = first.opened([ones], randomness=seeded)
-        opened.add(ones[None], clients=first.drawn[:1])
+        first.opened([ones], seeded)[1].add(ones[None], clients=first.drawn[:1])
 
     def stranger() -> None:
-        _, opened = first.opened(randomness=seeded)
-        opened.add(ones[None], clients=[plan.round(0).sampler.clients])
+        first.opened([], seeded)[1].add(ones[None], clients=[plan.round(0).sampler.clients])
 
     def again() -> None:
-        run, opened = first.opened()
+        run, opened = first.opened([], SystemRandomness())
         opened.release()
         repeated = run.round(0)
         send(repeated, plan, run.cohort(0), np.zeros((0, first.size)), clients=[])
         repeated.release()
 
     def second() -> None:
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+        ledger = ledger_of(plan)
         for label in ("first", "second"):
-            first.run(SystemRandomness(), ledger=ledger, label=label)
+            PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=first.size, label=label)
 
     attempts = {
         "a client that contributes twice": twice,
@@ -166,23 +146,23 @@ def order_checks(plan: Plan) -> list[Check]:
     for name, attempt in attempts.items():
         try:
             attempt()
-            refused = False
+            found.append(Check(name, "let in", "refused", holds=False))
         except IncrowdError:
-            refused = True
-        found.append(Check(name=name, measured="refused" if refused else "let in", stated="refused", holds=refused))
-    one, other = (first.noised() for _ in range(2))
+            found.append(Check(name, "refused", "refused", holds=True))
+    zeros = [np.zeros(first.size)]
+    one, other = (first.opened(zeros, SystemRandomness())[1].release().total for _ in range(2))
     same = float((one.steps == other.steps).mean())
-    whole = one.steps.dtype == np.int64 and math.frexp(one.step)[0] == 0.5
     return [
         *found,
-        Check(name="noise that comes again", measured=f"{same:.0%} of the numbers", stated="none", holds=same < 0.5),
-        Check(
-            name="what is released",
-            measured="whole steps" if whole else "floats",
-            stated="whole steps of a public grid",
-            holds=whole,
-        ),
+        Check("noise that comes again", f"{same:.0%} of the numbers", "none", holds=same < 0.5),
+        on_the_grid("what is released", [one, other]),
     ]
+
+
+def on_the_grid(name: str, released: Sequence[Whole]) -> Check:
+    """Check that releases are whole steps of a public grid, whose step is a power of two."""
+    whole = all(one.steps.dtype == np.int64 and math.frexp(one.step)[0] == 0.5 for one in released)
+    return Check(name, "whole steps" if whole else "floats", "whole steps of a public grid", holds=whole)
 
 
 def _odd(size: int) -> Iterator[tuple[str, Floats]]:
@@ -216,30 +196,22 @@ def _as_stated(first: FirstRound, clip: Clip) -> Check:
         row = stream.normals(first.size)
         row *= share / _in_bounds(clip, row)
         off = max(off, _length(clip, first.entered(row) - slowly_clipped(clip, row)))
-    return Check(
-        name="what a clip makes of a contribution",
-        measured=f"off by {off:.3g} bounds",
-        stated=f"{type(clip).__name__}",
-        holds=off <= ROUNDING + first.slack,
-    )
+    holds = off <= ROUNDING + first.slack
+    return Check("what a clip makes of a contribution", f"off by {off:.3g} bounds", type(clip).__name__, holds=holds)
 
 
 def _alone(first: FirstRound) -> Check:
     """Check that other contributions do not change what enters."""
     if first.drawn.size < 2:
-        return Check(name="what others change", measured="nobody else is drawn", stated="nothing", holds=True)
+        return Check("what others change", "nobody else is drawn", "nothing", holds=True)
     stream = SeededRandomness(seed=2).stream("audit")
     row = stream.normals(first.size)
     alone = first.entered(row)
     company = [stream.normals(first.size) * scale for scale in (1e-6, 1.0, 1e6, np.nan)]
     off = max(float(np.abs(first.entered(row, others=[other]) - alone).max()) for other in company)
     steps = off / first.release([]).total.step
-    return Check(
-        name="what others change",
-        measured="1 step of the grid" if steps == 1 else f"{steps:.3g} steps of the grid",
-        stated="at most the one by which a sum is rounded",
-        holds=steps <= 1,
-    )
+    measured = f"{steps:.3g} step{'' if steps == 1 else 's'} of the grid"
+    return Check("what others change", measured, "at most the one by which a sum is rounded", holds=steps <= 1)
 
 
 def _denominator(first: FirstRound) -> Check:
@@ -252,12 +224,8 @@ def _denominator(first: FirstRound) -> Check:
         place = int(np.abs(total).argmax())
         divisors.append(float(total[place] / release.mean[place]) if release.mean[place] else planned)
     worst = max(divisors, key=lambda divisor: abs(divisor - planned))
-    return Check(
-        name="divisor of a mean",
-        measured=f"{worst:.6g}",
-        stated=f"{planned:.6g}, whoever answers",
-        holds=abs(worst - planned) <= 1e-9 * planned,
-    )
+    holds = abs(worst - planned) <= 1e-9 * planned
+    return Check("divisor of a mean", f"{worst:.6g}", f"{planned:.6g}, whoever answers", holds=holds)
 
 
 def slowly_clipped(clip: Clip, row: Floats) -> Floats:

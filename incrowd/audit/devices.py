@@ -4,18 +4,18 @@ Neighbours are any two tables, so the two gradients are opposite and far beyond 
 real path: bound, whole steps, charge, noise.
 """
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.audit.bounds import Check, Claim, Finding
+from incrowd._random import Floats, SeededRandomness
+from incrowd.audit.bounds import Check, Finding
+from incrowd.audit.canaries import coins
 from incrowd.audit.checks import ALARM, size_of_noise
+from incrowd.audit.contributions import on_the_grid
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.privacy.account.accounting import Budget
@@ -39,147 +39,6 @@ _LAPLACE_KURTOSIS = 6.0
 _TABLES = "two tables, as unlike as can be, told apart by"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DevicePlay:
-    """Contributions, each of the first table where `inside`, with the adversary's scores.
-
-    `noise` is in stated deviations, `whole` says whether every release was in whole steps, and `again` is the share of
-    contributions with repeated noise.
-    """
-
-    inside: NDArray[np.bool_]
-    scores: Floats
-    noise: Floats
-    whole: bool
-    again: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceGame:
-    """The game against a specification with additive noise.
-
-    The adversary knows both gradients: its score is the log-likelihood ratio of the stated noise.
-    """
-
-    specification: Specification
-
-    def __post_init__(self) -> None:
-        if self.specification.noise == "direction":
-            raise ConfigError(field="noise", value="direction", remedy="no noise is added: play DirectionGame")
-        if self.specification.noise == "none":
-            remedy = "it is for simulations, and no device answers it: give one with noise"
-            raise ConfigError(field="noise", value="none", remedy=remedy)
-
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        """The mechanism, with fewer numbers where that changes neither their noise nor the price."""
-        whole = self.specification.mechanism
-        same = whole.privacy == "feature" or whole.bound == "norm"
-        return replace(whole, size=min(whole.size, _FEW)) if same else whole
-
-    @cached_property
-    def gradients(self) -> tuple[Floats, Floats]:
-        """The gradients of the two tables, as far apart as the bound lets them be."""
-        size, clip = self.mechanism.size, self.mechanism.clip
-        first = np.full(size, _FAR * clip) if self.mechanism.bound == "element" else np.eye(1, size)[0] * _FAR * clip
-        return first, -first
-
-    def play(self, seed: int, trials: int) -> DevicePlay:
-        """Release this many contributions, each of one of the two tables by a fair coin."""
-        mechanism = self.mechanism
-        trials = max(16, min(trials, _NUMBERS // mechanism.size))
-        inside, released, _ = _released(mechanism, self.gradients, seed=seed, trials=trials)
-        answers = np.array([each.values for each in released])
-        first, second = (np.clip(gradient, -mechanism.clip, mechanism.clip) for gradient in self.gradients)
-        noise = (answers - np.where(inside[:, None], first, second)) / np.sqrt(mechanism.noise_variance)
-        return DevicePlay(
-            inside=inside,
-            scores=self._log_likely(answers - first) - self._log_likely(answers - second),
-            noise=noise,
-            whole=all(each.steps.dtype == np.int64 and math.frexp(each.step)[0] == 0.5 for each in released),
-            again=1 - len(np.unique(np.rint(noise * 2**20), axis=0)) / len(noise),
-        )
-
-    def _log_likely(self, noise: Floats) -> Floats:
-        """The log-likelihood of noise, up to a constant; privacy per feature looks at the first number alone."""
-        scale = self.mechanism.noise_scale
-        seen = noise[..., : 1 if self.mechanism.privacy == "feature" else self.mechanism.size]
-        if self.mechanism.noise == "laplace":
-            return np.asarray(-np.abs(seen).sum(axis=-1) / scale)
-        return np.asarray(-(seen**2).sum(axis=-1) / (2 * scale**2))
-
-
-def _released(
-    mechanism: Mechanism, gradients: tuple[Floats, Floats], *, seed: int, trials: int
-) -> tuple[NDArray[np.bool_], list[Whole], list[Integers]]:
-    """Contributions of the first table where a coin says so, and the directions that each one drew."""
-    randomness, positions = SeededRandomness(seed=seed), list[int]()
-    inside = randomness.stream("tables").bits(trials) % np.uint64(2) == 1
-    ledger = Ledger.in_memory(budget=Budget(epsilon=1e9, delta=0.5), relation=RELATION)
-
-    def charge(its: Mechanism) -> Receipt:
-        note = {"per": its.privacy}
-        receipt = ledger.charge(its.event(its.privacy), pays_for=its.pays_for, randomness=randomness, note=note)
-        positions.append(receipt.entry.position)
-        return receipt
-
-    released = [Contribution(mechanism, gradients[0 if first else 1]).release(charge=charge) for first in inside]
-    if mechanism.noise != "direction":
-        return inside, released, []
-    tossed, candidates = list[Integers](), mechanism.choice.candidates
-    for position in positions:
-        word = random_words(randomness.stream("noise", position), candidates)
-        tossed.append(np.array([word() % 2**SEED_BITS for _ in range(candidates)], np.int64))
-    return inside, released, tossed
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DirectionPlay:
-    """Contributions, each of the first table where `inside`, with the adversary's scores.
-
-    `best` says where a device named the direction most along its gradient. `seeds` are the named directions, `sizes`
-    the sizes of all released numbers, in steps.
-    """
-
-    inside: NDArray[np.bool_]
-    scores: Floats
-    best: NDArray[np.bool_]
-    seeds: Integers
-    sizes: Integers
-
-
-@dataclass(frozen=True, kw_only=True)
-class DirectionGame:
-    """The game against a specification whose devices send random directions.
-
-    The adversary sees the named seed and knows all directions that the device drew, hence also which of them points
-    most along either gradient.
-    """
-
-    specification: Specification
-
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        """The mechanism, with few numbers."""
-        return replace(self.specification.mechanism, size=_WEIGHTS)
-
-    def play(self, seed: int, trials: int) -> DirectionPlay:
-        """Release this many contributions, each of one of the two tables by a fair coin."""
-        choice = self.mechanism.choice
-        gradient = SeededRandomness(seed=0).stream("gradient").normals(_WEIGHTS)
-        inside, released, tossed = _released(self.mechanism, (gradient, -gradient), seed=seed, trials=trials)
-        seeds = np.array([seed_of((each.steps > 0).astype(np.uint8)) for each in released])
-        tables = [choice.bounded(one).astype(np.float64) for one in (gradient, -gradient)]
-        first, second = (np.array([each[most_along(each, table)] for each in tossed]) for table in tables)
-        return DirectionPlay(
-            inside=inside,
-            scores=choice.loss / PARTS * ((seeds == first).astype(np.float64) - (seeds == second)),
-            best=np.where(inside, seeds == first, seeds == second),
-            seeds=seeds,
-            sizes=np.abs(np.array([each.steps for each in released])),
-        )
-
-
 def audit_specification(asked: Specification, *, trials: int, seed: int) -> tuple[list[Finding], list[Check]]:
     """Attack one contribution of a device that answers a specification.
 
@@ -188,88 +47,161 @@ def audit_specification(asked: Specification, *, trials: int, seed: int) -> tupl
 
     Edge cases: a specification without noise is a `ConfigError`; a refused contribution fails the audit.
     """
-    if asked.noise == "direction":
-        directions = DirectionGame(specification=asked)
-        seen = directions.play(seed, trials)
-        finding = Finding.of(
-            Claim(unit="contribution", epsilon=directions.mechanism.epsilon, delta=0.0),
-            seen.scores[seen.inside],
-            seen.scores[~seen.inside],
-            attack=f"{_TABLES} one contribution and all directions that were tossed",
-            note="a server sees less: which directions were tossed never leaves the device; so do pools",
-        )
-        return [finding], _direction_checks(directions, seen)
-    game = DeviceGame(specification=asked)
+    if asked.noise == "none":
+        remedy = "it is for simulations, and no device answers it: give one with noise"
+        raise ConfigError(field="noise", value="none", remedy=remedy)
+    mechanism, attack = _small(asked.mechanism), _named_directions if asked.noise == "direction" else _added_noise
+    prices = list(_prices(asked, mechanism))
     try:
-        play = game.play(seed, trials)
+        finding, checks = attack(mechanism, trials=trials, seed=seed)
     except IncrowdError as error:
-        return [], [Check.refused("a contribution", error), *_price(game)]
-    its = game.mechanism
-    each = "a number of one contribution" if its.privacy == "feature" else "one contribution"
+        return [], [Check.refused("a contribution", error), *prices]
+    return [finding], [*checks, *prices]
+
+
+def _small(mechanism: Mechanism) -> Mechanism:
+    """The mechanism, with fewer numbers where that changes neither their noise nor the price."""
+    if mechanism.noise == "direction":
+        return replace(mechanism, size=_WEIGHTS)
+    same = mechanism.privacy == "feature" or mechanism.bound == "norm"
+    return replace(mechanism, size=min(mechanism.size, _FEW)) if same else mechanism
+
+
+def _added_noise(mechanism: Mechanism, *, trials: int, seed: int) -> tuple[Finding, list[Check]]:
+    """Attack additive noise; the adversary knows both gradients.
+
+    Its score is the log-likelihood ratio of the stated noise.
+    """
+    size, clip, laplace = mechanism.size, mechanism.clip, mechanism.noise == "laplace"
+    gradient = np.full(size, _FAR * clip) if mechanism.bound == "element" else np.eye(1, size)[0] * _FAR * clip
+    inside, released, _ = _released(mechanism, gradient, seed=seed, trials=max(16, min(trials, _NUMBERS // size)))
+    answers, bounded = np.array([each.values for each in released]), np.clip(gradient, -clip, clip)
+    noise = (answers - np.where(inside[:, None], bounded, -bounded)) / np.sqrt(mechanism.noise_variance)
+    feature = mechanism.privacy == "feature"
     finding = Finding.of(
-        Claim(unit="contribution", epsilon=its.epsilon, delta=its.delta or 0.0, gaussian=its.noise == "gaussian"),
-        play.scores[play.inside],
-        play.scores[~play.inside],
-        attack=f"{_TABLES} {each}",
+        _log_likely(mechanism, answers - bounded) - _log_likely(mechanism, answers + bounded),
+        inside,
+        claimed=mechanism.epsilon,
+        delta=mechanism.delta or 0.0,
+        gaussian=mechanism.noise == "gaussian",
+        unit="contribution",
+        attack=f"{_TABLES} {'a number of ' if feature else ''}one contribution",
         note="the server, who draws, and who listens on the way see this",
     )
-    return [finding], _checks(game, play)
-
-
-def _checks(game: DeviceGame, play: DevicePlay) -> list[Check]:
-    """Check noise, bound and grid of a contribution."""
-    mechanism = game.mechanism
-    laplace = mechanism.noise == "laplace"
-    longest = max(_length(mechanism, row) for row in _odd(mechanism.size, mechanism.clip))
-    return [
-        size_of_noise("noise of a contribution", play.noise.ravel(), kurtosis=_LAPLACE_KURTOSIS if laplace else 3.0),
+    longest = max(_length(mechanism, row) for row in _odd(size, clip))
+    again = 1 - len(np.unique(np.rint(noise * 2**20), axis=0)) / len(noise)
+    return finding, [
+        size_of_noise("noise of a contribution", noise.ravel(), kurtosis=_LAPLACE_KURTOSIS if laplace else 3.0),
         Check(
-            name="longest gradient that enters",
-            measured=f"{longest:.6f} bounds",
-            stated="at most 1",
+            "longest gradient that enters",
+            f"{longest:.6f} bounds",
+            "at most 1",
             holds=longest <= 1 + (0 if laplace else 1e-9),
             note="exact, in whole steps" if laplace else "",
         ),
-        Check(
-            name="what a contribution is made of",
-            measured="whole steps" if play.whole else "floats",
-            stated="whole steps of a public grid",
-            holds=play.whole,
-        ),
-        Check(
-            name="noise that comes again",
-            measured=f"{play.again:.0%} of the contributions",
-            stated="none",
-            holds=play.again < 0.01 or mechanism.size == 1,
-        ),
-        *_price(game),
+        on_the_grid("what a contribution is made of", released),
+        Check("noise that comes again", f"{again:.0%} of the contributions", "none", holds=again < 0.01 or size == 1),
     ]
 
 
-def _price(game: DeviceGame) -> Iterator[Check]:
-    """Recompute the price from noise and bound in whole steps, exactly, where noise is Laplace."""
-    mechanism = game.mechanism
-    if mechanism.noise != "laplace":
-        return
-    whole = mechanism.whole
-    apart = 2 * whole.bound * (mechanism.size if not whole.joint and mechanism.privacy == "model" else 1)
-    lost = apart / whole.scale
-    yield Check(
-        name="price of a contribution",
-        measured=f"{lost:.6f}, from whole numbers",
-        stated=f"{mechanism.epsilon:.6f}",
-        holds=lost <= mechanism.epsilon,
+def _log_likely(mechanism: Mechanism, noise: Floats) -> Floats:
+    """The log-likelihood of noise, up to a constant; privacy per feature looks at the first number alone."""
+    seen = noise[..., : 1 if mechanism.privacy == "feature" else mechanism.size]
+    if mechanism.noise == "laplace":
+        return np.asarray(-np.abs(seen).sum(axis=-1) / mechanism.noise_scale)
+    return np.asarray(-(seen**2).sum(axis=-1) / (2 * mechanism.noise_scale**2))
+
+
+def _released(
+    mechanism: Mechanism, gradient: Floats, *, seed: int, trials: int
+) -> tuple[NDArray[np.bool_], list[Whole], list[int]]:
+    """Contributions with the gradient where a coin says so and else with its opposite, and their ledger positions."""
+    randomness, positions = SeededRandomness(seed=seed), list[int]()
+    inside = coins(randomness, trials)
+    ledger = Ledger.in_memory(budget=Budget(epsilon=1e9, delta=0.5), relation=RELATION)
+
+    def charge(its: Mechanism) -> Receipt:
+        note = {"per": its.privacy}
+        receipt = ledger.charge(its.event(its.privacy), pays_for=its.pays_for, randomness=randomness, note=note)
+        positions.append(receipt.entry.position)
+        return receipt
+
+    released = [Contribution(mechanism, gradient if first else -gradient).release(charge=charge) for first in inside]
+    return inside, released, positions
+
+
+def _named_directions(mechanism: Mechanism, *, trials: int, seed: int) -> tuple[Finding, list[Check]]:
+    """Attack a device that sends random directions.
+
+    The adversary sees the named seed and knows all directions that the device drew, hence also which of them points
+    most along either gradient.
+    """
+    choice, randomness = mechanism.choice, SeededRandomness(seed=seed)
+    gradient = SeededRandomness(seed=0).stream("gradient").normals(_WEIGHTS)
+    inside, released, positions = _released(mechanism, gradient, seed=seed, trials=trials)
+    seeds = np.array([seed_of((each.steps > 0).astype(np.uint8)) for each in released])
+    sizes = np.unique(np.abs(np.array([each.steps for each in released])))
+    tables = [choice.bounded(one).astype(np.float64) for one in (gradient, -gradient)]
+    most = np.empty((2, len(positions)), np.int64)
+    for place, position in enumerate(positions):
+        word = random_words(randomness.stream("noise", position), choice.candidates)
+        tossed = np.array([word() % 2**SEED_BITS for _ in range(choice.candidates)], np.int64)
+        most[:, place] = [tossed[most_along(tossed, table)] for table in tables]
+    first, second = seeds == most[0], seeds == most[1]
+    finding = Finding.of(
+        choice.loss / PARTS * (first.astype(np.float64) - second),
+        inside,
+        claimed=mechanism.epsilon,
+        delta=0.0,
+        gaussian=False,
+        unit="contribution",
+        attack=f"{_TABLES} one contribution and all directions that were tossed",
+        note="a server sees less: which directions were tossed never leaves the device; so do pools",
     )
-    repeated, alone = game.specification.mechanism, game.specification.repeats
+    named = int(np.where(inside, first, second).sum())
+    low, high = binom.cdf(named, len(seeds), choice.honest), binom.sf(named - 1, len(seeds), choice.honest)
+    again = 1 - len(np.unique(seeds)) / len(seeds)
+    return finding, [
+        Check(
+            "how often the direction most along is named",
+            f"{named / len(seeds):.4f}",
+            f"{choice.honest:.4f}",
+            holds=bool(min(low, high) > ALARM / 2),
+            note="more often would cost more",
+        ),
+        Check(
+            "size of the numbers of a contribution",
+            ", ".join(f"{size} steps" for size in sizes[:3].tolist()),
+            f"{choice.length} steps",
+            holds=sizes.tolist() == [choice.length],
+        ),
+        Check(
+            "directions that come again",
+            f"{again:.1%} of the contributions",
+            "hardly any",
+            holds=again < 0.01 + len(seeds) / 2**SEED_BITS,
+        ),
+    ]
+
+
+def _prices(asked: Specification, mechanism: Mechanism) -> Iterator[Check]:
+    """Recompute the price from noise and bound in whole steps, exactly; Gaussian noise has no such price."""
+    if mechanism.noise == "gaussian":
+        return
+    if mechanism.noise == "direction":
+        lost = mechanism.choice.loss / PARTS
+    else:
+        whole = mechanism.whole
+        apart = 2 * whole.bound * (mechanism.size if not whole.joint and mechanism.privacy == "model" else 1)
+        lost = apart / whole.scale
+    measured, stated = f"{lost:.6f}, from whole numbers", f"{mechanism.epsilon:.6f}"
+    yield Check("price of a contribution", measured, stated, holds=lost <= mechanism.epsilon)
+    repeated, alone = asked.mechanism, asked.repeats
     if mechanism.privacy == "feature":
         charged = 1 / repeated.event("feature").noise_multiplier
         owed = min(alone, repeated.size) * mechanism.epsilon
-        yield Check(
-            name="price of a column that is told several times",
-            measured=f"{charged:.4f} for {alone} times",
-            stated=f"{owed:.4f}",
-            holds=charged >= owed * (1 - 1e-9),
-        )
+        name = "price of a column that is told several times"
+        yield Check(name, f"{charged:.4f} for {alone} times", f"{owed:.4f}", holds=charged >= owed * (1 - 1e-9))
 
 
 def _odd(size: int, clip: float) -> Iterator[Floats]:
@@ -298,37 +230,3 @@ def _length(mechanism: Mechanism, row: Floats) -> float:
     if mechanism.bound == "element":
         return float(np.abs(bounded).max() / mechanism.clip)
     return float(np.linalg.norm(bounded) / mechanism.clip)
-
-
-def _direction_checks(game: DirectionGame, play: DirectionPlay) -> list[Check]:
-    choice, trials = game.mechanism.choice, len(play.best)
-    named, honest = int(play.best.sum()), choice.honest
-    low, high = binom.cdf(named, trials, honest), binom.sf(named - 1, trials, honest)
-    again = 1 - len(np.unique(play.seeds)) / trials
-    return [
-        Check(
-            name="how often the direction most along is named",
-            measured=f"{named / trials:.4f}",
-            stated=f"{honest:.4f}",
-            holds=bool(min(low, high) > ALARM / 2),
-            note="more often would cost more",
-        ),
-        Check(
-            name="size of the numbers of a contribution",
-            measured=", ".join(f"{size} steps" for size in np.unique(play.sizes)[:3].tolist()),
-            stated=f"{choice.length} steps",
-            holds=bool((play.sizes == choice.length).all()),
-        ),
-        Check(
-            name="price of a contribution",
-            measured=f"{choice.loss / PARTS:.6f}, from whole numbers",
-            stated=f"{game.mechanism.epsilon:.6f}",
-            holds=choice.loss / PARTS <= game.mechanism.epsilon,
-        ),
-        Check(
-            name="directions that come again",
-            measured=f"{again:.1%} of the contributions",
-            stated="hardly any",
-            holds=again < 0.01 + trials / 2**SEED_BITS,
-        ),
-    ]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from incrowd._random import Floats
 from incrowd.audit import bounds
-from incrowd.audit.bounds import Audited, Check, ErrorCounts, Finding
+from incrowd.audit.bounds import Audited, Check, Finding
 from incrowd.audit.checks import least_epsilon
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
@@ -38,24 +39,19 @@ class TestRates:
         assert bounds.at_least(30, 100, confidence=0.95) == pytest.approx(expected.low)
         assert bounds.at_most(30, 100, confidence=0.95) == pytest.approx(expected.high)
 
-    @given(st.integers(0, 50), st.integers(0, 50), st.floats(0.5, 0.999))
-    def test_any_counts_give_a_finite_bound(self, found: int, false: int, confidence: float) -> None:
-        counts = ErrorCounts(found=found, members=50, false=false, others=50)
-        assert 0 <= counts.epsilon(delta=1e-5, confidence=confidence) < 20
-        assert 0 <= counts.mu(confidence=confidence) < 20
+    @given(st.integers(0, 50), st.integers(0, 50), st.floats(0.5, 0.999), st.booleans())
+    def test_any_counts_give_a_finite_bound(self, found: int, false: int, confidence: float, gaussian: bool) -> None:
+        proven = bounds.proven(found, 50, false, 50, delta=1e-5, confidence=confidence, gaussian=gaussian)
+        assert 0 <= proven < 20
 
-    def test_more_confidence_proves_less(self) -> None:
-        counts = ErrorCounts(found=90, members=100, false=10, others=100)
-        assert counts.epsilon(delta=0, confidence=0.95) > counts.epsilon(delta=0, confidence=bounds.SURE) > 0
-
-    def test_both_errors_count(self) -> None:
+    def test_more_confidence_proves_less_and_both_errors_count(self) -> None:
         """Nobody missed is as telling as nobody accused wrongly."""
-        counts = ErrorCounts(found=1000, members=1000, false=500, others=1000)
-        assert counts.epsilon(delta=0, confidence=0.95) > 4
 
-    def test_counts_beyond_the_trials_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="found"):
-            ErrorCounts(found=11, members=10, false=0, others=10)
+        def proven(found: int, false: int, confidence: float) -> float:
+            return float(bounds.proven(found, 1000, false, 1000, delta=0, confidence=confidence, gaussian=False))
+
+        assert proven(900, 100, 0.95) > proven(900, 100, bounds.SURE) > 0
+        assert proven(1000, 500, 0.95) > 4
 
 
 class TestScores:
@@ -108,23 +104,29 @@ def test_the_area_is_the_chance_of_the_larger_score() -> None:
     assert bounds.auc(inside, outside) == pytest.approx(np.mean(pairs))
 
 
-def test_the_odds_of_gaussian_scores() -> None:
-    draws = np.random.default_rng(0).normal(size=(2, 100_000))
-    found = bounds.odds(draws[0] + 3, draws[1])
+def test_a_finding_has_the_odds_of_gaussian_scores() -> None:
+    inside = np.arange(200_000) % 2 == 0
+    scores = np.random.default_rng(0).normal(size=len(inside)) + 3 * inside
+    of = partial(Finding.of, attack="guess", unit="client", claimed=1.0, delta=0.0, gaussian=True, note="")
+    found = of(scores, inside)
     assert found.auc == pytest.approx(ndtr(3 / math.sqrt(2)), abs=0.003)
     assert found.true_positives == pytest.approx(ndtr(ndtri(1e-3) + 3), abs=0.03)
-    assert 1e-3 < found.false_positives_at_most < 1.3e-3
-
-
-def test_of_few_others_the_false_positives_are_hardly_known() -> None:
-    found = bounds.odds(np.arange(10.0) + 100, np.arange(20.0))
-    assert found.true_positives == 1
-    assert found.false_positives_at_most > 0.1
+    assert 1e-3 * math.e < found.allowed < 1.7e-3 * math.e
+    few = of(scores[:20], inside[:20])
+    assert few.allowed > 0.1  # of few others the false positives are hardly known
+    with pytest.raises(ConfigError, match="canaries"):
+        of(scores[:1], inside[:1])
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 10.0), st.floats(0.0, 0.1))
-def test_a_promise_allows_at_least_guessing_and_at_most_all(false: float, epsilon: float, delta: float) -> None:
-    assert false - 1e-9 <= bounds.allowed(false, epsilon=epsilon, delta=delta) <= 1
+def test_a_promise_allows_what_both_inequalities_do_and_one_of_them_is_tight(
+    false: float, epsilon: float, delta: float
+) -> None:
+    found = bounds.allowed(false, epsilon=epsilon, delta=delta)
+    assert false - 1e-9 <= found <= 1
+    room = [math.exp(epsilon) * false + delta - found, math.exp(epsilon) * (1 - found) + delta - 1 + false]
+    assert min(room) == pytest.approx(0, abs=1e-6) or found == 1
+    assert min(room) >= -1e-6 * math.exp(epsilon)
 
 
 def test_promises_of_one_gaussian_release_allow_what_its_mu_does() -> None:
@@ -146,21 +148,21 @@ def test_a_price_that_is_a_hundredth_too_low_is_seen(sampling: type, cohort: int
 
 
 def finding(**given: object) -> Finding:
-    return Finding(**{"attack": "guess", "unit": "client", "claimed": 2.0, "delta": 1e-5, "trials": 2000, **given})  # type: ignore[arg-type]  # fields by name
+    known = {"attack": "guess", "unit": "client", "claimed": 2.0, "delta": 1e-5, "trials": 2000, "auc": 0.5}
+    known |= {"lower_bound": 0.0, "sure_bound": 0.0, "true_positives": 0.0, "allowed": 1.0}
+    return Finding(**{**known, **given})  # type: ignore[arg-type]  # fields by name
 
 
 @pytest.mark.parametrize(
     ("given", "holds"),
     [
         ({}, True),
-        ({"lower_bound": 2.0}, True),
-        ({"lower_bound": 2.1}, False),
+        ({"sure_bound": 2.0}, True),
+        ({"sure_bound": 2.1}, False),
         ({"lower_bound": 2.1, "sure_bound": 1.9}, True),
-        ({"lower_bound": 2.1, "claimed": None}, True),
         ({"true_positives": 0.1, "allowed": 0.2}, True),
         ({"true_positives": 0.21, "allowed": 0.2}, True),
         ({"true_positives": 0.3, "allowed": 0.2}, False),
-        ({"true_positives": 0.3}, True),
     ],
 )
 def test_a_promise_stands_unless_more_is_proven(given: dict[str, object], holds: bool) -> None:
@@ -168,32 +170,14 @@ def test_a_promise_stands_unless_more_is_proven(given: dict[str, object], holds:
 
 
 def test_the_verdict_is_that_of_all_and_names_what_is_wrong() -> None:
-    wrong = Check(name="noise", measured=0.9, stated=1.0, holds=False)
-    right = Check(name="clip", measured=1.0, stated=1.0, holds=True)
-    found = Audited(
-        claimed=2.0,
-        delta=1e-5,
-        findings=(finding(lower_bound=1.0), finding(lower_bound=1.5, confidence=0.9)),
-        checks=(right, wrong),
-        settings={},
-    )
+    """The best finding is one for no more than the claim: a device's life may tell more than one contribution."""
+    wrong, right = Check("noise", "0.9", "1", holds=False), Check("clip", "1", "1", holds=True)
+    life = finding(unit="device", claimed=6.0, lower_bound=2.7)
+    findings = (finding(lower_bound=1.0), finding(lower_bound=1.5, confidence=0.9), life)
+    found = Audited(claimed=2.0, delta=1e-5, findings=findings, checks=(right, wrong), settings={})
     assert not found.holds
     assert found.violations == ("noise: 0.9, where 1 is stated",)
     said = json.loads(json.dumps(found.to_json()))
     assert (said["epsilon_claimed"], said["epsilon_lower_bound"], said["confidence"]) == (2.0, 1.5, 0.9)
     assert "simulations" in said["simulated"]
-
-
-def test_without_bounds_there_is_no_best() -> None:
-    found = Audited(claimed=None, delta=None, findings=(finding(),), checks=(), settings={})
-    assert found.holds
-    assert found.to_json()["epsilon_lower_bound"] is None
-
-
-def test_what_more_was_promised_for_is_not_the_best() -> None:
-    """A device's life may tell more than one contribution, for which less is claimed."""
-    life = finding(unit="device", claimed=6.0, lower_bound=2.7)
-    found = Audited(claimed=2.0, delta=0.0, findings=(finding(lower_bound=1.0), life), checks=(), settings={})
-    assert found.best is not None
-    assert found.best.lower_bound == 1.0
-    assert found.holds
+    assert Audited(claimed=2.0, delta=0.0, findings=(), checks=(), settings={}).to_json()["epsilon_lower_bound"] is None
