@@ -2,14 +2,20 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from incrowd import __version__
 from incrowd.errors import ConfigError
-from incrowd.report import figures, result, tables
-from incrowd.report.markup import NOTHING, Markup, joined, tag, text
-from incrowd.report.shown import Shown
+from incrowd.report import figures, numbers, result
+from incrowd.report.shown import Facts, Shown
+from incrowd.runs.folder import ranked
 
 SECTIONS = {
     "result": ("Result", "The result and the promise"),
@@ -27,12 +33,13 @@ SECTIONS = {
     "settings": ("Settings", "Settings"),
     "versions": ("Versions", "Versions"),
 }
-"""The sections of a page, in order: name and heading. Empty sections are left out."""
+"""The sections of a page, in order: name and heading. Each is a macro in `static/sections.html`."""
 
-_FOOTER = (
-    "One file that loads nothing. It holds what may be handed on and nothing else: no paths, no seeds, no days. Made "
-    f"with incrowd {__version__}."
-)
+LIMITS = {"SILOS": 100, "CLASSES": 30, "RUNS": 60, "WEIGHTS": 30, "LINES": 12, "LEDGERS": 40, "ORIGINALS": 20}
+"""A page shows at most so many of them."""
+
+_NAMES, _LONGEST, _ALL = 12, 300, 20_000
+_ENTRIES = {"terms": "terms", "reserve": "reserved", "charge": "charged", "release": "given back"}
 
 
 def page(shown: Sequence[Shown], *, state: str | None = None) -> str:
@@ -43,40 +50,28 @@ def page(shown: Sequence[Shown], *, state: str | None = None) -> str:
     """
     if not shown:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
-    title = "The result, and the promise to each person" if len(shown) == 1 else "Several runs side by side"
-    filled = sections(shown, live=state is not None)
-    contents = (tag("li", tag("a", SECTIONS[key][0], href=f"#{key}")) for key in filled)
-    body = joined(
-        [
-            tag("a", "To the report", href="#main", class_="skip"),
-            _header(shown, title, state),
-            tag("nav", tag("ul", *contents), aria_label="Contents"),
-            tag("main", *(_section(key, content) for key, content in filled.items()), id="main", tabindex="-1"),
-            tag("footer", tag("p", _FOOTER)),
-        ]
-    )
-    return _document(f"{title} · {shown[0].data}", body, script=None if state is None else static("live.mjs"))
+    style, script = static("report.css"), None if state is None else static("live.mjs")
+    runs = "script-src 'none'" if script is None else f"script-src {_digest(script)}; connect-src 'self'"
+    kinds = dict.fromkeys(result.KINDS[one.kind] for one in shown)
+    name = shown[0].name if len(shown) == 1 else f"{len(shown)} folders"
+    return _templates().get_template("page.html").render(
+        title="The result, and the promise to each person" if len(shown) == 1 else "Several runs side by side",
+        about=" · ".join([", ".join(dict.fromkeys(one.data for one in shown)), name, ", ".join(kinds)]),
+        policy=f"default-src 'none'; style-src {_digest(style)}; img-src data:; {runs}; base-uri 'none'; "
+        "form-action 'none'",
+        style=Markup(style),  # noqa: S704 - our own file
+        script=None if script is None else Markup(script),  # noqa: S704 - our own file
+        shown=shown,
+        state=state,
+        filled=sections(shown, live=state is not None),
+    )  # fmt: skip
 
 
 def sections(shown: Sequence[Shown], *, live: bool = False) -> dict[str, Markup]:
-    """The content of each section, by its id, without its heading."""
-    found = {
-        "result": result.result(shown),
-        "meaning": result.meaning(shown),
-        "statement": result.statements(shown),
-        "rounds": figures.rounds(shown),
-        "search": tables.searches(shown),
-        "pool": tables.pools(shown),
-        "silos": tables.silos(shown),
-        "noise": figures.noise(shown),
-        "inside": figures.inside(shown),
-        "evaluation": tables.evaluation(shown),
-        "audit": tables.audits(shown),
-        "ledger": tables.ledgers(shown, live=live),
-        "settings": tables.settings(shown),
-        "versions": tables.versions(shown, own=__version__),
-    }
-    return {key: found[key] for key in SECTIONS if found[key]}
+    """The content of each section, by its id, without its heading; empty sections are left out."""
+    macros = _templates().get_template("sections.html").module
+    written = {key: Markup(getattr(macros, key)(shown, live).strip()) for key in SECTIONS}  # noqa: S704 - of a template
+    return {key: content for key, content in written.items() if content}
 
 
 def static(name: str) -> str:
@@ -84,44 +79,91 @@ def static(name: str) -> str:
     return (resources.files("incrowd.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _document(title: str, body: Markup, *, script: str | None) -> str:
-    style = static("report.css")
-    runs = "script-src 'none'" if script is None else f"script-src {_digest(script)}; connect-src 'self'"
-    policy = (
-        f"default-src 'none'; style-src {_digest(style)}; img-src data:; {runs}; base-uri 'none'; form-action 'none'"
+@cache
+def _templates() -> Environment:
+    """The templates of the page. Guarantee: what is put into them is escaped and stays text."""
+    made = Environment(
+        autoescape=True,
+        finalize=numbers.printable,
+        loader=PackageLoader("incrowd.report", "static"),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
     )
-    head = joined(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
-            tag("title", title),
-            Markup(f"<style>{style}</style>"),
-        ]
-    )
-    ran = "" if script is None else f'<script type="module">{script}</script>'
-    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>{body}{ran}</body>\n</html>\n'
-
-
-def _header(shown: Sequence[Shown], title: str, state: str | None) -> Markup:
-    data = ", ".join(dict.fromkeys(one.data for one in shown))
-    kinds = ", ".join(dict.fromkeys(result.KINDS[one.kind] for one in shown))
-    name = shown[0].name if len(shown) == 1 else f"{len(shown)} folders"
-    return tag(
-        "header",
-        tag("p", "Privacy report", class_="kicker"),
-        tag("h1", title),
-        tag("p", f"{data} · {name} · {kinds}", class_="quiet"),
-        NOTHING if state is None else tag("p", state, id="live", role="status"),
-    )
-
-
-def _section(key: str, content: Markup) -> Markup:
-    head = tag("h2", SECTIONS[key][1], id=f"{key}-head")
-    return tag("section", head, tag("div", content, class_="content"), id=key, aria_labelledby=f"{key}-head")
+    made.tests["numeric"] = numbers.is_numeric
+    made.filters |= {
+        "count": numbers.count,
+        "entry": _entry,
+        "epsilon": numbers.epsilon_text,
+        "listed": lambda names: ", ".join([*names[:_NAMES], *["…"] * (len(names) > _NAMES)]),
+        "number": numbers.number,
+        "percent": numbers.percent,
+        "percent_at_most": numbers.percent_at_most,
+        "plain_lines": lambda lines: "\n".join(map(_plain_line, lines[:_ALL])),
+        "setting": _setting,
+        "stated": lambda values: {key: _setting(value) for key, value in values.items() if value is not None},
+        "typeset": numbers.typeset,
+    }
+    made.globals |= LIMITS | {
+        "KINDS": result.KINDS,
+        "SECTIONS": SECTIONS,
+        "books_of": _books_of,
+        "differences": _differences,
+        "figures": figures,
+        "headline": result.headline,
+        "measure": result.measure,
+        "odds_of": result.odds_of,
+        "one_of": result.one_of,
+        "own": __version__,
+        "ranked": ranked,
+        "simulations": lambda shown: [one for one in shown if any(row["simulation"] for row in one.rounds)],
+        "state": result.state,
+        "statements": result.statements,
+        "values_of": lambda values, keys: [_setting(values.get(key)) for key in keys],
+        "warnings": result.warnings,
+    }
+    return made
 
 
 def _digest(content: str) -> str:
     """Name a script or a style as the policy does."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _setting(value: Any) -> str:
+    """Write the value of a setting or of a measurement."""
+    if isinstance(value, float):
+        return numbers.number(value)
+    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    words = numbers.UNKNOWN if value is None else words
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
+
+
+def _differences(runs: Sequence[Shown]) -> dict[str, list[str]]:
+    """The settings in which some runs differ, with the value that each run has."""
+    each = [
+        {f"{section}.{key}": _setting(value) for section, its in one.settings.items() for key, value in its.items()}
+        for one in runs
+    ]
+    rows = {key: [flat.get(key, numbers.UNKNOWN) for flat in each] for flat in each for key in flat}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}
+
+
+def _books_of(shown: Sequence[Shown]) -> list[tuple[str, Facts]]:
+    """All ledgers, each with the names of its run and of its party."""
+    several = len(shown) > 1
+    return [
+        (" · ".join([one.name] * (several or not book["party"]) + [book["party"]] * bool(book["party"])), book)
+        for one in shown
+        for book in one.ledgers
+    ]
+
+
+def _entry(line: Facts) -> str:
+    kind = _ENTRIES.get(line["kind"], str(line["kind"]))
+    return kind if line["round"] is None else f"{kind} · round {line['round'] + 1}"
+
+
+def _plain_line(line: Mapping[str, Any]) -> str:
+    times = f" x {line['count']}" if line["count"] > 1 else ""
+    return f"{line['position']:>6}  {line['hash']}  {_entry(line)}  {line['event']}{times}"

@@ -5,7 +5,6 @@ contributions, and a ledger is shown without labels, notes, days and paths.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -178,7 +177,7 @@ def _run(folder: Path, *, live: bool) -> Shown:
         budget=float(max(budget) if isinstance(budget, list) else budget),
         clients=settings.get("clients"),
         planned=settings.get("rounds"),
-        baseline=_baseline(result) if {"metrics", "accuracy", "loss"} <= result.keys() else None,
+        baseline=_baseline(result),
         version=settings.get("version"),
         result=result,
         settings=shown_settings(config),
@@ -240,16 +239,10 @@ def _data(config: Facts) -> object:
 
 
 def _baseline(summary: Facts) -> float | None:
-    """The score of a constant prediction, in the measure of the figure."""
-    metrics = summary["metrics"] or {}
-    found: Facts = metrics.get("baseline") or {}
-    if summary["accuracy"] is not None:
-        accuracy = found.get("accuracy")
-        return None if accuracy is None else float(accuracy)
-    if found.get("mse") is None or not metrics.get("mse") or summary["loss"] is None:
-        return None
-    share = summary["loss"] / metrics["mse"]  # the squared loss is half of it
-    return float(share * found["mse"]) if math.isclose(share, 0.5, rel_tol=1e-3) else None
+    """The accuracy of a constant prediction, where the figure shows accuracy."""
+    found: Facts = (summary.get("metrics") or {}).get("baseline") or {}
+    known = summary.get("accuracy") is not None and found.get("accuracy") is not None
+    return float(found["accuracy"]) if known else None
 
 
 def _search(folder: Path) -> Shown:

@@ -84,16 +84,3 @@ def change_settings(folder: Path, change: Callable[[dict[str, Any]], None]) -> N
         config = json.loads(database.execute("SELECT value FROM settings WHERE name = 'config'").fetchone()[0])
         change(config)
         database.execute("UPDATE settings SET value = ? WHERE name = 'config'", (json.dumps(config),))
-
-
-def lengthen(folder: Path, rounds: int) -> None:
-    """Give a run so many rounds."""
-    with closing(sqlite3.connect(folder / "run.sqlite")) as database, database:
-        database.execute("DELETE FROM rounds")
-        rows = [
-            (n, 8 * (n + 1) / rounds, 1.0, 2.0, 0.5 + 0.4 * ((n * 7919) % 100) / 100, 1.0, 0) for n in range(rounds)
-        ]
-        database.executemany(
-            "INSERT INTO rounds (round, epsilon, clip_norm, noise_std, accuracy, loss, lost) VALUES (?,?,?,?,?,?,?)",
-            rows,
-        )

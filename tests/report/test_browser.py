@@ -1,6 +1,7 @@
 """The page in a browser, opened from a disk: nothing loaded, nothing complained of, for everybody to read."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,59 +20,7 @@ PAGES = {
     "several": ("simulated", "in earnest", "local"),
 }
 
-# The contrast of every text with its ground, the worst first.
-CONTRASTS = """
-const rgb = (said) => said.match(/[\\d.]+/g).map(Number);
-const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-const ground = (one) => { for (; one; one = one.parentElement) {
-  const colour = rgb(getComputedStyle(one).backgroundColor);
-  if (colour.length === 3 || colour[3] === 1) return colour;
-} return [255, 255, 255]; };
-const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walk.nextNode()) {
-  const one = walk.currentNode.parentElement;
-  if (!walk.currentNode.data.trim() || !one.getClientRects().length || one.closest("script, noscript")) continue;
-  const [a, b] = [light(rgb(getComputedStyle(one).color)), light(ground(one))].sort((x, y) => y - x);
-  found.push([(a + 0.05) / (b + 0.05), walk.currentNode.data.trim()]);
-}
-return found.sort(([a], [b]) => a - b);
-"""
-
-# What a screen reader and a keyboard need, in the manner of axe: a list of what is wrong.
-FAULTS = """
-const wrong = [], seen = (one) => one.getClientRects().length > 0;
-const labelled = (one) => (one.getAttribute("aria-labelledby") || "").split(" ")
-  .map((id) => document.getElementById(id)?.textContent || "").join("");
-const name = (one) => (one.getAttribute("aria-label") || one.textContent || labelled(one)).trim();
-if (!document.documentElement.lang) wrong.push("no language");
-if (!document.title) wrong.push("no title");
-if (document.querySelectorAll("h1").length !== 1) wrong.push("not one h1");
-if (document.querySelectorAll("main").length !== 1) wrong.push("not one main");
-let level = 1;
-for (const one of document.querySelectorAll("h1, h2, h3, h4")) {
-  const next = Number(one.tagName[1]);
-  if (next > level + 1) wrong.push(`h${level} is followed by ${one.outerHTML.slice(0, 60)}`);
-  level = next;
-}
-for (const one of document.querySelectorAll("button, a, summary, [tabindex='0'], svg[role=img], section, [role]")) {
-  if (seen(one) && !name(one)) wrong.push(`no name: ${one.outerHTML.slice(0, 80)}`);
-}
-for (const one of document.querySelectorAll("img")) {
-  if (!one.alt || !one.naturalWidth) wrong.push("a picture without words, or none");
-}
-for (const one of document.querySelectorAll("table")) {
-  if (!one.querySelector("thead th[scope=col]")) wrong.push("a table without headings");
-}
-for (const one of document.querySelectorAll("button, a, summary")) {
-  const box = one.getBoundingClientRect();
-  if (!seen(one) || one.matches(".skip")) continue;
-  if (box.width < 24 || box.height < 20) wrong.push(`small: ${one.outerHTML.slice(0, 60)}`);
-}
-const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
-if (new Set(ids).size !== ids.length) wrong.push("an id twice");
-return wrong;
-"""
+CONTRASTS, FAULTS = (Path(__file__).with_name(name).read_text() for name in ("contrasts.js", "faults.js"))
 
 
 @pytest.fixture(scope="module")

@@ -36,13 +36,3 @@ def test_what_is_wrong_is_said_and_nothing_written(incrowd: Command, made: Made,
     assert done.status == 2
     assert said in done.err
     assert not list(Path().iterdir())
-
-
-def test_a_damaged_run_is_said_with_what_to_do(incrowd: Command) -> None:
-    Path("run").mkdir()
-    Path("run/run.sqlite").write_bytes(b"no database at all" * 9)
-    done = incrowd("report", "run", "--json")
-    assert done.status == 2
-    assert "run.sqlite" in done.err
-    assert "put it back" in done.err
-    assert done.out == ""

@@ -12,13 +12,8 @@ import pytest
 from incrowd.errors import ConfigError, DataError
 from incrowd.report.watching import Sources
 from tests.report.conftest import Made
+from tests.report.test_shown import state_of
 from tests.report.test_watch import another_round, begun
-
-
-def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in sorted(folder.rglob("*")) if each.is_file()
-    }
 
 
 def test_a_run_is_seen_as_it_grows_and_is_not_touched(made: Made, folder: Path) -> None:

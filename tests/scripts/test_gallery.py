@@ -14,10 +14,6 @@ from scripts._common import ROOT
 from scripts._exhibits import EXHIBITS, words
 
 PAGE = gallery.PAGE.read_text(encoding="utf-8")
-
-
-"""Bytes of a picture."""
-
 IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<path>[^)]+)\)")
 FENCE = re.compile(r"^```text\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 
