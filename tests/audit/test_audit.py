@@ -79,14 +79,6 @@ def test_a_broken_query_is_caught_before_anybody_is_trained() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_finds_the_same(work: ClientWork) -> None:
-    def figures(seed: int) -> list[object]:
-        return [each.lower_bound for each in audit_work(work, effort=Effort(repeats=20, seed=seed)).findings]
-
-    assert figures(1) == figures(1) != figures(2)
-
-
-@pytest.mark.slow
 def test_nothing_is_trained_on_private_data(work: ClientWork, monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be shown of them nobody pays for."""
     from dataclasses import replace
