@@ -6,8 +6,8 @@
 | `offer`                    | a server's offer with its plans, and the rounds of it                     |
 | `policy`                   | the owner's rules, and the file `party.toml` that states them             |
 | `guard`                    | a party's memory, its own ledger, its day's limit                         |
-| `contribution`             | a party's part of a round, open or noised                                 |
-| `participant`              | the party: one door, the guard in front, and its masked part of a sum     |
+| `contribution`             | a party's part of a round: open, noised or masked                         |
+| `participant`              | the party: one door, with the guard in front                              |
 | `folder`, `keys`           | its folder, own data and training; keys, enrolment, invitation            |
 | `roster`, `secure_sum`     | parties that know each other, and sums whose parts stay masked            |
 | `asking`, `network`        | questions over any transport, and the answers, checked                    |

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,15 +33,21 @@ from incrowd.learning.trial import tried_for_classes
 from incrowd.parties.contribution import OwnRecords, alone
 from incrowd.parties.guard import LEDGER, Identity
 from incrowd.parties.keys import INVITATION, Enrolment, Invitation, answer_key, new_party
-from incrowd.parties.offer import Offer, columns_of, module_of, sections_of
+from incrowd.parties.offer import (
+    Offer,
+    OfferedSections,
+    in_words_of_the_server,
+    module_of,
+    sections_of,
+)
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PARTY_FILE, PartyFile
 from incrowd.parties.roster import Roster
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.sampling import check_declared
 from incrowd.runs.build import feature_map_for, loss_of, model_of
-from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
-from incrowd.runs.data_config import MapFeatures, ModuleFeatures, Parties
+from incrowd.runs.config import FunctionModel, GivenModel, MlpSection
+from incrowd.runs.data_config import MapFeatures, ModuleFeatures
 from incrowd.runs.sources import call, section
 from incrowd.settings import LOCAL_ALGORITHMS, Descent
 
@@ -74,74 +79,56 @@ class OwnExamples:
 
     def learn(self, offer: Offer) -> CohortEngine | OwnRecords:
         """Build the training for an offer: see `incrowd.parties.participant.Learner`."""
-        try:
-            return self._engine(offer) if self.file.unit == "client" else self._records(offer)
-        except ConfigError as error:
-            raise SpecificationRefused(str(error)) from error
+        with in_words_of_the_server():
+            return self._learnt(offer, sections_of(offer, self.file.unit))
 
-    def _engine(self, offer: Offer) -> CohortEngine:
-        sections = sections_of(offer, "client")
-        if sections.local.algorithm not in (*LOCAL_ALGORITHMS, *self.file.allow.algorithms):
-            remedy = "is not among the algorithms that this party allows"
-            raise SpecificationRefused(f"{sections.local.algorithm} {remedy}")
-        built = self._built(sections, offer, loss=sections.local.loss)
-        number = offer.parties.index(self.file.name)
-        tensors = alone(built.tensors, number=number, clients=len(offer.parties))
-        execution = Execution(threads=self.file.threads)
-        return CohortEngine(built.model, tensors, sections.local, execution, loss=built.loss)
-
-    def _records(self, offer: Offer) -> OwnRecords:
-        plan, stated = offer.plan_of(self.file.name), self.file.records
-        declared = dict(zip(offer.parties, offer.records, strict=False)) if offer.together else {}
-        members = declared.get(self.file.name, 0) if offer.together else plan.config.members
-        if stated is None or members != stated:
-            raise SpecificationRefused(f"this party has stated {stated} records, and not {members}")
-        sections = sections_of(offer, "record")
-        built = self._built(sections, offer, loss=sections.local.loss)
-        records = Records.of(built.tensors, 0)
-        execution = Execution(contributions=plan.config.schedule.communications * plan.config.steps)
-        descent = Descent() if offer.together else sections.local  # a step of a server's has no other
-        engine = BatchedRecords(built.model, records, descent, loss=built.loss, execution=execution)
-        return OwnRecords(
-            engine=engine,
-            stated=stated,
-            classes=built.classes,
-            threads=self.file.threads,
-            physical_batch=sections.local.physical_batch,
-        )
-
-    def _built(self, sections: CommonSections, offer: Offer, *, loss: str | None) -> "_Built":
-        """The party's examples as the model sees them, and the model, checked by the statement alone."""
-        self._check(sections, loss)
-        columns = columns_of(sections)
+    def _learnt(self, offer: Offer, sections: OfferedSections) -> CohortEngine | OwnRecords:
+        file, local = self.file, sections.local
+        self._check(sections)
+        columns = None if sections.data.shape else sections.data.meaning().resolved(())
         if offer.columns != (() if columns is None else columns.features):
             raise SpecificationRefused("the offer names other columns than it uses")
         examples = self._examples(sections, columns)
-        alone_here = Partition.of([np.arange(len(examples))])
-        own = Clients(examples=examples, partition=alone_here, name=self.file.name, table=columns)
-        seen = self._featured(sections, own)
-        its_loss = loss_of(loss, seen.examples)
-        _check_size(sections, seen.examples, offer)
-        model = self._model(sections, seen.examples, its_loss)
+        all_of_them = Partition.of([np.arange(len(examples))])
+        seen = self._featured(
+            sections, Clients(examples=examples, partition=all_of_them, name=file.name, table=columns)
+        )
+        examples, loss = seen.examples, loss_of(local.loss, seen.examples)
+        _check_size(sections, examples, offer)
+        model = self._model(sections, examples, loss)
         if offer.settings.get("module") != module_of(model):
             raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
-        _check_labels(seen.examples, model, its_loss)
-        return _Built(tensors=ClientTensors.of(seen), classes=seen.examples.classes, model=model, loss=its_loss)
+        _check_labels(examples, model, loss)
+        tensors = ClientTensors.of(seen)
+        if file.records is None:
+            own = alone(tensors, number=offer.parties.index(file.name), clients=len(offer.parties))
+            return CohortEngine(model, own, local, Execution(threads=file.threads), loss=loss)
+        config = offer.plan_of(file.name).config
+        execution = Execution(contributions=config.schedule.communications * config.steps)
+        descent = Descent() if offer.together else local  # a step of a server's has no other
+        return OwnRecords(
+            engine=BatchedRecords(model, Records.of(tensors, 0), descent, loss=loss, execution=execution),
+            stated=file.records,
+            classes=examples.classes,
+            threads=file.threads,
+            physical_batch=local.physical_batch,
+        )
 
-    def _check(self, sections: CommonSections, loss: str | None) -> None:
+    def _check(self, sections: OfferedSections) -> None:
         """Check an offer by the statement alone."""
-        allow, model = self.file.allow, sections.model
+        allow, model, local = self.file.allow, sections.model, sections.local
+        if local.algorithm not in (*LOCAL_ALGORITHMS, *allow.algorithms):
+            raise SpecificationRefused(f"{local.algorithm} is not among the algorithms that this party allows")
         if isinstance(model, FunctionModel) and model.module not in allow.modules:
             raise SpecificationRefused(f"{model.module} is not among the modules that this party allows")
         if isinstance(model, GivenModel) and len(allow.modules) != 1:
             raise SpecificationRefused("this party has not said which of its modules the given model is")
         if isinstance(sections.features, MapFeatures | ModuleFeatures):
             raise SpecificationRefused("features of a module: no server may name code that a party runs")
-        numbers = _data(sections).classes is None
-        if numbers and loss is not None and loss not in allow.losses:
-            raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
+        if sections.data.classes is None and local.loss is not None and local.loss not in allow.losses:
+            raise SpecificationRefused(f"the loss {local.loss!r} is not among those that this party allows for numbers")
 
-    def _featured(self, sections: CommonSections, own: Clients) -> Clients:
+    def _featured(self, sections: OfferedSections, own: Clients) -> Clients:
         """The examples as the model sees them; a synthetic one shows first whether they exceed this party's limit."""
         examples = own.examples
         with section("features"):
@@ -156,21 +143,18 @@ class OwnExamples:
                 raise SpecificationRefused(f"features of {numbers} numbers are more than this party allows, {most}")
             return transform_federated(feature_map, own)
 
-    def _examples(self, sections: CommonSections, columns: Columns | None) -> Examples:
-        stated = self.file.stated
+    def _examples(self, sections: OfferedSections, columns: Columns | None) -> Examples:
+        stated, data, wanted = self.file.stated, self.file.data, sections.data
         if (columns is None) != (stated is None):
             what = "arrays" if stated is None else "a table"
             raise SpecificationRefused(f"this party has {what}, and the offer is for something else")
         if columns is not None and stated is not None:
             return self._own(agreed(columns, stated))
-        found, wanted = self._own(None), _data(sections)
+        found, meant = self._own(None), (data.classes, data.scale, data.offset)
         forms = [(shape, kind) for _, shape, kind in found.form]
-        if forms != [(wanted.shape, wanted.type)] or self._meant() != (wanted.classes, wanted.scale, wanted.offset):
-            raise SpecificationRefused(f"this party has examples {forms}, of {self._meant()[0]} classes")
+        if forms != [(wanted.shape, wanted.type)] or meant != (wanted.classes, wanted.scale, wanted.offset):
+            raise SpecificationRefused(f"this party has examples {forms}, of {data.classes} classes")
         return found
-
-    def _meant(self) -> tuple[Any, float, float]:
-        return self.file.data.classes, self.file.data.scale, self.file.data.offset
 
     def _own(self, columns: Columns | None) -> Examples:
         data = self.file.data
@@ -184,7 +168,7 @@ class OwnExamples:
         classes = data.classes if isinstance(data.classes, int) else None
         return from_arrays(*found, classes=classes, scale=data.scale, offset=data.offset)
 
-    def _model(self, sections: CommonSections, examples: Examples, loss: Loss) -> Model:
+    def _model(self, sections: OfferedSections, examples: Examples, loss: Loss) -> Model:
         """The model of an offer, built here: an own function comes from this machine's folder."""
         own = sections.model
         if isinstance(own, GivenModel):
@@ -194,17 +178,7 @@ class OwnExamples:
         return model_of(sections, examples, loss)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Built:
-    """The model and trainer of an offer on a party's own data."""
-
-    tensors: ClientTensors
-    classes: int | None
-    model: Model
-    loss: Loss
-
-
-def _check_size(sections: CommonSections, examples: Examples, offer: Offer) -> None:
+def _check_size(sections: OfferedSections, examples: Examples, offer: Offer) -> None:
     """Refuse hidden layers of more weights than the offer declares, before they take memory."""
     if isinstance(sections.model, MlpSection):
         widths = math.prod(examples.shape), *sections.model.hidden
@@ -220,11 +194,6 @@ def _check_labels(examples: Examples, model: Model, loss: Loss) -> None:
         tried_for_classes(model, *examples.as_tensors(), examples.classes, loss)
     except (ConfigError, DataError) as error:
         raise SpecificationRefused(f"not every class that this party has stated can be learned: {error}") from error
-
-
-def _data(sections: CommonSections) -> Parties:
-    assert isinstance(sections.data, Parties)  # noqa: S101  # it was read as an offer's
-    return sections.data
 
 
 ROSTER = "roster.json"
@@ -282,7 +251,7 @@ class PartyFolder:
             party = self.open()
             try:
                 self.check()
-                party.check_ledger()
+                party.guard.check_ledger()
                 yield party
             finally:
                 party.close()

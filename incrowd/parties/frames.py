@@ -2,9 +2,9 @@
 
     "incrowd1" | bytes of the head (4) | bytes of the body (8) | head: canonical JSON | body | Ed25519 signature (64)
 
-The head names the kind, the plan's fingerprint, the round and the party. The signature covers the kind and the SHA-256
-of all before it, so an answer of one round, plan or party cannot pass for another. A reader checks it before it parses,
-and takes sizes, types and lengths from its own expectation, never from the sender.
+The head names the kind, the plan's fingerprint, the round and the party. The signature covers the SHA-256 of all before
+it, so an answer of one round, plan or party cannot pass for another. A reader checks it before it parses, and takes
+sizes, types and lengths from its own expectation, never from the sender.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -61,26 +61,22 @@ class AskedBefore:
 
     def add(self, number: int, digest: str) -> None:
         """Remember what is about to be asked in a round."""
-        place, new = slice(DIGEST * number, DIGEST * (number + 1)), bytes.fromhex(digest)
-        known = bytes(self._asked[place])
-        if known == new:
+        start, new, known = DIGEST * number, bytes.fromhex(digest), len(self._asked)
+        if self._asked[start : start + DIGEST] == new:
             return
-        if any(known) or len(self._asked) > place.stop:
+        if known > start:
             raise DataError(
                 f"round {number} was asked for otherwise, or passed over, before: "
                 "the run's folder is not whole, or an old copy"
             )
         self._asked[:] = self.before(number) + new
-        if self._path is not None:
-            self._write(self._path, DIGEST * number)
-
-    def _write(self, path: Path, known: int) -> None:
-        if not path.exists():
-            _files.write(path, self._plan)
-        with path.open("r+b") as file:
-            written = min(known, path.stat().st_size // DIGEST * DIGEST - DIGEST)
-            file.seek(DIGEST + written)
-            file.write(self._asked[written:])
+        if self._path is None:
+            return
+        if not self._path.exists():
+            _files.write(self._path, self._plan)
+        with self._path.open("r+b") as file:
+            file.seek(DIGEST + known)
+            file.write(self._asked[known:])
             file.flush()
             os.fsync(file.fileno())
 
@@ -112,12 +108,7 @@ _MOST_HEAD = {
     "list": 2**16,
     "masked": 2**12,
 }
-_ABSENCES: Mapping[str, Absence | None] = {
-    "": None,
-    "budget spent": "budget spent",
-    "round lost": "round lost",
-    "daily limit": "daily limit",
-}
+_ABSENCES: tuple[Absence, ...] = ("budget spent", "round lost", "daily limit")
 _LONGEST_NAME = 128  # a plan or a party; parties remember it
 _MOST_HISTORY = DIGEST * 100_000
 _MOST_WORDS = 1000
@@ -130,8 +121,18 @@ class Place:
     """The address of a frame: a plan's fingerprint, a round, and the party that is asked or answers."""
 
     plan: str
-    round: int
-    party: str
+    round: int = 0
+    party: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frame:
+    """A frame whose signature was right."""
+
+    kind: str
+    place: Place
+    head: Mapping[str, Any]
+    body: memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,7 +149,7 @@ class Request:
     clients: tuple[int, ...] = field(repr=False, default=())
     history: bytes = field(repr=False, default=b"")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the question without its addressee, because a server asks all parties alike."""
         head = canonical({"plan": self.place.plan, "round": self.place.round, "clip": self.clip})
@@ -162,7 +163,12 @@ class Request:
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, most: int) -> "Request":
         """The request in a frame, with at most so many weights."""
-        place, head, body = unsealed(data, kind="request", key=key, most=4 * most + _MOST_HISTORY)
+        return cls.of(opened(data, ("request",), key=key, most=4 * most + _MOST_HISTORY), most=most)
+
+    @classmethod
+    def of(cls, frame: Frame, *, most: int) -> "Request":
+        """The request in a frame that was opened."""
+        place, head, body = frame.place, frame.head, frame.body
         clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
         if not _is_natural(size) or size > most or len(body) - 4 * size not in (0, DIGEST * place.round):
             raise DataError("a request whose weights are not as many as it says: have it sent again")
@@ -210,7 +216,7 @@ class PartyAnswer:
         return sealed("answer", self.place, head, self.steps.astype(f"<i{wide}").tobytes(), key=key)
 
 
-def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> tuple[dict[str, Any], memoryview]:
+def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> tuple[Mapping[str, Any], memoryview]:
     """A frame that this party signed for this round of this plan."""
     place, head, body = unsealed(data, kind="answer", key=key, most=8 * expected.size)
     if place != expected.place:
@@ -245,7 +251,7 @@ def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: E
     whole = {**head, "kind": kind, "plan": place.plan, "round": place.round, "party": place.party}
     text = canonical(whole).encode()
     front = _LENGTHS.pack(_MAGIC, len(text), len(body)) + text + body
-    return front + key.sign(_statement(kind, front))
+    return front + key.sign(_statement(front))
 
 
 def refusal(why: str, *, question: bytes, party: str, key: Ed25519PrivateKey) -> bytes:
@@ -267,17 +273,6 @@ def read_refusal(data: object, *, question: bytes, key: Ed25519PublicKey) -> str
     return "".join(one if one.isprintable() else " " for one in str(head.get("why", "")))[:_MOST_WORDS]
 
 
-def kind_of(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: int) -> str:
-    """The kind, among some, as which the holder of `key` signed a frame of at most so many bytes beside its head."""
-    if isinstance(data, bytes) and len(data) <= most + max(_MOST_HEAD[kind] for kind in kinds):
-        digest = hashlib.sha256(data[:-_SIGNATURE]).digest()
-        for kind in kinds:
-            with suppress(InvalidSignature):
-                key.verify(data[-_SIGNATURE:], f"incrowd {kind} ".encode() + digest)
-                return kind
-    raise DataError("a message that is longer than one can be, or not by who it should be from: its signature is wrong")
-
-
 def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key: Ed25519PublicKey) -> str:
     """Nothing where a party accepts this offer of a plan, or the reason why it does not."""
     why = read_refusal(data, question=question, key=key)
@@ -289,41 +284,47 @@ def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key
     return ""
 
 
-def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tuple[Place, dict[str, Any], memoryview]:
-    """The place, head and body of a frame of a kind, whose body has at most so many bytes.
+def unsealed(
+    data: object, *, kind: str, key: Ed25519PublicKey, most: int
+) -> tuple[Place, Mapping[str, Any], memoryview]:
+    """The place, head and body of a frame of one kind: see `opened`."""
+    found = opened(data, (kind,), key=key, most=most)
+    return found.place, found.head, found.body
+
+
+def opened(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: int) -> Frame:
+    """The frame, of one of some kinds, that the holder of `key` signed; its body has at most so many bytes.
 
     Guarantee: it checks length and signature before it parses.
     """
-    least, most_head = _LENGTHS.size + _SIGNATURE, _MOST_HEAD[kind]
+    least, most_head = _LENGTHS.size + _SIGNATURE, max(_MOST_HEAD[kind] for kind in kinds)
+    names = " or ".join(kinds)
     if not isinstance(data, bytes) or not least <= len(data) <= least + most_head + most:
-        raise DataError(f"a message that is no {kind}, or longer than one can be")
+        raise DataError(f"a message that is no {names}, or longer than one can be")
     magic, heads, bodies = _LENGTHS.unpack_from(data)
     if magic != _MAGIC or heads > most_head or bodies > most or len(data) != least + heads + bodies:
         raise DataError("a message that is no frame of ours, or shorter or longer than it says")
     view = memoryview(data)
     try:
-        key.verify(data[-_SIGNATURE:], _statement(kind, view[:-_SIGNATURE]))
+        key.verify(data[-_SIGNATURE:], _statement(view[:-_SIGNATURE]))
     except InvalidSignature as error:
-        raise DataError(f"a message that is no {kind} by who it should be from: its signature is wrong") from error
+        raise DataError(f"a message that is no {names} by who it should be from: its signature is wrong") from error
     body = _LENGTHS.size + heads
-    return *_head(bytes(view[_LENGTHS.size : body]), kind=kind), view[body:-_SIGNATURE]
-
-
-def _head(text: bytes, *, kind: str) -> tuple[Place, dict[str, Any]]:
     try:
-        head = json.loads(text)
+        head = json.loads(bytes(view[_LENGTHS.size : body]))
     except (ValueError, RecursionError) as error:
         raise DataError("a message whose head is no JSON") from error
-    if not isinstance(head, dict) or head.get("kind") != kind:
-        raise DataError(f"a message of another kind than {kind}")
+    if not isinstance(head, dict) or head.get("kind") not in kinds or heads > _MOST_HEAD[head["kind"]]:
+        raise DataError(f"a message that is no {names}")
     plan, number, party = head.get("plan"), head.get("round"), head.get("party")
     if not (_is_name(plan) and _is_natural(number) and _is_name(party)):
         raise DataError("a message that does not say which plan, round and party it is of")
-    return Place(plan=plan, round=number, party=party), head
+    place = Place(plan=plan, round=number, party=party)
+    return Frame(kind=head["kind"], place=place, head=head, body=view[body:-_SIGNATURE])
 
 
-def _statement(kind: str, front: bytes | memoryview) -> bytes:
-    return f"incrowd {kind} ".encode() + hashlib.sha256(front).digest()
+def _statement(front: bytes | memoryview) -> bytes:
+    return b"incrowd frame " + hashlib.sha256(front).digest()
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -345,15 +346,18 @@ def read_silo(frame: object, *, place: Place, size: int, key: Ed25519PublicKey) 
     """The answer that this silo signed for this round."""
     found, head, body = unsealed(frame, kind="silo", key=key, most=8 * size)
     absence, epsilon = head.get("absence"), head.get("epsilon")
-    if found != place or not isinstance(absence, str) or absence not in _ABSENCES:
+    if found != place or absence not in ("", *_ABSENCES):
         raise DataError("an answer of another plan, round or silo than was asked")
     if len(body) != (0 if absence else 8 * size):
         raise DataError("an answer of another size than was asked for")
     update = None if absence else np.frombuffer(body, "<f8").astype(np.float64)
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < 2.0**1000:
-        raise DataError("an answer with numbers that can be none")
-    if update is not None and not np.isfinite(update).all():
+    finite = update is None or np.isfinite(update).all()
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not (0 <= epsilon < 2.0**1000 and finite):
         raise DataError("an answer with numbers that can be none")
     return Answer(
-        silo=place.party, round=place.round, epsilon=float(epsilon), update=update, absence=_ABSENCES[absence]
+        silo=place.party,
+        round=place.round,
+        epsilon=float(epsilon),
+        update=update,
+        absence=next((each for each in _ABSENCES if each == absence), None),
     )

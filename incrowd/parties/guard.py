@@ -2,26 +2,25 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from dp_accounting import DpEvent
 
 from incrowd import _files
 from incrowd.errors import ConfigError, IncrowdError, LedgerRolledBack, SpecificationRefused
-from incrowd.parties.frames import DIGEST, Request, chained
+from incrowd.parties.frames import DIGEST, Place, Request, chained, sealed
 from incrowd.parties.policy import PartyPolicy
 from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.paid import Note
-from incrowd.privacy.plan.plan import Plan, Unit
+from incrowd.privacy.plan.plan import Unit
 
 LEDGER, MEMORY = "ledger.sqlite", "answers.sqlite"
 MOST_OFFERED = 2**26
@@ -36,10 +35,12 @@ CREATE TABLE IF NOT EXISTS questions (plan TEXT, round INTEGER, at TEXT, digest 
 CREATE TABLE IF NOT EXISTS refusals (at TEXT, server TEXT, plan TEXT, round INTEGER, why TEXT);
 """
 _FORGET = """
-UPDATE questions SET answer = NULL WHERE answer IS NOT NULL AND rowid NOT IN
-(SELECT rowid FROM questions WHERE answer IS NOT NULL ORDER BY rowid DESC LIMIT ?)
+UPDATE questions SET answer = NULL WHERE answer IS NOT NULL AND (plan = :plan AND round <= :round - :each
+OR rowid NOT IN (SELECT rowid FROM questions WHERE answer IS NOT NULL ORDER BY rowid DESC LIMIT :all))
 """
-_REFUSALS, _LONGEST, _ANSWERS = 10_000, 500, 50
+_REFUSALS, _LONGEST = 10_000, 500
+_ANSWERS = {"each": 10, "all": 50}
+"""The answers that are kept, of each plan and of all; every question is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,119 +56,17 @@ class Identity:
         """The server in a ledger's notes: a part of its key's SHA-256."""
         return hashlib.sha256(self.server.public_bytes_raw()).hexdigest()[:16]
 
-
-@dataclass(frozen=True, kw_only=True)
-class TakenUp:
-    """A question that was taken up: its digest, the digest of it and all before it, and its answer, if it is kept."""
-
-    digest: str
-    history: str
-    answer: bytes | None
-
-
-class PartyMemory:
-    """The offers that a party accepted, the questions it took up with its answers, and its refusals.
-
-    Guarantee: an entry is on the disk when a call returns. The file is for this user alone.
-
-    Edge cases: it keeps the last `keep` answers of each plan, and every question.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, *, keep: int) -> None:
-        self._keep = keep
-        self._connection = connection
-
-    @classmethod
-    def open(cls, path: Path, *, keep: int = 10) -> "PartyMemory":
-        """Open the file, or begin one."""
-        if not path.exists():
-            _files.create(path)
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_TABLES)
-        return cls(connection, keep=keep)
-
-    @classmethod
-    def read(cls, path: Path) -> "PartyMemory":
-        """Open a file that is there, to look at it only."""
-        return cls(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True), keep=0)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
-
-    def accept(self, plan: str, *, server: str, offer: bytes) -> None:
-        """Remember an offer, as the server signed it."""
-        self._connection.execute("INSERT OR IGNORE INTO offers VALUES (?, ?, ?, ?)", (plan, _now(), server, offer))
-
-    def offer(self, plan: str) -> bytes | None:
-        """The offer of a plan, as it was accepted."""
-        found = self._connection.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
-        return None if found is None else bytes(found[0])
-
-    def offered(self) -> int:
-        """The bytes of all offers that were ever accepted; 0 where none was."""
-        found: int = self._connection.execute("SELECT coalesce(sum(length(offer)), 0) FROM offers").fetchone()[0]
-        return found
-
-    def question(self, plan: str, number: int) -> TakenUp | None:
-        """The question of a round."""
-        words = "SELECT digest, history, answer FROM questions WHERE plan = ? AND round = ?"
-        found = self._connection.execute(words, (plan, number)).fetchone()
-        return None if found is None else TakenUp(digest=found[0], history=found[1], answer=found[2])
-
-    def last(self, plan: str) -> int:
-        """The last round that was asked for; -1 before the first."""
-        words = "SELECT coalesce(max(round), -1) FROM questions WHERE plan = ?"
-        found: int = self._connection.execute(words, (plan,)).fetchone()[0]
-        return found
-
-    def take_up(self, plan: str, number: int, digest: str, history: str) -> None:
-        """Remember a question, before anything is done for it."""
-        row = (plan, number, _now(), digest, history)
-        self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?, ?, NULL)", row)
-
-    def keep(self, plan: str, number: int, answer: bytes) -> None:
-        """Remember the answer, before it is sent."""
-        with self._whole() as connection:
-            connection.execute("UPDATE questions SET answer = ? WHERE plan = ? AND round = ?", (answer, plan, number))
-            old = "UPDATE questions SET answer = NULL WHERE plan = ? AND round <= ? AND answer IS NOT NULL"
-            connection.execute(old, (plan, number - self._keep))
-            connection.execute(_FORGET, (_ANSWERS,))
-
-    def refuse(self, why: str, *, server: str, plan: str, number: int | None) -> None:
-        """Remember a refusal; `number` is the round, None for an offer.
-
-        Guarantee: all refusals together take a few megabytes at most, and their words are safe to show in a terminal.
-        """
-        shown, plan = ("".join(one if one.isprintable() else " " for one in text[:_LONGEST]) for text in (why, plan))
-        with self._whole() as connection:
-            connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, shown))
-            old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
-            connection.execute(old, (_REFUSALS,))
-
-    def refusals(self) -> list[dict[str, Any]]:
-        """All refusals, in order."""
-        found = self._connection.execute("SELECT at, server, plan, round, why FROM refusals ORDER BY rowid")
-        return [dict(zip(("at", "server", "plan", "round", "why"), row, strict=True)) for row in found]
-
-    def asked(self) -> set[tuple[str, int]]:
-        """The plans and rounds of all questions that were taken up."""
-        return set(self._connection.execute("SELECT plan, round FROM questions"))
-
-    @contextmanager
-    def _whole(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        with self._connection:
-            yield self._connection
+    def sealed(self, kind: str, place: Place, head: Mapping[str, Any] | None = None) -> bytes:
+        """A frame of this party's, without a body."""
+        return sealed(kind, replace(place, party=self.name), dict(head or {}), b"", key=self.key)
 
 
 class Guard:
     """The folder of a party: its memory, its ledger, and the process whose turn it is.
 
-    Guarantee: one answer a round, and rounds in order, through all lives of the party: see `kept`. There is one ledger
-    for all plans of all servers, of the policy's budget, and a day's charges cost at most what the policy allows.
+    Guarantee: one answer a round, and rounds in order, through all lives of the party: see `kept`. An entry of the
+    memory is on disk when a call returns, in a file for this user alone. There is one ledger for all plans of all
+    servers, of the policy's budget, and a day's charges cost at most what the policy allows.
 
     Edge cases: two processes of one party wait for each other. A clock that is put back does not bring a day back.
     """
@@ -180,14 +79,18 @@ class Guard:
         self.unit = unit
         self.identity = identity
         self.policy = policy
-        self.memory = PartyMemory.open(folder / MEMORY)
         self.turn = _files.Turn(folder / _TURN)
         self._today = today
         self._ledger: Ledger | None = None
+        if not (folder / MEMORY).exists():
+            _files.create(folder / MEMORY)
+        self._memory = sqlite3.connect(folder / MEMORY, isolation_level=None, check_same_thread=False)
+        self._memory.execute("PRAGMA synchronous = FULL")
+        self._memory.executescript(_TABLES)
 
     def close(self) -> None:
         """Close the files."""
-        self.memory.close()
+        self._memory.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -201,26 +104,50 @@ class Guard:
             raise
 
     def note(self, why: str, plan: str, number: int | None) -> None:
-        """Note, for the owner of the data, what was not done and why."""
-        self.memory.refuse(why, server=self.identity.server_name, plan=plan, number=number)
+        """Note, for the owner of the data, what was not done and why.
 
-    def check_offers(self, frame: object) -> None:
+        Guarantee: all refusals together take a few megabytes at most, and their words are safe to show in a terminal.
+        """
+        shown, plan = ("".join(one if one.isprintable() else " " for one in text[:_LONGEST]) for text in (why, plan))
+        with self._whole() as memory:
+            row = (_now(), self.identity.server_name, plan, number, shown)
+            memory.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", row)
+            old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
+            memory.execute(old, (_REFUSALS,))
+
+    def check_offers(self, frame: bytes) -> None:
         """Refuse (`SpecificationRefused`) an offer that there is no place for: each is kept for good."""
-        more = len(frame) if isinstance(frame, bytes) else 0
-        if self.memory.offered() + more > MOST_OFFERED:
+        if self._offered() + len(frame) > MOST_OFFERED:
             raise SpecificationRefused(f"this party keeps no more than {MOST_OFFERED} bytes of offers")
+
+    def accept(self, plan: str, frame: bytes) -> None:
+        """Remember an offer, as the server signed it."""
+        row = (plan, _now(), self.identity.server_name, frame)
+        self._memory.execute("INSERT OR IGNORE INTO offers VALUES (?, ?, ?, ?)", row)
+
+    def offer(self, plan: str) -> bytes | None:
+        """The offer of a plan, as it was accepted."""
+        found = self._memory.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def asked(self, plan: str, number: int) -> tuple[str, str, bytes | None] | None:
+        """The digest of a round's question, the digest of it and all before it, and its answer, if it is kept."""
+        words = "SELECT digest, history, answer FROM questions WHERE plan = ? AND round = ?"
+        found: tuple[str, str, bytes | None] | None = self._memory.execute(words, (plan, number)).fetchone()
+        return found
 
     def kept(self, request: Request) -> bytes | None:
         """The answer that was given to this question before; None for one that is new, or was not answered yet."""
         plan, number = request.place.plan, request.place.round
-        before, last = self.memory.question(plan, number), self.memory.last(plan)
-        if before is not None and before.digest != request.digest:
+        words = "SELECT coalesce(max(round), -1) FROM questions WHERE plan = ?"
+        before, last = self.asked(plan, number), int(self._memory.execute(words, (plan,)).fetchone()[0])
+        if before is not None and before[0] != request.digest:
             raise SpecificationRefused(
                 f"another question was asked in round {number}: the server was restarted from nothing or from an old "
                 "copy, or there are two of it"
             )
-        if before is not None and before.answer is not None:
-            return before.answer
+        if before is not None and before[2] is not None:
+            return before[2]
         if number < last:
             raise SpecificationRefused(
                 f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
@@ -228,24 +155,31 @@ class Guard:
         self._check_history(request, last)
         return None
 
-    def take_up(self, request: Request) -> None:
-        """Remember a question, before anything is done for it."""
-        plan, number = request.place.plan, request.place.round
-        if self.memory.question(plan, number) is None:
-            whole = chained(request.history + bytes.fromhex(request.digest))
-            self.memory.take_up(plan, number, request.digest, whole)
-
     def _check_history(self, request: Request, last: int) -> None:
         """Refuse a server that does not know this party's last question, and all questions before it."""
         if len(request.history) != DIGEST * request.place.round:
             raise SpecificationRefused("a question that does not say what was asked in the rounds before it")
-        known = self.memory.question(request.place.plan, last)
+        known = self.asked(request.place.plan, last)
         whole = request.history + bytes.fromhex(request.digest)
-        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known.history:
+        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known[1]:
             raise SpecificationRefused(
                 f"up to round {last} the server says it asked something else than it did: it was restarted from an old "
                 "copy, or there are two of it"
             )
+
+    def take_up(self, request: Request) -> None:
+        """Remember a question, before anything is done for it."""
+        whole = chained(request.history + bytes.fromhex(request.digest))
+        row = (request.place.plan, request.place.round, _now(), request.digest, whole)
+        self._memory.execute("INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?, ?, NULL)", row)
+
+    def keep(self, request: Request, answer: bytes) -> None:
+        """Remember the answer, before it is sent; the oldest answers are forgotten."""
+        place = {"plan": request.place.plan, "round": request.place.round}
+        with self._whole() as memory:
+            words = "UPDATE questions SET answer = :answer WHERE plan = :plan AND round = :round"
+            memory.execute(words, {**place, "answer": answer})
+            memory.execute(_FORGET, {**place, **_ANSWERS})
 
     def ledger(self, relation: Relation) -> Ledger:
         """The party's ledger, begun where there is none.
@@ -264,44 +198,38 @@ class Guard:
 
     def check_ledger(self) -> None:
         """See, before any question, that a ledger which was begun is there and fits the owner's file."""
-        if self._ledger is None and (self.memory.offered() or any(self.folder.glob(f"{LEDGER}*"))):
+        if self._ledger is None and (self._offered() or any(self.folder.glob(f"{LEDGER}*"))):
             self._ledger = self._opened(None)
+
+    def check_day(self, ledger: Ledger, runs: Sequence[RepeatedEvent]) -> None:
+        """Refuse (`NotToday`) what the owner's limit for a day has no room for."""
+        self._daily(ledger).check(runs)
+
+    def day(self, ledger: Ledger) -> str:
+        """The present day, or the latest that was charged."""
+        return self._daily(ledger).day()
+
+    def _daily(self, ledger: Ledger) -> DailyLimit:
+        return DailyLimit(ledger=ledger, epsilon=self.policy.daily_epsilon, today=self._today)
 
     def _opened(self, relation: Relation | None) -> Ledger:
         path = self.folder / LEDGER
-        if self.memory.offered() and not path.exists():
+        if self._offered() and not path.exists():
             raise LedgerRolledBack(f"{path} is gone, and this party has accepted offers on it: put it back")
         own = DataIdentity(name=self.identity.name, unit=self.unit)
         return Ledger.open(path, budget=self.policy.budget, relation=relation, data_identity=own)
 
-    def daily(self, ledger: Ledger) -> DailyLimit:
-        """The owner's limit for a day."""
-        return DailyLimit(ledger=ledger, epsilon=self.policy.daily_epsilon, today=self._today)
+    def _offered(self) -> int:
+        """The bytes of all offers that were ever accepted; 0 where none was."""
+        found: int = self._memory.execute("SELECT coalesce(sum(length(offer)), 0) FROM offers").fetchone()[0]
+        return found
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LedgerOwner:
-    """The owner's limits and notes for the charges of one plan: see `incrowd.privacy.paid.Owner`.
-
-    Guarantee: the charges of a day cost at most what the policy allows.
-    """
-
-    plan: str
-    guard: Guard = field(repr=False)
-    what: str = "training"
-
-    def admit(self, ledger: Ledger, event: DpEvent) -> None:
-        """See `Owner.admit`."""
-        self.guard.daily(ledger).check([(event, 1)])
-
-    def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
-        """See `Owner.note`."""
-        return {
-            "plan": self.plan,
-            "what": self.what,
-            "server": self.guard.identity.server_name,
-            "day": self.guard.daily(ledger).day(),
-        }
+    @contextmanager
+    def _whole(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing."""
+        self._memory.execute("BEGIN IMMEDIATE")
+        with self._memory:
+            yield self._memory
 
 
 def given(file: Path, *, begun: bool = True) -> dict[str, Any]:
@@ -337,11 +265,12 @@ def _row(at: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remembered(path: Path) -> tuple[set[tuple[str, int]], list[dict[str, Any]]]:
-    memory = PartyMemory.read(path)
-    try:
-        return memory.asked(), memory.refusals()
-    finally:
-        memory.close()
+    """The plans and rounds of all questions that were taken up, and all refusals, in order."""
+    names = ("at", "server", "plan", "round", "why")
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as memory:
+        refused = memory.execute("SELECT at, server, plan, round, why FROM refusals ORDER BY rowid")
+        rows = [dict(zip(names, row, strict=True)) for row in refused]
+        return set(memory.execute("SELECT plan, round FROM questions")), rows
 
 
 def _now() -> str:

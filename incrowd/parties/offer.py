@@ -5,34 +5,28 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from incrowd import _validate
-from incrowd.data.columns import Columns
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.learning.models import Model
 from incrowd.learning.scoring import Scoring
-from incrowd.parties.frames import Expected, Place, Request, sealed, unsealed
+from incrowd.parties.frames import Expected, Frame, Place, Request, opened, sealed
 from incrowd.privacy.mechanism import grid
-from incrowd.privacy.mechanism.clipping import (
-    Clip,
-    MedianClip,
-    QuantileClip,
-    ScalingClip,
-)
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, largest_norm
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, Unit
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
-from incrowd.settings import explained
+from incrowd.settings import Counts, Every, Section, Words, explained
 
-FORMAT = "incrowd offer 2"
+FORMAT = "incrowd offer 3"
 
 OfferKind = Literal["offer", "trial"]
 
@@ -44,7 +38,7 @@ ALL = ""
 
 _LARGEST, _LONGEST_LIST = 2.0**53, 10_000
 
-_NOT_WHOLE = "it is not whole: have it sent again"
+_NUMBERS = "give numbers that a plan can have"
 
 OF_THIS_MACHINE = {
     "data": {"enrolled", "folder", "test_file"},
@@ -60,8 +54,7 @@ class OfferedSections(CommonSections):
     data: Parties
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(Section):
     """A plan for all parties, or a plan for each by name, as plain data, with the settings of the training.
 
     A contribution has a number for each weight. With a section `evaluate` in the settings it is a score: the section
@@ -72,25 +65,23 @@ class Offer:
     Guarantee: reading it prices nothing. Two offers with the same fingerprint are the same.
     """
 
-    plans: Mapping[str, forms.PlanForm]
-    rounds: int
-    size: int
-    columns: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    parties: tuple[str, ...] = ()
-    classes: int | None = None
-    records: tuple[int, ...] = ()
-    roster: tuple[Mapping[str, str], ...] = ()
-    _priced: dict[str, Plan] = field(default_factory=dict, init=False, compare=False, repr=False)
+    plans: dict[str, dict[str, Any]]
+    rounds: Every
+    size: Every
+    columns: Words = ()
+    settings: dict[str, Any] = Field(default_factory=dict)
+    parties: Words = ()
+    classes: Every | None = None
+    records: Counts = ()
+    roster: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
+    _priced: dict[str, Plan] = PrivateAttr(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        _validate.count(size=self.size, weights=self.weights, rounds=self.rounds, plans=len(self.plans))
-        if self.classes is not None:
-            _validate.count(classes=self.classes)
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse names without plans, plans without names, and a measurement of another size."""
+        _validate.count(weights=self.weights, plans=len(self.plans))
         if len(set(self.parties)) != len(self.parties) or (not self.together and set(self.plans) != set(self.parties)):
-            raise ConfigError(
-                field="parties", value=self.parties, remedy="give each party a plan and a name of its own"
-            )
+            remedy = "give each party a plan and a name of its own"
+            raise ConfigError(field="parties", value=self.parties, remedy=remedy)
         if self.scoring is not None and self.scoring.size != self.size:
             remedy = f"what is measured has {self.scoring.size} numbers"
             raise ConfigError(field="size", value=self.size, remedy=remedy)
@@ -124,6 +115,12 @@ class Offer:
         """The plan of one of its parties, or of all, unpriced."""
         return self.plans[ALL if self.together else party]
 
+    def declared(self, party: str, plan: Plan) -> int:
+        """The number of records that its plan supposes a party to have at most; 0 where none is named."""
+        if not self.together:
+            return plan.config.members
+        return dict(zip(self.parties, self.records, strict=False)).get(party, 0)
+
     def plan_of(self, party: str) -> Plan:
         """The plan of one of its parties, or of all; the first call prices it.
 
@@ -138,8 +135,7 @@ class Offer:
         try:
             plan = forms.from_json(self.plans[name])
         except (ArithmeticError, RecursionError) as error:
-            remedy = "give numbers that a plan can have"
-            raise ConfigError(field="plan", value=type(error).__name__, remedy=remedy) from error
+            raise ConfigError(field="plan", value=type(error).__name__, remedy=_NUMBERS) from error
         if not isinstance(plan, Plan) or ((plan.unit, plan.noise_by) == ("record", "party")) is self.together:
             remedy = "offer one plan for all parties, or one for the records of each"
             raise ConfigError(field="plan", value=self.plans[name].get("format"), remedy=remedy)
@@ -186,76 +182,41 @@ class Offer:
 
     def to_json(self) -> dict[str, Any]:
         """The offer as plain JSON data."""
-        return {
-            "format": FORMAT,
-            "plans": [[name, dict(plan)] for name, plan in self.plans.items()],
-            "rounds": self.rounds,
-            "size": self.size,
-            "columns": list(self.columns),
-            "parties": list(self.parties),
-            "classes": self.classes,
-            "records": list(self.records),
-            "roster": list(map(dict, self.roster)),
-            "settings": dict(self.settings),
-        }
+        form = {"format": FORMAT, **{name: getattr(self, name) for name in type(self).model_fields}}
+        copied: dict[str, Any] = json.loads(json.dumps(form))
+        return copied
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Offer":
         """Read a form of `to_json`."""
         if form.get("format") != FORMAT:
             raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
-        lists = {name: form.get(name) for name in ("plans", "columns", "parties", "records", "roster")}
-        whole = all(isinstance(found, list) for found in lists.values()) and isinstance(form.get("settings"), Mapping)
-        plans = lists["plans"] if whole else None
-        if not isinstance(plans, list) or not all(map(_is_named_plan, plans)):
-            raise ConfigError(field="offer", value=FORMAT, remedy=_NOT_WHOLE)
-        cards, records = lists["roster"] or (), lists["records"] or ()
-        if not all(isinstance(card, Mapping) for card in cards) or not all(type(each) is int for each in records):
-            raise ConfigError(field="offer", value=FORMAT, remedy=_NOT_WHOLE)
-        return cls(
-            plans=dict(plans),
-            rounds=form.get("rounds", 0),
-            size=form.get("size", 0),
-            columns=tuple(map(str, lists["columns"] or ())),
-            parties=tuple(map(str, lists["parties"] or ())),
-            classes=form.get("classes"),
-            records=tuple(records),
-            roster=tuple(cards),
-            settings=dict(form["settings"]),
-        )
+        return cls(**{name: value for name, value in form.items() if name != "format"})
 
     def to_bytes(self, key: Ed25519PrivateKey, *, kind: OfferKind = "offer") -> bytes:
         """The frame, signed by the server; a party tries a "trial" on synthetic records, and does not accept it."""
-        place = Place(plan=self.fingerprint, round=0, party="")
-        return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
+        return sealed(kind, Place(plan=self.fingerprint), {"offer": self.to_json()}, b"", key=key)
 
     @classmethod
-    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
+    def read(cls, data: object, *, key: Ed25519PublicKey) -> "Offer":
         """The offer in a frame."""
-        return made(*signed_offer(data, key=key, kind=kind))
+        return cls.of(opened(data, ("offer",), key=key, most=0))
 
-
-def signed_offer(data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> tuple[str, Mapping[str, Any]]:
-    """The fingerprint and the unread form of an offer that the server signed."""
-    place, head, _ = unsealed(data, kind=kind, key=key, most=0)
-    form = head.get("offer")
-    if not isinstance(form, dict):
-        raise DataError("an offer that offers nothing")
-    return place.plan, form
-
-
-def made(fingerprint: str, form: Mapping[str, Any]) -> Offer:
-    """The offer in a form."""
-    _check_numbers([form.get(name) for name in ("plans", "size", "rounds", "classes", "records")])
-    try:
-        offer = Offer.from_json(form)
-        found = offer.fingerprint
-    except (ArithmeticError, RecursionError) as error:
-        remedy = "give numbers that a plan can have"
-        raise ConfigError(field="offer", value=type(error).__name__, remedy=remedy) from error
-    if found != fingerprint:
-        raise DataError("an offer whose fingerprint is another one than it says")
-    return offer
+    @classmethod
+    def of(cls, frame: Frame) -> "Offer":
+        """The offer in a frame that was opened."""
+        form = frame.head.get("offer")
+        if not isinstance(form, dict) or frame.body:
+            raise DataError("an offer that offers nothing, or more than an offer is")
+        _check_numbers([form.get(name) for name in ("plans", "size", "rounds", "classes", "records")])
+        try:
+            offer = cls.from_json(form)
+            found = offer.fingerprint
+        except (ArithmeticError, RecursionError) as error:
+            raise ConfigError(field="offer", value=type(error).__name__, remedy=_NUMBERS) from error
+        if found != frame.place.plan:
+            raise DataError("an offer whose fingerprint is another one than it says")
+        return offer
 
 
 def _check_numbers(plans: object) -> None:
@@ -274,12 +235,12 @@ def _check_numbers(plans: object) -> None:
 
 
 @contextmanager
-def in_words_of_the_server() -> Iterator[None]:
+def in_words_of_the_server(begin: str = "") -> Iterator[None]:
     """Turn an error in an offer into a refusal for its server, without facts about the party."""
     try:
         yield
     except ConfigError as error:
-        raise SpecificationRefused(str(error)) from error
+        raise SpecificationRefused(f"{begin}{error}") from error
 
 
 def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
@@ -300,12 +261,6 @@ def sections_of(offer: Offer, unit: Unit) -> OfferedSections:
     return sections
 
 
-def columns_of(sections: CommonSections) -> Columns | None:
-    """The stated columns of all parties' tables; None where examples are arrays."""
-    data = sections.data
-    return data.meaning().resolved(()) if isinstance(data, Parties) and not data.shape else None
-
-
 def module_of(model: Model) -> dict[str, str]:
     """A description that distinguishes modules: torch's text, and the digest of the frozen part."""
     trained, digest = set(model.layout.names), hashlib.sha256()
@@ -314,10 +269,6 @@ def module_of(model: Model) -> dict[str, str]:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return {"form": " ".join(repr(model.module).split()), "frozen": digest.hexdigest()}
-
-
-def _is_named_plan(each: object) -> bool:
-    return isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], Mapping)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,165 +1,28 @@
-"""A party of a federation: one guard for all questions of a server, on the party's own ledger."""
+"""A party of a federation: one door for all questions of a server, with the guard in front."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import date
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
 from incrowd.learning.engine import CohortEngine
-from incrowd.parties.contribution import ClientPart, Contributor, OwnRecords, RecordPart, SiloPart
-from incrowd.parties.frames import MOST_BESIDE, Place, Request, kind_of, refusal, sealed, unsealed
+from incrowd.parties.contribution import MaskedPart, OwnRecords, Part, SiloPart
+from incrowd.parties.frames import MOST_BESIDE, Frame, Place, Request, opened, refusal
 from incrowd.parties.guard import Guard, Identity
-from incrowd.parties.offer import Offer, OfferKind, in_words_of_the_server, made, signed_offer
+from incrowd.parties.offer import Offer, in_words_of_the_server
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import Roster
-from incrowd.parties.secure_sum import Member, SumPlan, sum_plan
 from incrowd.privacy.daily import utc_today
-from incrowd.privacy.ledger.tally import Receipt
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.shared import NoiseShare
-from incrowd.privacy.paid import ShareRun
-from incrowd.privacy.plan.plan import NoiseBy, Unit
+from incrowd.privacy.plan.plan import Plan, Unit
 
-_OFFERS: Mapping[str, OfferKind] = {"offer": "offer", "trial": "trial"}
+_OFFERS = ("offer", "trial")
+_KINDS = ("request", *_OFFERS, "keys", "list")
 
 _OPEN = 2  # offers whose engines are kept from round to round
 
 Learner = Callable[[Offer], CohortEngine | OwnRecords]
 """Builds the training for an offer: an engine with the party's examples at its number, or its records."""
-
-SUMS = "sums"
-"""The subfolder of a party's folder with the keys of its sums."""
-
-
-class Masked(Contributor):
-    """A party that masks its part: it answers a question with `ready`, and a list with the part itself.
-
-    Guarantee: the roster of the offer is the one that the owner has compared. The party computes its part before it
-    pays. The charge follows the list, which sets the noise of a share.
-    """
-
-    keeps = False
-    _member: Member | None = None
-    _ready: tuple[int, str, Whole, bytes] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """See `Contributor.ready`."""
-        return self._ready is not None
-
-    @property
-    def run(self) -> ShareRun:
-        """The rounds that the party's own ledger pays."""
-        label, randomness = self.offer.fingerprint, self.party.randomness
-        run = ShareRun(self.plan, ledger=self.ledger, randomness=randomness, label=label, owner=self.owner)
-        run.name_third_party(self.third_party)
-        return run
-
-    @property
-    def member(self) -> Member:
-        """The party's side of the sum, with its keys on disk."""
-        if self._member is None:
-            identity, label = self.party.identity, self.offer.fingerprint
-            self._member = Member(
-                self.party.folder / SUMS / label[:32],
-                sum_plan(self.plan, self.offer),
-                name=identity.name,
-                key=identity.key,
-                server=identity.server,
-                least_colluders=self.party.policy.least_colluders,
-            )
-        return self._member
-
-    def check_own(self) -> None:
-        """See `Contributor.check_own`."""
-        super().check_own()
-        try:
-            offered = Roster.from_json(self.offer.roster)
-        except ConfigError as error:
-            raise SpecificationRefused(f"an offer whose roster is none: {error}") from error
-        if self.party.roster is None or self.party.roster != offered:
-            raise SpecificationRefused(
-                f"the roster {offered.shown} is not the one that this party has compared (incrowd party compare)"
-            )
-
-    def reserve(self) -> None:
-        """See `Contributor.reserve`."""
-        self.run.reserve()
-
-    def admit(self, request: Request) -> None:
-        """Refuse a round that exceeds the day, before any computation."""
-        event = self.plan.round(request.place.round).event
-        self.party.guard.daily(self.ledger).check([(event, 1)])
-
-    def answer(self, request: Request) -> bytes:
-        """Compute the part, and answer `ready`, before any payment."""
-        number, digest = request.place.round, request.digest
-        if self._ready is None or self._ready[:2] != (number, digest):
-            self._ready = number, digest, self.whole(request), self.member.ready(number, digest)
-        return self._ready[3]
-
-    def told(self, kind: str, place: Place, frame: bytes) -> bytes:
-        """Agree on keys, or pay for the round of a list and send the masked part."""
-        member = self.member
-        if kind == "list":
-            part = None if self._ready is None else self._ready[2]
-            answer = member.answer(frame, part, pay=self._pay(place.round))
-            if self._ready is not None and self._ready[0] == place.round:
-                self._ready = None  # a list of a round before may come again
-            return answer
-        hellos, hidden = _bundle(member.plan, place.round, frame, key=self.party.identity.server)
-        if place.round == 0:
-            return member.hello()
-        if place.round == 1:
-            return member.seal(hellos)
-        member.agree(hellos, hidden)
-        return member.zeros()
-
-    def whole(self, request: Request) -> Whole:
-        """The part, in whole steps of its grid."""
-        raise NotImplementedError
-
-    def _pay(self, number: int) -> Callable[[NoiseShare], Receipt]:
-        return lambda share: self.run.share(number, share)
-
-
-class MaskedClient(Masked, ClientPart):
-    """A party that is protected as a whole, by noise that all share."""
-
-    def whole(self, request: Request) -> Whole:
-        """See `Masked.whole`."""
-        task = self._task(request)
-        return Whole(steps=self.computed(task, request, None).steps, step=task.step)
-
-
-class MaskedRecords(Masked, RecordPart):
-    """A silo that sends the masked sums of batches of its records."""
-
-    def whole(self, request: Request) -> Whole:
-        """See `Masked.whole`."""
-        return self.summed(request)
-
-
-def _bundle(
-    plan: SumPlan, stage: int, frame: bytes, *, key: Ed25519PublicKey
-) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
-    """The hellos and the sealed secrets of all parties that a stage has."""
-    _, head, body = unsealed(frame, kind="keys", key=key, most=MOST_BESIDE)
-    sizes, names = head.get("sizes"), plan.roster.names
-    whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
-    if not whole or not isinstance(sizes, list) or stage > 2 or len(sizes) != stage * len(names):
-        raise DataError("keys that are not of all parties of the roster")
-    if sum(sizes) != len(body):
-        raise DataError("keys that are not as long as they say")
-    ends = list(accumulate(sizes, initial=0))
-    pieces = [bytes(body[start:end]) for start, end in pairwise(ends)]
-    return dict(zip(names, pieces, strict=False)), dict(zip(names, pieces[len(names) :], strict=False))
 
 
 class Participant:
@@ -175,7 +38,7 @@ class Participant:
     differ. A question that the policy forbids, or that exceeds the ledger, is refused unspent. The party tries an offer
     on synthetic records before it accepts, and runs no code of the server's.
 
-    Parties that share noise answer keys and lists, too, with the owner's compared `roster`: see `Masked`.
+    Parties that share noise answer keys and lists, too, with the owner's compared `roster`: see `MaskedPart`.
 
     Edge cases: a party that is killed between charge and answer computes the answer again; with its own unseeded noise
     it loses the round, because one charge pays for one draw. A party that has lost its memory, and not its ledger,
@@ -203,36 +66,26 @@ class Participant:
         self.roster = roster
         self._learner = learner
         self._offers: dict[str, Offer] = {}
-        self._parts: dict[str, Contributor] = {}
+        self._parts: dict[str, Part] = {}
 
     def close(self) -> None:
         """Close the files."""
         self.guard.close()
 
-    def check_ledger(self) -> None:
-        """Check that a ledger which was begun exists and fits the owner's file: see `Guard.check_ledger`."""
-        self.guard.check_ledger()
-
-    def answer(self, frame: object) -> bytes:
+    def answer(self, frame: bytes) -> bytes:
         """The answer to an offer, a trial of one, or a question."""
-        key, most = self.identity.server, self.policy.most_weights
-        kind = kind_of(frame, ("request", *_OFFERS, "keys", "list"), key=key, most=MOST_BESIDE + 4 * most)
-        if kind in _OFFERS:
-            plan, form = signed_offer(frame, key=key, kind=_OFFERS[kind])
-            with self.guard.turn, self.guard.noting(plan, None):
-                with in_words_of_the_server():
-                    offer = made(plan, form)
-                return self._offered(offer, frame, _OFFERS[kind])
-        if kind != "request":
-            place, head, _ = unsealed(frame, kind=kind, key=key, most=MOST_BESIDE)
-            label = head.get("label") if kind == "list" else place.plan  # a sum has a name of its own
+        most = self.policy.most_weights
+        found = opened(frame, _KINDS, key=self.identity.server, most=MOST_BESIDE + 4 * most)
+        plan, number = found.place.plan, None if found.kind in _OFFERS else found.place.round
+        if found.kind == "list":  # a sum has a name of its own
+            label = found.head.get("label")
             plan = label if isinstance(label, str) and label.isprintable() else ""
-            with self.guard.turn, self.guard.noting(plan, place.round):
-                assert isinstance(frame, bytes)  # noqa: S101 - it was read
-                return self._contributor(self._accepted(plan)).told(kind, place, frame)
-        request = Request.read(frame, key=key, most=most)
-        with self.guard.turn, self.guard.noting(request.place.plan, request.place.round):
-            return self._answered(request)
+        with self.guard.turn, self.guard.noting(plan, number):
+            if found.kind in _OFFERS:
+                return self._offered(found, frame)
+            if found.kind == "request":
+                return self._answered(Request.of(found, most=most))
+            return self._part(self._accepted(plan)).told(found, frame)
 
     def reply(self, frame: bytes) -> bytes:
         """The answer, or a signed refusal whose words reveal nothing about the party's data.
@@ -248,58 +101,53 @@ class Participant:
             why = "this party's allowance has no room for it" if isinstance(error, BudgetExceeded) else str(error)
             return refusal(why, question=frame, party=self.identity.name, key=self.identity.key)
 
-    def sealed(self, kind: str, place: Place, head: Mapping[str, Any] | None = None, body: bytes = b"") -> bytes:
-        """A frame of this party's."""
-        place = replace(place, party=self.identity.name)
-        return sealed(kind, place, dict(head or {}), body, key=self.identity.key)
-
-    def _offered(self, offer: Offer, frame: object, kind: OfferKind) -> bytes:
+    def _offered(self, frame: Frame, data: bytes) -> bytes:
         """Accept an offer; a trial only checks it."""
-        name, new = self.identity.name, self.guard.memory.offer(offer.fingerprint) is None
+        with in_words_of_the_server():
+            offer = Offer.of(frame)
+        name, label = self.identity.name, offer.fingerprint
         if name not in offer.parties:
             raise SpecificationRefused(f"the offer names no party {name}")
         unit = offer.form_of(name).get("unit")
         if unit != self.guard.unit:
             raise SpecificationRefused(f"an offer for the unit {unit!r}, and this party's is {self.guard.unit!r}")
-        contributor = self._contributor(offer)
-        if new:
-            self.guard.check_offers(frame)
-            contributor.check()
-        if kind == "trial":
-            contributor.check_room()
+        part = self._part(offer)
+        if self.guard.offer(label) is None:
+            self.guard.check_offers(data)
+            part.check()
+        if frame.kind == "trial":
+            part.check_room()
         else:
-            contributor.reserve()
-            assert isinstance(frame, bytes)  # noqa: S101 - it was read
-            self.guard.memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
-        return self.sealed("acceptance", Place(plan=offer.fingerprint, round=0, party=name))
+            part.reserve()
+            self.guard.accept(label, data)
+        return self.identity.sealed("acceptance", Place(plan=label))
 
     def _answered(self, request: Request) -> bytes:
-        plan, number = request.place.plan, request.place.round
-        offer = self._accepted(plan)
+        offer = self._accepted(request.place.plan)
         if request.clients or request.weights.size != offer.weights:
             raise SpecificationRefused("a question that is not for this party and this model")
-        contributor = self._contributor(offer)
-        contributor.check_question(request)
+        part = self._part(offer)
+        part.check_question(request)
         kept = self.guard.kept(request)
         if kept is not None:
             return kept
-        contributor.admit(request)
+        part.check_new(request)
         self.guard.take_up(request)
-        answer = contributor.answer(request)
-        if contributor.keeps:
-            self.guard.memory.keep(plan, number, answer)
+        answer = part.answer(request)
+        if part.keeps:
+            self.guard.keep(request, answer)
         return answer
 
     def _accepted(self, plan: str) -> Offer:
         if plan not in self._offers:
-            frame = self.guard.memory.offer(plan)
+            frame = self.guard.offer(plan)
             if frame is None:
                 raise SpecificationRefused("a round of a plan that this party has not accepted")
             self._offers[plan] = Offer.read(frame, key=self.identity.server)
         return self._offers[plan]
 
-    def _contributor(self, offer: Offer) -> "Contributor":
-        """The party's work for an accepted offer, if the present policy still allows it."""
+    def _part(self, offer: Offer) -> Part:
+        """The party's work for an offer, if the present policy allows it."""
         name = self.identity.name
         self.policy.look(offer, name)  # a plan takes time to price, so it is measured first
         with in_words_of_the_server():
@@ -307,20 +155,23 @@ class Participant:
         self.policy.check(offer, plan)
         if offer.fingerprint not in self._parts:
             while len(self._parts) >= _OPEN:
-                idle = [name for name, part in self._parts.items() if not part.ready]
+                idle = [label for label, part in self._parts.items() if not part.ready]
                 del self._parts[next(iter(idle or self._parts))]
-            own = self._learner(offer)
-            kind = CONTRIBUTORS[plan.unit, plan.noise_by]
-            self._parts[offer.fingerprint] = kind(self, offer, plan, own)
+            self._parts[offer.fingerprint] = self._made(offer, plan)
         return self._parts[offer.fingerprint]
 
+    def _made(self, offer: Offer, plan: Plan) -> Part:
+        if plan.noise_by == "parties":
+            self._check_roster(offer)
+        kind = MaskedPart if plan.noise_by == "parties" else Part if offer.together else SiloPart
+        return kind(self.guard, offer, plan, self._learner(offer), self.randomness)
 
-CONTRIBUTORS: Mapping[tuple[Unit, NoiseBy], type[Contributor]] = {
-    ("client", "server"): ClientPart,
-    ("client", "party"): ClientPart,
-    ("client", "parties"): MaskedClient,
-    ("record", "server"): RecordPart,
-    ("record", "party"): SiloPart,
-    ("record", "parties"): MaskedRecords,
-}
-"""The work of a party, by the unit of protection and the actor that adds noise."""
+    def _check_roster(self, offer: Offer) -> None:
+        try:
+            offered = Roster.from_json(offer.roster)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose roster is none: {error}") from error
+        if self.roster is None or self.roster != offered:
+            raise SpecificationRefused(
+                f"the roster {offered.shown} is not the one that this party has compared (incrowd party compare)"
+            )

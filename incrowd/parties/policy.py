@@ -1,8 +1,7 @@
 """The owner's rules for every server, and the file `party.toml` that states them and the data."""
 
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,12 +21,31 @@ if TYPE_CHECKING:
     from incrowd.parties.offer import Offer
 
 _LARGEST_SETTING, _MOST_LAYERS = 10_000, 100
+_SAMPLERS, _ACCOUNTANTS = tuple(SAMPLING), tuple(ACCOUNTANTS)  # lists and tables are in no tuple of these, too
 MOST_STEPS = 100_000
 """A bound on the steps of a silo in a round."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartyPolicy:
+class Limits(Section):
+    """The numbers that an owner may set: see `PartyPolicy`."""
+
+    daily_epsilon: float | None = None
+    least_noise: float = 0.0
+    least_colluders: Every = 1
+    most_weights: Every = 10_000_000
+    most_rounds: Every = 10_000
+    most_steps: Every = 32
+    most_epochs: Every = 100
+    evaluations: bool = True
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse numbers that make no sense."""
+        _validate.non_negative(least_noise=self.least_noise)
+        if self.daily_epsilon is not None:
+            _validate.positive(daily_epsilon=self.daily_epsilon)
+
+
+class PartyPolicy(Limits):
     """The owner's rules for any server; no server sets them.
 
     `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. An offer names columns
@@ -39,24 +57,8 @@ class PartyPolicy:
     """
 
     budget: Budget
-    daily_epsilon: float | None = None
-    least_noise: float = 0.0
-    least_colluders: int = 1
-    fields: Collection[str] | None = None
-    models: Collection[str] | None = None
-    most_weights: int = 10_000_000
-    most_rounds: int = 10_000
-    most_steps: int = 32
-    most_epochs: int = 100
-    evaluations: bool = True
-
-    def __post_init__(self) -> None:
-        _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
-        _validate.count(most_steps=self.most_steps, most_epochs=self.most_epochs)
-        _validate.count(least_colluders=self.least_colluders)
-        _validate.non_negative(least_noise=self.least_noise)
-        if self.daily_epsilon is not None:
-            _validate.positive(daily_epsilon=self.daily_epsilon)
+    fields: Words | None = None
+    models: Words | None = None
 
     def look(self, offer: "Offer", party: str) -> None:
         """Refuse (`SpecificationRefused`) an offer that is larger than this policy allows, before it is priced.
@@ -64,23 +66,18 @@ class PartyPolicy:
         Guarantee: this takes no longer than reading the offer does.
         """
         form = offer.form_of(party)
-        clip, sampling = form.get("clip"), form.get("sampling")
-        own = (
-            isinstance(clip, Mapping)
-            and clip.get("kind") != ThirdPartyClip.__name__
-            and isinstance(sampling, str)
-            and sampling in SAMPLING
+        clip, accountants, schedule = _mapping(form.get("clip")), form.get("accountants"), form.get("schedule")
+        ours = (
+            clip.get("kind", ThirdPartyClip.__name__) != ThirdPartyClip.__name__ and form.get("sampling") in _SAMPLERS
         )
-        accountants = form.get("accountants")
-        if not own or not isinstance(accountants, list) or not all(each in ACCOUNTANTS for each in accountants):
+        if not ours or not isinstance(accountants, list) or not all(each in _ACCOUNTANTS for each in accountants):
             raise SpecificationRefused("a plan with code of other packages, which no server may name")
-        schedule = form.get("schedule")
         kinds = schedule if isinstance(schedule, list) else [None]
-        rounds = [kind.get("rounds") if isinstance(kind, Mapping) else None for kind in kinds]
+        rounds = [_mapping(kind).get("rounds") for kind in kinds]
         if not all(isinstance(each, int) for each in rounds):
             raise SpecificationRefused("an offer that does not say how many rounds it has")
         for what, value, most in (
-            ("weights", offer.size, self.most_weights),
+            ("weights", max(offer.size, offer.weights), self.most_weights),
             ("rounds", max(offer.rounds, sum(each or 0 for each in rounds)), self.most_rounds),
             ("kinds of rounds", len(kinds), self.most_steps),
             ("steps a round", form.get("steps"), MOST_STEPS),
@@ -88,65 +85,65 @@ class PartyPolicy:
         ):
             if not isinstance(value, int) or value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
-        budget = form.get("budget")
-        asked = budget.get("epsilon") if isinstance(budget, Mapping) else None
+        asked = _mapping(form.get("budget")).get("epsilon")
         if not isinstance(asked, int | float) or asked > self.budget.epsilon:
             raise BudgetExceeded(f"a plan for epsilon = {asked}: this party allows at most {self.budget.epsilon:g}")
 
     def check(self, offer: "Offer", plan: Plan) -> None:
         """Refuse (`SpecificationRefused`) an offer of this plan that the policy does not allow."""
-        self._check_model(offer.columns, offer.model)
-        config, asked, owned = plan.config, plan.budget, self.budget
-        if offer.scoring is not None and not self.evaluations:
-            raise SpecificationRefused("an evaluation, and this party lets no model be scored on its examples")
-        if offer.weights > self.most_weights:
-            raise SpecificationRefused(f"{offer.weights} weights are more than this party allows, {self.most_weights}")
-        if plan.noise_multiplier < self.least_noise:
-            raise SpecificationRefused(
-                f"a round with a noise multiplier of {plan.noise_multiplier:.6g} is less than this party asks for, "
-                f"{self.least_noise:g}"
-            )
-        if plan.noise_by == "parties" and config.sharing[1] < self.least_colluders:
-            raise SpecificationRefused(
-                f"a plan against {config.sharing[1]} colluding parties: this party asks for {self.least_colluders}"
-            )
-        if (plan.unit, plan.noise_by) != ("record", "party"):
-            return
-        epochs = (config.steps - 0.5) * plan.training().sampling_prob  # as few as come to so many whole steps
-        if epochs > self.most_epochs:
-            raise SpecificationRefused(f"{epochs:g} epochs are more than this party allows, {self.most_epochs}")
-        if asked.delta != owned.delta:
-            raise SpecificationRefused(
-                f"a plan for delta = {asked.delta:g}: this party allows at most {owned.epsilon:g} at {owned.delta:g}"
-            )
-
-    def _check_model(self, columns: Collection[str], kind: str) -> None:
-        if self.fields is not None and not columns:
-            raise SpecificationRefused("an offer that does not say which fields its model uses")
-        for name in columns:
-            if self.fields is not None and name not in self.fields:
-                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
-        if self.models is not None and kind not in self.models:
-            raise SpecificationRefused(f"a model of the kind {kind!r} is not one that this party trains")
+        fields, delta = self.fields, plan.budget.delta
+        noise, least = plan.noise_multiplier, self.least_noise
+        others = [] if fields is None else [name for name in offer.columns if name not in fields]
+        colluders = plan.config.sharing[1] if plan.noise_by == "parties" else self.least_colluders
+        own_noise = (plan.unit, plan.noise_by) == ("record", "party")
+        # as few as come to so many whole steps
+        epochs = (plan.config.steps - 0.5) * plan.training().sampling_prob if own_noise else 0.0
+        for wrong, why in (
+            (fields is not None and not offer.columns, "an offer that does not say which fields its model uses"),
+            (others, f"the field {next(iter(others), '')} is not one that this party lets models use"),
+            (
+                self.models is not None and offer.model not in self.models,
+                f"a model of the kind {offer.model!r} is not one that this party trains",
+            ),
+            (
+                offer.scoring is not None and not self.evaluations,
+                "an evaluation, and this party lets no model be scored on its examples",
+            ),
+            (
+                noise < least,
+                f"a round with a noise multiplier of {noise:.6g} is less than this party asks for, {least:g}",
+            ),
+            (
+                colluders < self.least_colluders,
+                f"a plan against {colluders} colluding parties: this party asks for {self.least_colluders}",
+            ),
+            (
+                epochs > self.most_epochs,
+                f"{epochs:g} epochs are more than this party allows, {self.most_epochs}",
+            ),
+            (
+                own_noise and delta != self.budget.delta,
+                f"a plan for delta = {delta:g}: this party allows at most {self.budget.epsilon:g} at "
+                f"{self.budget.delta:g}",
+            ),
+        ):
+            if wrong:
+                raise SpecificationRefused(why)
 
 
 def _epochs(settings: Mapping[str, Any], unit: object) -> int:
     """The passes of a client over its examples; refuses numbers that only cost memory or time."""
-    local, model, features = (_section(settings, name) for name in ("local", "model", "features"))
+    local, model, features = (_mapping(settings.get(name)) for name in ("local", "model", "features"))
     epochs, hidden = local.get("epochs", 1) if unit == "client" else 1, model.get("hidden")  # records: see `check`
-    large = any(_is_beyond(value) for value in (local.get("batches"), *features.values()))
+    numbers = [each for each in (local.get("batches"), *features.values()) if isinstance(each, int | float)]
+    large = not all(abs(each) <= _LARGEST_SETTING for each in numbers)
     if large or not isinstance(epochs, int) or (isinstance(hidden, list) and len(hidden) > _MOST_LAYERS):
         raise SpecificationRefused("settings with numbers that no training has")
     return epochs
 
 
-def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = settings.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _is_beyond(value: Any) -> bool:
-    return isinstance(value, int | float) and not abs(value) <= _LARGEST_SETTING
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 PARTY_FILE = "party.toml"
@@ -177,7 +174,7 @@ class OwnSection(Meaning):
             self.check_meaning()
 
 
-class Allowed(Section):
+class Allowed(Limits):
     """The rules of `PartyPolicy`, in the file.
 
     `models` are kinds of the settings. A server may name a function of `modules`, each "package:name", and an extension
@@ -187,20 +184,12 @@ class Allowed(Section):
 
     epsilon: float
     delta: float
-    daily_epsilon: float | None = None
-    least_noise: float = 0.0
-    least_colluders: Every = 1
     fields: Words | None = None
     models: Words = ("linear", "mlp", "cnn")
     modules: Words = ()
     algorithms: Words = ()
     losses: Words = _ANY_NUMBER
-    most_weights: Every = 10_000_000
     most_features: Every = 16_384
-    most_rounds: Every = 10_000
-    most_steps: Every = 32
-    most_epochs: Every = 100
-    evaluations: bool = True
 
 
 class PartyFile(Section):
@@ -247,12 +236,11 @@ class PartyFile(Section):
     def policy(self) -> PartyPolicy:
         """The rules for any server."""
         allow, stated = self.allow, self.stated
-        alike = {each.name for each in fields(PartyPolicy)} & set(Allowed.model_fields) - {"fields", "models"}
         return PartyPolicy(
             budget=Budget(epsilon=allow.epsilon, delta=allow.delta),
             fields=None if stated is None else tuple(stated.features) if allow.fields is None else allow.fields,
             models=(*allow.models, *(("module", "given") if allow.modules else ())),
-            **{name: getattr(allow, name) for name in alike},
+            **{name: getattr(allow, name) for name in Limits.model_fields},
         )
 
     @property

@@ -19,7 +19,7 @@ from incrowd.privacy.ledger.chain import canonical
 MOST_PARTIES = 100
 """Each answer has a mask for every other party, and a silent party loses a round: more need another protocol."""
 
-_LONGEST_NAME, _KEY = 60, 32
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,7 @@ class Card:
         if not usable or self.name != unicodedata.normalize("NFKC", self.name).strip():
             remedy = f"give 1 to {_LONGEST_NAME} Latin letters, digits and signs, without spaces at the ends"
             raise ConfigError(field="name", value=self.name, remedy=remedy)
-        try:
-            found = bytes.fromhex(self.key)
-            Ed25519PublicKey.from_public_bytes(found)
-        except (TypeError, ValueError):
-            found = b""
-        if found.hex() != self.key or not found:
-            remedy = f"give the {2 * _KEY} hexadecimal digits of an Ed25519 key, in small letters"
-            raise ConfigError(field="key", value=self.key, remedy=remedy)
+        signer_of(self.key, field="key")
 
     @classmethod
     def of(cls, name: str, key: Ed25519PrivateKey) -> "Card":
@@ -51,7 +44,7 @@ class Card:
     @cached_property
     def public(self) -> Ed25519PublicKey:
         """The key that checks the party's signatures."""
-        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
+        return signer_of(self.key, field="key")
 
 
 @dataclass(frozen=True)
@@ -105,6 +98,18 @@ class Roster:
     def shown(self) -> str:
         """The fingerprint's first 160 bits in groups, to read aloud and compare."""
         return " ".join(self.fingerprint[at : at + 5] for at in range(0, 40, 5))
+
+
+def signer_of(key: str, *, field: str) -> Ed25519PublicKey:
+    """The public key with these hexadecimal digits."""
+    try:
+        found = bytes.fromhex(key)
+        if found.hex() != key:
+            raise ValueError("it is written otherwise")
+        return Ed25519PublicKey.from_public_bytes(found)
+    except (TypeError, ValueError) as error:
+        remedy = "give the 64 hexadecimal digits of an Ed25519 key, in small letters"
+        raise ConfigError(field=field, value=key, remedy=remedy) from error
 
 
 def _plain(each: str) -> bool:

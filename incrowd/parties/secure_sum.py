@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +52,13 @@ KEYS = "masks.sqlite"
 
 _AGREE, _KEM, _SEALED = 32, 1184, 1088
 
-_LIST_KEYS = 7  # kind, plan, round, party, label, question, parties
+_LIST_KEYS = {"kind", "plan", "round", "party", "label", "question", "parties"}
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS plans (name TEXT PRIMARY KEY, agree BLOB, kem BLOB, hello BLOB NOT NULL, sealed BLOB, "
-    "secrets BLOB)",
+    "secrets BLOB, round INTEGER NOT NULL DEFAULT -1, asked TEXT, answer BLOB)",
     "CREATE TABLE IF NOT EXISTS pairs (plan TEXT, peer TEXT, round INTEGER NOT NULL, key BLOB NOT NULL, "
     "PRIMARY KEY (plan, peer))",
-    "CREATE TABLE IF NOT EXISTS answers (plan TEXT PRIMARY KEY, round INTEGER NOT NULL, asked TEXT NOT NULL, "
-    "frame BLOB NOT NULL)",
 )
 
 
@@ -80,7 +79,7 @@ class SumPlan:
             remedy = f"the roster has {len(self.roster.cards)}: plan for as many"
             raise ConfigError(field="parties", value=self.plan.config.sharing[0], remedy=remedy)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The digest of all four; another digest needs other keys."""
         return digest(forms.to_json(self.plan), self.roster.fingerprint, self.size, self.label)
@@ -90,6 +89,16 @@ class SumPlan:
         later = len(self.roster.cards) - self.roster.names.index(name) - 1
         words = self.size * np.dtype(self.noise(0).word).itemsize
         return {"hello": _AGREE + _KEM, "sealed": _SEALED * later, "ready": 0}.get(kind, words)
+
+    def opened(self, kind: str, name: str, frame: object, *, number: int = 0) -> tuple[Mapping[str, Any], memoryview]:
+        """The head and body of a message that a party of the roster signed for this round of this sum."""
+        length = self.length(kind, name)
+        place, head, body = unsealed(frame, kind=kind, key=self.roster.card(name).public, most=length)
+        if place != Place(plan=self.name, round=number, party=name) or len(body) != length:
+            raise DataError(
+                f"a message {kind!r} of {name} for another plan, or one that is not whole, or of another round"
+            )
+        return head, body
 
     def noise(self, number: int) -> SharedNoise:
         """The noise of a round."""
@@ -114,9 +123,10 @@ class Listed:
         """The listed names, in order."""
         return sorted(self.parties)
 
-    def to_json(self) -> dict[str, object]:
-        """The list as plain JSON data."""
-        return {**self._head, "plan": self.plan, "round": self.round}
+    @property
+    def digest(self) -> str:
+        """The digest of the list, without its signature."""
+        return digest(self.plan, self.round, self._head)
 
     @property
     def _head(self) -> dict[str, object]:
@@ -124,20 +134,17 @@ class Listed:
 
     def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
         """The list, signed by the server."""
-        place = Place(plan=self.plan, round=self.round, party="")
-        return sealed("list", place, self._head, b"", key=key)
+        return sealed("list", Place(plan=self.plan, round=self.round), self._head, b"", key=key)
 
     @classmethod
     def read(cls, frame: object, *, server: Ed25519PublicKey) -> "Listed":
         """A list that the server signed."""
         place, head, _ = unsealed(frame, kind="list", key=server, most=0)
         parties, question, label = (head.get(name) for name in ("parties", "question", "label"))
-        whole = isinstance(parties, dict) and all(map(is_random, parties.values()))
-        whole = whole and isinstance(question, str) and isinstance(label, str) and len(head) == _LIST_KEYS
-        if not whole or place.party:
+        whole = isinstance(parties, dict) and all(map(is_random, parties.values())) and set(head) == _LIST_KEYS
+        if not whole or not isinstance(question, str) or not isinstance(label, str) or place.party:
             raise DataError("a list that is not whole")
-        text = {"label": str(label), "question": str(question)}
-        return cls(plan=place.plan, round=place.round, parties=parties or {}, **text)
+        return cls(plan=place.plan, round=place.round, label=label, question=question, parties=parties or {})
 
 
 class Member:
@@ -176,34 +183,35 @@ class Member:
         self.plan, self.name, self._key, self._server = plan, name, key, server
         self._path, self._turn = folder / KEYS, _files.Turn(folder / "masks.lock")
         self._ready: tuple[int, int, str, str] | None = None  # process, round, question, random number: never on disk
-        with self._turn, self._state() as state:
+        with self._state() as state:
             for table in _TABLES:
                 state.execute(table)
 
     def hello(self) -> bytes:
         """Fresh public keys for this plan, the same at every call."""
-        with self._turn, self._state() as state:
-            known = self._row(state, "hello")
+        with self._state() as state:
+            (known,) = self._known(state, "hello")
             if known is not None:
                 return bytes(known)
             agree, kem = X25519PrivateKey.generate(), MLKEM768PrivateKey.generate()
             body = agree.public_key().public_bytes_raw() + kem.public_key().public_bytes_raw()
-            hello = sealed("hello", self._place(), {}, body, key=self._key)
+            hello = self._sealed("hello", body=body)
             row = (self.plan.name, agree.private_bytes_raw(), kem.private_bytes_raw(), hello)
-            state.execute("INSERT INTO plans VALUES (?, ?, ?, ?, NULL, NULL)", row)
+            state.execute("INSERT INTO plans (name, agree, kem, hello) VALUES (?, ?, ?, ?)", row)
         return hello
 
     def seal(self, hellos: Mapping[str, bytes]) -> bytes:
         """A secret for each later name, encapsulated to its hello; the same at every call."""
-        bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
-        with self._turn, self._state() as state:
-            if (known := self._row(state, "sealed")) is not None:
+        bodies = self._bodies("hello", hellos)
+        with self._state() as state:
+            (known,) = self._known(state, "sealed")
+            if known is not None:
                 return bytes(known)
             made = list[tuple[bytes, bytes]]()
             for name in [each for each in self.plan.roster.names if each > self.name]:
-                with _whole_keys(name):
+                with _whole_keys(name, SpecificationRefused):
                     made.append(MLKEM768PublicKey.from_public_bytes(bodies[name][_AGREE:]).encapsulate())
-            frame = sealed("sealed", self._place(), {}, b"".join(hidden for _, hidden in made), key=self._key)
+            frame = self._sealed("sealed", body=b"".join(hidden for _, hidden in made))
             row = frame, b"".join(secret for secret, _ in made), self.plan.name
             state.execute("UPDATE plans SET sealed = ?, secrets = ? WHERE name = ?", row)
         return frame
@@ -213,25 +221,23 @@ class Member:
 
         Guarantee: the key depends on both secrets, plan, roster, the names of the pair and both parties' messages.
         """
-        bodies = self._bodies("hello", hellos, most=_AGREE + _KEM)
-        hidden = self._bodies("sealed", sealed, most=_SEALED * len(self.plan.roster.cards))
+        bodies, hidden = self._bodies("hello", hellos), self._bodies("sealed", sealed)
         names = self.plan.roster.names
-        with self._turn, self._state() as state:
-            private = self._row(state, "agree")
+        with self._state() as state:
+            private, seed, made, *sent = self._known(state, "agree", "kem", "secrets", "hello", "sealed")
             if private is None:
                 return
-            if self._row(state, "sealed") != sealed[self.name] or self._row(state, "hello") != hellos[self.name]:
+            if sent != [hellos[self.name], sealed[self.name]]:
                 raise DataError("these keys are not those that this party sent: the others have heard of other ones")
             agree = X25519PrivateKey.from_private_bytes(bytes(private))
-            kem = MLKEM768PrivateKey.from_seed_bytes(bytes(self._row(state, "kem")))
-            made = bytes(self._row(state, "secrets"))
+            kem = MLKEM768PrivateKey.from_seed_bytes(bytes(seed))
             for peer in names:
                 if peer == self.name:
                     continue
                 first, second = sorted((self.name, peer))
                 place = names[names.index(first) + 1 :].index(second)
                 its = hidden[first][_SEALED * place :][:_SEALED]
-                with _whole_keys(peer):
+                with _whole_keys(peer, SpecificationRefused):
                     shared = agree.exchange(X25519PublicKey.from_public_bytes(bodies[peer][:_AGREE]))
                     shared += made[32 * place :][:32] if first == self.name else kem.decapsulate(its)
                 transcript = [bodies[first].hex(), bodies[second].hex(), its.hex()]
@@ -242,14 +248,13 @@ class Member:
 
     def zeros(self) -> bytes:
         """Masked zeros, unpaid; the zeros of all parties add up to zeros, unless their keys differ."""
-        noise = self.plan.noise(0)
-        words = np.zeros(self.plan.size, noise.word)
-        with self._turn, self._state() as state:
+        words = np.zeros(self.plan.size, self.plan.noise(0).word)
+        with self._state() as state:
             for peer, at, key in self._pairs(state):
                 if at:
                     raise SpecificationRefused("the keys of masked zeros are gone: rounds have begun")
                 self._mask(words, peer, _key(key, "zeros", self.plan.name))
-        return sealed("zeros", self._place(), {}, words.tobytes(), key=self._key)
+        return self._sealed("zeros", body=words.tobytes())
 
     def ready(self, number: int, question: str) -> bytes:
         """Announce the part for this question; `question` is the digest of its inputs.
@@ -257,8 +262,7 @@ class Member:
         Edge cases: a second announcement voids the first, and its list gets no answer.
         """
         self._ready = os.getpid(), number, question, secrets.token_hex(32)
-        head = {"question": question, "random": self._ready[3]}
-        return sealed("ready", self._place(number), head, b"", key=self._key)
+        return self._sealed("ready", number, question=question, random=self._ready[3])
 
     def answer(self, listed: object, part: Whole | None, *, pay: Callable[[NoiseShare], Receipt]) -> bytes:
         """The masked part of a round, with this party's share of the noise. `pay` charges the round on its own ledger.
@@ -268,34 +272,39 @@ class Member:
         asked = Listed.read(listed, server=self._server)
         if asked.plan != self.plan.name:
             raise SpecificationRefused("a list of another plan or roster")
-        with self._turn, self._state() as state:
-            kept = state.execute("SELECT round, asked, frame FROM answers WHERE plan = ?", (asked.plan,)).fetchone()
-            said = digest(asked.to_json())
-            if kept is not None and kept[0] == asked.round and kept[1] == said:
-                return bytes(kept[2])
-            if kept is not None and kept[0] >= asked.round:
+        with self._state() as state:
+            last, said, answer = self._known(state, "round", "asked", "answer")
+            if last == asked.round and said == asked.digest:
+                return bytes(answer)
+            if last is not None and last >= asked.round:
                 raise SpecificationRefused(f"round {asked.round} was answered, or passed over, with another list")
             share, pairs = self._allowed(asked), self._pairs(state)
             assert part is not None  # noqa: S101 - a party that is ready has it
             if not pairs or any(at > asked.round for _, at, _ in pairs):
                 raise SpecificationRefused("there are no keys for this round: agree on them first")
-            bound = 1 if self.plan.plan.unit == "client" else share.shared.contributions_bound
-            share.check(part, contributions_bound=bound)
-            if part.steps.size != self.plan.size:
-                raise DataError(f"a part of {part.steps.size} numbers, and the plan has {self.plan.size}")
-            at = "noise", asked.round, self.plan.roster.names.index(self.name)
-            noised = share.add(part, receipt=pay(share), at=at, contributions_bound=bound)
-            words: Words = noised.steps.astype(share.shared.word)
+            words = self._noised(part, share, asked.round, pay)
             for peer, since, key in pairs:
                 now = _moved(key, since, asked.round)
-                if peer in asked.names:
-                    self._mask(words, peer, _key(now, "mask", said, self.plan.size, words.dtype.name))
+                if peer in asked.parties:
+                    self._mask(words, peer, _key(now, "mask", asked.digest, self.plan.size, words.dtype.name))
                 row = (asked.round + 1, _moved(now, asked.round, asked.round + 1), asked.plan, peer)
                 state.execute("UPDATE pairs SET round = ?, key = ? WHERE plan = ? AND peer = ?", row)
             self._ready = None
-            frame = sealed("masked", self._place(asked.round), {"list": said}, words.tobytes(), key=self._key)
-            state.execute("REPLACE INTO answers VALUES (?, ?, ?, ?)", (asked.plan, asked.round, said, frame))
-        return frame
+            answer = self._sealed("masked", asked.round, list=asked.digest, body=words.tobytes())
+            told = asked.round, asked.digest, answer, asked.plan
+            state.execute("UPDATE plans SET round = ?, asked = ?, answer = ? WHERE name = ?", told)
+        return answer
+
+    def _noised(self, part: Whole, share: NoiseShare, number: int, pay: Callable[[NoiseShare], Receipt]) -> Words:
+        """The part with this party's share of the noise, which is paid now."""
+        bound = 1 if self.plan.plan.unit == "client" else share.shared.contributions_bound
+        share.check(part, contributions_bound=bound)
+        if part.steps.size != self.plan.size:
+            raise DataError(f"a part of {part.steps.size} numbers, and the plan has {self.plan.size}")
+        at = "noise", number, self.plan.roster.names.index(self.name)
+        noised = share.add(part, receipt=pay(share), at=at, contributions_bound=bound)
+        words: Words = noised.steps.astype(share.shared.word)
+        return words
 
     def _allowed(self, asked: Listed) -> NoiseShare:
         """The share of a list that this party may answer."""
@@ -313,27 +322,20 @@ class Member:
         mask = _stream(key, words)
         (np.add if self.name < peer else np.subtract)(words, mask, out=words)
 
-    def _bodies(self, kind: str, frames: Mapping[str, bytes], *, most: int) -> dict[str, bytes]:
+    def _bodies(self, kind: str, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """The bodies of messages that all parties of the roster signed for this plan."""
-        roster = self.plan.roster
-        if set(frames) != set(roster.names):
+        names = self.plan.roster.names
+        if set(frames) != set(names):
             raise DataError(f"a {kind} of each party of the roster is needed, and of nobody else")
-        found = {}
-        for name in roster.names:
-            there, _, body = unsealed(frames[name], kind=kind, key=roster.card(name).public, most=most)
-            wanted = self.plan.length(kind, name)
-            if there != Place(plan=self.plan.name, round=0, party=name) or len(body) != wanted:
-                raise DataError(f"a {kind} of {name} for another plan, or one that is not whole")
-            found[name] = bytes(body)
-        return found
+        return {name: bytes(self.plan.opened(kind, name, frames[name])[1]) for name in names}
 
-    def _place(self, number: int = 0) -> Place:
-        return Place(plan=self.plan.name, round=number, party=self.name)
+    def _sealed(self, kind: str, number: int = 0, *, body: bytes = b"", **head: str) -> bytes:
+        place = Place(plan=self.plan.name, round=number, party=self.name)
+        return sealed(kind, place, dict(head), body, key=self._key)
 
-    def _row(self, state: sqlite3.Connection, column: str) -> Any:
-        query = f"SELECT {column} FROM plans WHERE name = ?"  # noqa: S608 - our own names
-        row = state.execute(query, (self.plan.name,)).fetchone()
-        return None if row is None else row[0]
+    def _known(self, state: sqlite3.Connection, *columns: str) -> list[Any]:
+        query = f"SELECT {', '.join(columns)} FROM plans WHERE name = ?"  # noqa: S608 - our own names
+        return list(state.execute(query, (self.plan.name,)).fetchone() or [None] * len(columns))
 
     def _pairs(self, state: sqlite3.Connection) -> list[tuple[str, int, bytes]]:
         query = "SELECT peer, round, key FROM pairs WHERE plan = ? ORDER BY peer"
@@ -341,16 +343,17 @@ class Member:
 
     @contextmanager
     def _state(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on disk when it ends, or without any change after an error."""
-        if not self._path.exists():
-            _files.create(self._path)
-        check_ours(self._path, secret=True)
-        check_own(self._path)
-        with translated(self._path), closing(connect(self._path)) as connection:
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute("BEGIN EXCLUSIVE")  # no reader may hold up the end, after the charge
-            yield connection
-            connection.execute("COMMIT")
+        """One transaction of one process at a time: on disk when it ends, or without any change after an error."""
+        with self._turn, translated(self._path):
+            if not self._path.exists():
+                _files.create(self._path)
+            check_ours(self._path, secret=True)
+            check_own(self._path)
+            with closing(connect(self._path)) as connection:
+                connection.execute("PRAGMA secure_delete = ON")
+                connection.execute("BEGIN EXCLUSIVE")  # no reader may hold up the end, after the charge
+                yield connection
+                connection.execute("COMMIT")
 
 
 class SumServer:
@@ -365,17 +368,14 @@ class SumServer:
 
     def check_hello(self, name: str, frame: bytes) -> None:
         """Refuse (`DataError`) a party's public keys of which nobody can make a secret: others would look guilty."""
-        key, most = self.plan.roster.card(name).public, self.plan.length("hello", name)
-        _, _, body = unsealed(frame, kind="hello", key=key, most=most)
-        try:
+        _, body = self.plan.opened("hello", name, frame)
+        with _whole_keys(name, DataError):
             X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(bytes(body[:_AGREE])))
             MLKEM768PublicKey.from_public_bytes(bytes(body[_AGREE:])).encapsulate()
-        except ValueError as error:
-            raise DataError(f"keys of {name} of which no secret can be made: {error}") from error
 
     def check_zeros(self, frames: Mapping[str, bytes]) -> None:
         """Refuse (`DataError`) parties whose keys do not agree, before a round is paid."""
-        words = self._added("zeros", frames, {}, number=0)
+        words = self._added("zeros", frames, 0, asked=None)
         if words.any():
             raise DataError("masked zeros do not add up to zeros: some parties have other keys, so begin anew with all")
 
@@ -383,8 +383,8 @@ class SumServer:
         """The signed list of the parties that are ready for a question."""
         parties = {}
         for name, frame in ready.items():
-            place, head, _ = unsealed(frame, kind="ready", key=self.plan.roster.card(name).public, most=0)
-            if (place, head.get("question")) != (Place(plan=self.plan.name, round=number, party=name), question):
+            head, _ = self.plan.opened("ready", name, frame, number=number)
+            if head.get("question") != question:
                 raise DataError(f"{name} is ready for another question")
             parties[name] = str(head.get("random"))
             if not is_random(parties[name]):
@@ -397,7 +397,7 @@ class SumServer:
 
     def asked(self, number: int) -> str:
         """The digest of the list of a round."""
-        return digest(self._listed[number].to_json())
+        return self._listed[number].digest
 
     def total(self, number: int, answers: Mapping[str, bytes]) -> Whole:
         """The sum of all listed parts with their noise."""
@@ -406,7 +406,7 @@ class SumServer:
             missing = sorted(set(asked.names) - set(answers))
             raise DataError(f"the round is lost: nothing, or too much, came of {missing or sorted(answers)}")
         noise = self.plan.noise(number)
-        words = self._added("masked", answers, {"list": self.asked(number)}, number=number)
+        words = self._added("masked", answers, number, asked=asked.digest)
         total = noise.total(words)
         most = largest_norm(noise.noise.clip_norm, contributions_bound=noise.contributions_bound)
         most += noise.released_std(len(asked.names)) * (self.plan.size**0.5 + 10)
@@ -414,26 +414,23 @@ class SumServer:
             raise DataError("the round is lost: its sum is longer than clipped parts and their noise can be")
         return total
 
-    def _added(self, kind: str, frames: Mapping[str, bytes], more: Mapping[str, object], *, number: int) -> Words:
-        noise = self.plan.noise(number)
-        words: Words = np.zeros(self.plan.size, noise.word)
+    def _added(self, kind: str, frames: Mapping[str, bytes], number: int, *, asked: str | None) -> Words:
+        words: Words = np.zeros(self.plan.size, self.plan.noise(number).word)
         for name, frame in frames.items():
-            key = self.plan.roster.card(name).public
-            place, head, body = unsealed(frame, kind=kind, key=key, most=words.nbytes)
-            wanted = Place(plan=self.plan.name, round=number, party=name)
-            if place != wanted or head.get("list") != more.get("list") or len(body) != words.nbytes:
-                raise DataError(f"the round is lost: {name} answered another list, or not whole")
+            head, body = self.plan.opened(kind, name, frame, number=number)
+            if head.get("list") != asked:
+                raise DataError(f"the round is lost: {name} answered another list")
             np.add(words, np.frombuffer(body, words.dtype), out=words)
         return words
 
 
 @contextmanager
-def _whole_keys(name: str) -> Iterator[None]:
+def _whole_keys(name: str, error: type[DataError | SpecificationRefused]) -> Iterator[None]:
     """Refuse, by name, a party whose public keys are none."""
     try:
         yield
-    except ValueError as error:
-        raise SpecificationRefused(f"keys of {name} of which no secret can be made: {error}") from error
+    except ValueError as found:
+        raise error(f"keys of {name} of which no secret can be made: {found}") from found
 
 
 def is_random(number: object) -> bool:

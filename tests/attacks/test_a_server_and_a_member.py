@@ -47,7 +47,7 @@ def offer_with(hospitals: Hospitals, change: Callable[[dict[str, Any]], object])
     offer = offer_of(assemble(federation.settings, given=federation.given, schedule=federation.schedule))
     settings = {name: dict(section) for name, section in offer.settings.items()}
     change(settings)
-    return replace(offer, settings=settings)
+    return offer.replaced(settings=settings)
 
 
 def reply(hospitals: Hospitals, party: Participant, offer: Offer, kind: Any) -> bytes:

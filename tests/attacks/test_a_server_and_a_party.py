@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import BudgetExceeded, ConfigError, IncrowdError, SpecificationRefused
-from incrowd.parties.contribution import ClientPart
+from incrowd.parties.contribution import Part
 from incrowd.parties.frames import Place, Request, _statement
 from incrowd.parties.guard import LEDGER, MEMORY, given
 from incrowd.parties.offer import Offer
@@ -42,13 +42,13 @@ def signed(form: Form) -> bytes:
         plan = "p" * 64
     text = json.dumps({"offer": form, "kind": "offer", "plan": plan, "round": 0, "party": ""}).encode()
     front = b"incrowd1" + len(text).to_bytes(4, "little") + bytes(8) + text
-    return front + SERVER.sign(_statement("offer", front))
+    return front + SERVER.sign(_statement(front))
 
 
 def poisson(**rest: Any) -> Form:
     """An offer whose clients are drawn, which takes longest to price."""
     form = offer_for(plan_of()).to_json()
-    form["plans"][0][1] |= {"sampling": "poisson", "members": 3, "budget": {"epsilon": 1e6, "delta": 1e-5}} | rest
+    form["plans"][""] |= {"sampling": "poisson", "members": 3, "budget": {"epsilon": 1e6, "delta": 1e-5}} | rest
     return form
 
 
@@ -59,7 +59,7 @@ def steps(count: int, rounds: int = 1) -> list[Form]:
 def correlated(**rest: Any) -> Form:
     """An offer whose clients take turns, whose noise is correlated over the rounds."""
     form = forms.to_json(PlanConfig.in_turns(clients=3, rounds=10, groups=3).calibrate(Budget(epsilon=8.0, delta=1e-5)))
-    return offer_for(plan_of()).to_json() | {"plans": [["", form | rest]]}
+    return offer_for(plan_of()).to_json() | {"plans": {"": form | rest}}
 
 
 EXPENSIVE: dict[str, tuple[Callable[[], Form], str]] = {
@@ -79,7 +79,7 @@ EXPENSIVE: dict[str, tuple[Callable[[], Form], str]] = {
     "rounds by name": (lambda: poisson(schedule=[{"rounds": "1"}]), "does not say how many"),
     "a schedule of nothing": (lambda: poisson(schedule=[None]), "does not say how many"),
     "a plan without rounds": (lambda: poisson(schedule=7), "does not say how many"),
-    "no plan": (lambda: offer_for(plan_of()).to_json() | {"plans": [["", None]]}, "not whole"),
+    "no plan": (lambda: offer_for(plan_of()).to_json() | {"plans": {"": None}}, "plans"),
     "weights by name": (lambda: offer_for(plan_of()).to_json() | {"size": "8"}, "size"),
     "weights without end": (lambda: offer_for(plan_of()).to_json() | {"size": 10**4000}, "numbers that no plan has"),
 }
@@ -102,7 +102,7 @@ def test_an_offer_that_takes_long_to_price_is_refused_before_that_and_noted(kind
 
 def test_the_policy_looks_before_the_price_is_recomputed(made: Made) -> None:
     """A price that is wrong is not noticed any more: nobody has computed it."""
-    wrong = offer_for(plan_of()).to_json() | {"plans": [["", cheap()]]}
+    wrong = offer_for(plan_of()).to_json() | {"plans": {"": cheap()}}
     made.policy = PartyPolicy(budget=ROOMY, most_rounds=3)
     with pytest.raises(SpecificationRefused, match="4 rounds are more"):
         made.start().answer(signed(wrong))
@@ -132,9 +132,9 @@ def refused_offers() -> dict[str, tuple[bytes, str]]:
     return {
         "a field": (offer_for(plan, columns=("name",)).to_bytes(SERVER), "the field name"),
         "another's": (offer_for(plan, parties=("west", "east", "south")).to_bytes(SERVER), "names no party north"),
-        "weights": (replace(offer_for(plan), size=9).to_bytes(SERVER), "9 weights"),
+        "weights": (offer_for(plan).replaced(size=9).to_bytes(SERVER), "9 weights"),
         "less noise than it says": (
-            signed(offer_for(plan).to_json() | {"plans": [["", cheap()]]}),
+            signed(offer_for(plan).to_json() | {"plans": {"": cheap()}}),
             "these rounds cost",
         ),
         "no room": (offer_for(plan_of(noise=0.01)).to_bytes(SERVER), "allows at most 1000"),
@@ -150,7 +150,7 @@ def cheap() -> Form:
 @pytest.mark.parametrize("kind", refused_offers())
 def test_an_offer_that_is_refused_is_shown_to_the_owner(kind: str, made: Made) -> None:
     frame, words = refused_offers()[kind]
-    made.policy = PartyPolicy(budget=replace(ROOMY, epsilon=1e3), fields=["age", "dose"])
+    made.policy = PartyPolicy(budget=replace(ROOMY, epsilon=1e3), fields=("age", "dose"))
     party = made.start()
     with pytest.raises((SpecificationRefused, BudgetExceeded, ConfigError)):
         party.answer(frame)
@@ -215,7 +215,7 @@ def test_a_day_has_its_limit_also_for_who_is_killed_between_a_question_and_its_p
     party = made.start()
     for offer in (first, second):
         party.answer(offer.to_bytes(SERVER))
-    monkeypatch.setattr(ClientPart, "_charge", lambda *_: 1 / 0)  # killed
+    monkeypatch.setattr(Part, "_charge", lambda *_: 1 / 0)  # killed
     with pytest.raises(ZeroDivisionError):
         party.answer(asked(first, 0))
     monkeypatch.undo()
@@ -286,7 +286,7 @@ def test_who_was_killed_while_it_trained_still_knows_the_history(made: Made, mon
     offer = offer_for(plan_of())
     party = made.start()
     party.answer(offer.to_bytes(SERVER))
-    monkeypatch.setattr(ClientPart, "answer", lambda *_: 1 / 0)
+    monkeypatch.setattr(Part, "answer", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         party.answer(asked(offer, 2))
     monkeypatch.undo()

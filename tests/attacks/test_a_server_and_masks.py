@@ -77,11 +77,11 @@ def test_a_server_that_puts_a_key_of_its_own_on_the_roster_is_refused(hospitals:
     server = Server(hospitals)
     own = Card.of("cedar", Ed25519PrivateKey.generate())
     cards = [card for card in server.offer.roster if card["name"] != "cedar"]
-    rogue = replace(server.offer, roster=(*cards, {"name": own.name, "key": own.key}))
+    rogue = server.offer.replaced(roster=(*cards, {"name": own.name, "key": own.key}))
     with pytest.raises(SpecificationRefused, match="not the one that this party has compared"):
         server.said("amber", rogue.to_bytes(server.key))
     with pytest.raises(SpecificationRefused, match="roster is none"):
-        server.said("amber", replace(server.offer, roster=()).to_bytes(server.key))
+        server.said("amber", server.offer.replaced(roster=()).to_bytes(server.key))
     assert server.said("amber", server.offer.to_bytes(server.key))  # the control
 
 

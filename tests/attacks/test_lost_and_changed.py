@@ -123,7 +123,7 @@ def test_an_owner_is_told_before_any_question(accident: str, hospitals: Hospital
 
 def test_control_who_accepted_nothing_begins_its_ledger(hospitals: Hospitals) -> None:
     with pytest.raises(SpecificationRefused):
-        offered(hospitals, replace(of_clients(hospitals), columns=("age",)))
+        offered(hospitals, of_clients(hospitals).replaced(columns=("age",)))
     assert not (hospitals.folder / "amber" / LEDGER).exists()
     offered(hospitals, of_clients(hospitals))
     assert (hospitals.folder / "amber" / LEDGER).exists()
@@ -198,7 +198,7 @@ def test_control_a_silo_whose_rules_stay_answers(hospitals: Hospitals) -> None:
 def test_what_a_server_says_does_not_drive_the_terminal_of_a_party_s_owner(hospitals: Hospitals) -> None:
     odd = "\x1b]0;all is well\x07\n2026 refused nothing \u202e"
     with pytest.raises(SpecificationRefused) as refused:
-        offered(hospitals, replace(of_clients(hospitals), columns=(odd,)))
+        offered(hospitals, of_clients(hospitals).replaced(columns=(odd,)))
     assert odd in str(refused.value)  # the control: it would be shown
     [row] = given(hospitals.folder / "amber")["refused"]
     assert "all is well" in row["why"]

@@ -14,12 +14,11 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDp
 
 from incrowd import _extensions
 from incrowd.errors import DataError, IncrowdError, RoundUnanswered, SpecificationRefused
-from incrowd.parties.contribution import ClientPart
-from incrowd.parties.frames import Place, Request, sealed, unsealed
+from incrowd.parties.contribution import Part, bundled
+from incrowd.parties.frames import Place, Request, opened, sealed, unsealed
 from incrowd.parties.guard import MEMORY, given
 from incrowd.parties.keys import answer_key, question_key
 from incrowd.parties.offer import Offer
-from incrowd.parties.participant import _bundle
 from incrowd.parties.policy import PartyPolicy
 from incrowd.parties.roster import MOST_PARTIES, Card, Roster
 from incrowd.parties.secure_sum import SumPlan
@@ -140,7 +139,7 @@ def test_the_keys_of_as_many_parties_as_a_roster_may_have_can_be_handed_on(parti
     pieces = [*hellos, *hidden]
     sizes = {"sizes": list(map(len, pieces))}
     frame = sealed("keys", Place(plan="0" * 64, round=2, party=""), sizes, b"".join(pieces), key=SERVER)
-    found, others = _bundle(plan, 2, frame, key=SERVER.public_key())
+    found, others = bundled(plan, opened(frame, ("keys",), key=SERVER.public_key(), most=2**23))
     assert len(found) == len(others) == parties
 
 
@@ -207,8 +206,8 @@ def _offered(form: dict[str, Any]) -> bytes:
 
 def with_plan(form: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """An offer whose plan says something else."""
-    [(name, plan)] = form["plans"]
-    return form | {"plans": [[name, plan | changes]]}
+    [(name, plan)] = form["plans"].items()
+    return form | {"plans": {name: plan | changes}}
 
 
 FRAMES = {
@@ -232,7 +231,7 @@ def test_what_no_party_can_do_is_refused_and_noted_whatever_the_server_writes(fr
         with pytest.raises(IncrowdError):
             party.answer(FRAMES[frame](offer_for(plan_of()).to_json()))  # type: ignore[no-untyped-call]  # of several kinds
         noted = frame != "no text in a request"  # which is no frame, by whoever it is
-        assert len(party.guard.memory.refusals()) == noted
+        assert len(given(made.folder, begun=False)["refused"]) == noted
     finally:
         party.close()
 
@@ -254,7 +253,7 @@ def test_a_plan_beyond_all_that_the_owner_allows_is_refused_before_it_is_priced(
     steps = [
         {"rounds": 312, "cohort": 0.001 + kind * 1e-5, "noise_multiplier": 0.01 + kind * 1e-4} for kind in range(8)
     ]
-    ((_, plan),) = form["plans"]
+    (plan,) = form["plans"].values()
     plan |= {"sampling": "poisson", "schedule": steps, "budget": {"epsilon": epsilon, "delta": 1e-5}}
     party = made.start()
     with pytest.raises(IncrowdError):
@@ -318,7 +317,7 @@ def test_a_part_that_waits_for_its_list_stays_while_other_offers_come(
     party = made.start()
     for waits in (False, True):
         waiting = [first] if waits else []
-        monkeypatch.setattr(ClientPart, "ready", property(lambda self: self.offer in waiting))  # noqa: B023 - used at once
+        monkeypatch.setattr(Part, "ready", property(lambda self: self.offer in waiting))  # noqa: B023 - used at once
         for offer in (first, *others):
             party.answer(offer.to_bytes(SERVER))
         assert (first.fingerprint in party._parts) == waits

@@ -197,7 +197,12 @@ class TestRosters:
 
     @pytest.mark.parametrize("kind", ["hello", "sealed"])
     def test_a_server_that_signs_in_a_party_s_place_is_noticed(self, crew: Crew, kind: str) -> None:
-        made = signed(kind, {"plan": crew.plan.name, "party": "party 3"}, bytes(1216), key=key_of("the server"))
+        made = signed(
+            kind,
+            {"plan": crew.plan.name, "party": "party 3"},
+            bytes(crew.plan.length(kind, "party 3")),
+            key=key_of("the server"),
+        )
         hellos = {**crew.hellos, **({"party 3": made} if kind == "hello" else {})}
         sealed = {**crew.sealed, **({"party 3": made} if kind == "sealed" else {})}
         with pytest.raises(DataError, match="signature"):

@@ -179,7 +179,7 @@ def test_many_offers_do_not_get_more_than_the_owner_allows(federation: Any, tmp_
     hospitals = Hospitals(tmp_path, federation, policy)
     party, first, taken = hospitals.party(0), hospitals.offer, []
     for number in range(5):
-        offer = replace(first, settings={**first.settings, "again": number})
+        offer = first.replaced(settings={**first.settings, "again": number})
         try:
             party.answer(offer.to_bytes(SERVER))
             taken.append(offer)
@@ -195,7 +195,7 @@ def test_offers_that_are_taken_up_at_once_share_what_there_is(federation: Any, t
     """Before any round is charged, what was accepted is reserved: an offer that has no room beside it gets nothing."""
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=9.0, delta=1e-5)))
     party, first = hospitals.party(0), calibrated(hospitals.offer, 5.5)
-    offers = [replace(first, settings={**first.settings, "again": number}) for number in range(3)]
+    offers = [first.replaced(settings={**first.settings, "again": number}) for number in range(3)]
     taken = [offer for offer in offers if _accepts(party, offer)]
     assert taken == offers[:2], "two of 5.5 come to less than 9, and three do not"
     for offer in taken:
@@ -218,7 +218,7 @@ def _accepts(party: Participant, offer: Offer) -> bool:
 def test_a_plan_is_not_answered_oftener_than_it_pays_for(federation: Any, tmp_path: Path) -> None:
     """A server that offers more rounds than a silo's plan has asks on, and the ledger would have room."""
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=50.0, delta=1e-5)))
-    party, offer = hospitals.party(0), replace(hospitals.offer, rounds=6)
+    party, offer = hospitals.party(0), hospitals.offer.replaced(rounds=6)
     party.answer(offer.to_bytes(SERVER))
     found = [opened(party.answer(asked(offer, number)), offer, number) for number in range(6)]
     assert [answer.absence for answer in found] == [None] * 3 + ["budget spent"] * 3
@@ -274,7 +274,7 @@ def test_an_offer_that_takes_long_to_price_is_refused_before_that(
     hospitals = Hospitals(tmp_path, federation)
     party, first = hospitals.party(0), hospitals.offer
     change, words = EXPENSIVE[kind]
-    offer = replace(first, plans={**first.plans, "silo-1": {**first.plans["silo-1"], **change}})
+    offer = first.replaced(plans={**first.plans, "silo-1": {**first.plans["silo-1"], **change}})
     priced = list[Plan]()
 
     def failing(plan: Plan) -> None:
@@ -339,7 +339,7 @@ def test_delta_and_epsilon_of_another_promise_are_not_taken(federation: Any, tmp
     first = hospitals.offer
     for budget in (Budget(epsilon=8.1, delta=1e-5), Budget(epsilon=8.0, delta=1e-3), Budget(epsilon=7.0, delta=1e-6)):
         plans = {name: first.plan_of(name).config.calibrate(budget) for name in NAMES}
-        offer = replace(first, plans={name: forms.to_json(plan) for name, plan in plans.items()})
+        offer = first.replaced(plans={name: forms.to_json(plan) for name, plan in plans.items()})
         with pytest.raises((SpecificationRefused, BudgetExceeded), match="allows at most"):
             hospitals.party(0).answer(offer.to_bytes(SERVER))
     assert hospitals.charged(0) == []

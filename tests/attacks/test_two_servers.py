@@ -183,7 +183,7 @@ def test_a_party_whose_numbers_are_not_finite_sends_nothing(tmp_path: Path) -> N
     offer = offer_for(plan_of())
     party = made.start()
     party.answer(offer.to_bytes(SERVER))
-    engine = party._contributor(offer).own
+    engine = party._part(offer).own
     assert isinstance(engine, CohortEngine)
     engine._data.features.fill_(np.nan)
     line = PlainLine({0: party.reply})
@@ -198,7 +198,7 @@ def test_a_plan_with_less_noise_than_it_says_is_not_accepted(tmp_path: Path) -> 
     from incrowd.privacy.plan import forms
 
     form = offer_for(plan_of()).to_json()
-    form["plans"][0][1]["budget"]["epsilon"] = 1.0  # it costs more
+    form["plans"][""]["budget"]["epsilon"] = 1.0  # it costs more
     where = Where(plan=forms.fingerprint(form), round=0, party="")
     party = Made(tmp_path / "north").start()
     with pytest.raises((DataError, SpecificationRefused, ValueError), match="epsilon"):

@@ -58,7 +58,7 @@ def signed(kind: str, head: dict[str, Any], body: bytes = b"", *, key: Ed25519Pr
 def opened(kind: str, frame: bytes, *, key: Ed25519PublicKey, most: int = 0) -> tuple[dict[str, Any], bytes]:
     """The head and the body of a frame."""
     _, head, body = unsealed(frame, kind=kind, key=key, most=most)
-    return head, bytes(body)
+    return dict(head), bytes(body)
 
 
 @dataclass

@@ -95,7 +95,7 @@ class MemberLine:
 
     hospitals: Hospitals
     gone: set[str] = field(default_factory=set)
-    parties: dict[str, Participant | Participant] = field(default_factory=dict)
+    parties: dict[str, Participant] = field(default_factory=dict)
     waiting: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
@@ -147,3 +147,16 @@ class MemberLine:
         for party in self.parties.values():
             party.close()
         self.parties.clear()
+
+
+class Stops:
+    """A tracker that ends the server's process after a round."""
+
+    def __init__(self, after: int = 0) -> None:
+        self.after = after
+
+    def start(self, *_: object) -> None: ...
+    def end(self, *_: object) -> None: ...
+    def round(self, record: Any) -> None:
+        if record.round == self.after:
+            raise KeyboardInterrupt

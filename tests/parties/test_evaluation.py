@@ -93,7 +93,7 @@ def deployed(
     drawn = {"randomness": work.randomness}
     made = [Own(folder / name, name, policy, drawn, work=work) for name, policy in zip(NAMES, policies, strict=True)]
     parties = [each.start() for each in made]
-    offer = replace(offered(work), parties=NAMES)
+    offer = offered(work).replaced(parties=NAMES)
     nodes = {number: Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)}
     return Network(
         transport=PlainLine({number: polite(each.answer) for number, each in enumerate(parties)}),
@@ -104,7 +104,7 @@ def deployed(
     ), parties
 
 
-def polite(reply: Callable[[object], bytes]) -> Answers:
+def polite(reply: Callable[[bytes], bytes]) -> Answers:
     """What a party that refuses says to a server: nothing that it could read."""
 
     def answer(frame: bytes) -> bytes:
@@ -189,7 +189,7 @@ def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, 
     assert [charged(each.folder) for each in parties[:2]] == [[0], [0]]
     assert not (parties[2].folder / LEDGER).exists() or charged(parties[2].folder) == []
     for each in parties[:2]:
-        each.policy = replace(each.policy, evaluations=False)
+        each.policy = each.policy.replaced(evaluations=False)
     before = (run.folder / "evaluation.json").read_text()
     with pytest.raises(DataError, match="0 of 3 parties have accepted the evaluation, and 1 are needed"):
         evaluate(run, EvaluationConfig(epsilon=1.0), replace(network, patience=Patience(clock=VirtualClock())))

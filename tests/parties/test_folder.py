@@ -15,7 +15,7 @@ from incrowd.parties.keys import Invitation, read_enrolment, read_roster
 from incrowd.parties.policy import PARTY_FILE, PartyFile
 from tests.command import command
 from tests.flower.deployment import wait_for
-from tests.parties.members import ALLOW, Hospitals, MemberLine, party_text
+from tests.parties.members import ALLOW, Hospitals, MemberLine, Stops, party_text
 from tests.parties.test_server import run_of
 
 
@@ -52,13 +52,6 @@ def test_rows_that_are_not_as_stated_are_told_to_the_owner_alone(hospitals: Hosp
 
 def test_a_party_that_has_left_takes_part_in_nothing_and_keeps_nothing_reserved(hospitals: Hospitals) -> None:
     line = MemberLine(hospitals)
-
-    class Stops:
-        def start(self, *_: object) -> None: ...
-        def end(self, *_: object) -> None: ...
-        def round(self, _: object) -> None:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Stops()])
     line.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from incrowd._random import Integers
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 from incrowd.parties.frames import (
     Expected,
     PartyAnswer,
@@ -23,10 +23,10 @@ from incrowd.parties.frames import (
     read_answer,
     sealed,
 )
+from incrowd.parties.frames import (
+    opened as unread,
+)
 from incrowd.parties.offer import Offer
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, constant
 
 KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PLACE = Place(plan="p" * 64, round=3, party="north")
@@ -157,24 +157,8 @@ def test_a_request_that_makes_no_sense_is_refused(head: dict[str, Any], body: by
         Request.read(frame, key=KEY.public_key(), most=SIZE)
 
 
-def an_offer() -> Offer:
-    config = PlanConfig(members=3, schedule=constant(rounds=2, cohort=3), sampling=Everyone)
-    plan = config.calibrate(Budget(epsilon=8, delta=1e-3))
-    return Offer.of_plan(plan, size=SIZE, columns=("age",), settings={"model": {"kind": "linear"}})
-
-
-def test_an_offer_with_less_noise_than_it_says_cannot_be_read() -> None:
-    form = an_offer().to_json()
-    step = form["plans"][0][1]["schedule"][0]
-    step["noise_multiplier"] /= 2
-    with pytest.raises(ConfigError, match="epsilon"):
-        _ = Offer.from_json(form).plan
-
-
-def test_an_offer_under_another_fingerprint_is_refused() -> None:
-    frame = sealed("offer", Place(plan="0" * 64, round=0, party=""), {"offer": an_offer().to_json()}, b"", key=KEY)
-    with pytest.raises(DataError, match="fingerprint"):
-        Offer.read(frame, key=KEY.public_key())
-    frame = sealed("offer", Place(plan="0" * 64, round=0, party=""), {}, b"", key=KEY)
-    with pytest.raises(DataError, match="nothing"):
-        Offer.read(frame, key=KEY.public_key())
+@pytest.mark.parametrize(("head", "body"), [({}, b""), ({"offer": {}}, bytes(4))])
+def test_an_offer_of_nothing_or_of_more_is_refused(head: dict[str, Any], body: bytes) -> None:
+    frame = sealed("offer", PLACE, head, body, key=KEY)
+    with pytest.raises(DataError, match="offers nothing"):
+        Offer.of(unread(frame, ("offer",), key=KEY.public_key(), most=8))

@@ -122,15 +122,14 @@ def test_a_file_that_is_no_enrolment_is_refused_in_our_words(
     tmp_path_factory: pytest.TempPathFactory, enrolment: str, data: st.DataObject
 ) -> None:
     folder, text = tmp_path_factory.mktemp("party"), enrolment
-    lines = text.splitlines(keepends=True)
     broken = data.draw(
         st.one_of(
             st.integers(0, len(text) - 1).map(lambda at: text[:at]),
-            st.just(lines[1] + lines[0]),
-            st.just(text + lines[0]),
-            st.just(text.replace("amber\n", "birch\n", 1)),
+            st.just(text + text),
+            st.just(text * 1000),
             st.just(text.replace("amber", "../amber")),
-            st.just(text * 100),
+            st.just("\n".join(reversed(text.split("\n")))),
+            st.just(text.replace("ecdsa", "ssh")),
             st.binary(max_size=200).map(lambda content: content.decode("latin-1")),
         )
     )
@@ -149,15 +148,14 @@ def test_a_partys_name_is_small_letters_digits_and_hyphens(tmp_path: Path, name:
 def test_keys_of_another_kind_are_refused(tmp_path: Path) -> None:
     made = keys.new_party(tmp_path, "amber")
     small = ec.generate_private_key(ec.SECP256R1()).public_key()
-    line = small.public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
+    line = small.public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH).decode()
     for node, answers, field in (
         (made.answer_key, made.answer_key, "node_key"),
         (line, made.answer_key, "node_key"),
-        (b"ssh-rsa x", made.answer_key, "node_key"),
         (made.node_key, made.node_key, "answer_key"),
     ):
         with pytest.raises(ConfigError, match=field):
-            keys.Enrolment("amber", node, answers)
+            keys.Enrolment(name="amber", node_key=node, answer_key=answers)
 
 
 def test_the_authority_signs_a_party_s_connection_once_and_makes_no_server_of_it(tmp_path: Path, server: Path) -> None:
@@ -182,7 +180,7 @@ def test_private_keys_that_were_swapped_or_damaged_say_so(tmp_path: Path) -> Non
     node, answers = (tmp_path / "node.key").read_bytes(), (tmp_path / "answers.key").read_bytes()
     (tmp_path / "node.key").write_bytes(answers)
     (tmp_path / "answers.key").write_bytes(node)
-    with pytest.raises(DataError, match="no P-384 key"):
+    with pytest.raises(DataError, match="no P-384 or P-256 key"):
         keys.node_key(tmp_path)
     with pytest.raises(DataError, match="no Ed25519 key"):
         keys.answer_key(tmp_path)

@@ -1,6 +1,7 @@
 """Parties over a network whose server knows sums alone: the sums of one machine, paid by each party for itself."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from incrowd.runs.folder import database_in
 from incrowd.runs.run import Run
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
-from tests.parties.members import NAMES, ROWS, Hospitals, MemberLine, settings_text
+from tests.parties.members import NAMES, ROWS, Hospitals, MemberLine, Stops, settings_text
 
 pytestmark = [
     pytest.mark.watched,
@@ -113,19 +114,18 @@ def in_earnest(hospitals: Hospitals, plan: str = "clients", *, rounds: int = 3, 
         own.write_text(own.read_text().replace(seeded, ""))
 
 
-class Muted(MemberLine):
-    """A line on which a party hears questions, and no lists in some rounds."""
+class Deaf(MemberLine):
+    """A line on which a party does not hear one kind of question, in some rounds."""
 
-    def __init__(self, hospitals: Hospitals, deaf: dict[str, set[int]]) -> None:
+    def __init__(self, hospitals: Hospitals, name: str, kind: str, rounds: Collection[int] = range(10)) -> None:
         super().__init__(hospitals)
-        self.deaf = deaf
+        self.deaf = name, kind, rounds
 
     def _answer(self, name: str, content: bytes) -> bytes | None:
-        if name in self.deaf:
-            head = content[:4000]
-            if b'"kind":"list"' in head and any(f'"round":{each}}}'.encode() in head for each in self.deaf[name]):
-                return None
-        return super()._answer(name, content)
+        head = json.loads(content[20 : 20 + int.from_bytes(content[8:12], "little")])
+        deaf, kind, rounds = self.deaf
+        unheard = name == deaf and head["kind"] == kind and head["round"] in rounds
+        return None if unheard else super()._answer(name, content)
 
 
 def lost(hospitals: Hospitals) -> list[bool]:
@@ -138,7 +138,7 @@ def test_a_party_that_is_listed_and_silent_loses_a_round_and_after_two_it_is_lis
     plan: str, hospitals: Hospitals
 ) -> None:
     in_earnest(hospitals, plan, rounds=5)
-    line = Muted(hospitals, {"cedar": {0, 2, 4}})
+    line = Deaf(hospitals, "cedar", "list", {0, 2, 4})
     served(hospitals, line)
     line.close()
     assert lost(hospitals) == [True, False, True, False, False]
@@ -148,64 +148,28 @@ def test_a_party_that_is_listed_and_silent_loses_a_round_and_after_two_it_is_lis
 
 def test_too_few_ready_parties_end_the_run_unpaid(hospitals: Hospitals, line: MemberLine) -> None:
     in_earnest(hospitals, colluders=2)
-    run = run_of(hospitals)
-    line.gone.clear()
-    server = hospitals.server(least=3)
+    leaving = Deaf(hospitals, "cedar", "request")  # it agrees on keys, and hears nothing after that
     with pytest.raises(RoundUnanswered, match="2 parties are ready, and so many may collude"):
-        server.train_over(Leaving(hospitals, parties=line.parties), run)
+        served(hospitals, leaving, least=3)
+    leaving.close()
     assert all(given(hospitals.folder / name)["events"] == [] for name in NAMES)
     assert served(hospitals, line)["rounds"] == 3  # the control: all are back
-
-
-class Leaving(MemberLine):
-    """A line on which cedar agrees on keys, and hears nothing after that."""
-
-    def _answer(self, name: str, content: bytes) -> bytes | None:
-        if name == "cedar" and b'"kind":"request"' in content[:4000]:
-            return None
-        return super()._answer(name, content)
 
 
 def test_a_server_that_is_killed_goes_on_with_the_next_round_and_the_same_keys(hospitals: Hospitals) -> None:
     in_earnest(hospitals, rounds=4)
     line = MemberLine(hospitals)
-
-    class Killed(BaseException):
-        pass
-
-    def after(each: Any) -> None:
-        if each.round == 1:
-            raise Killed
-
-    watcher = Watcher(after)
-    with pytest.raises(Killed):
-        hospitals.server().train_over(line, run_of(hospitals), [watcher])
+    with pytest.raises(KeyboardInterrupt):
+        hospitals.server().train_over(line, run_of(hospitals), [Stops(after=1)])
     line.close()  # the parties' processes end, too
     found = served(hospitals, MemberLine(hospitals))
     assert found["rounds"] == 4
     assert [row["round"] for row in given(hospitals.folder / "amber")["events"]] == [0, 1, 2, 3]
 
 
-class Watcher:
-    """A tracker that does something after each round."""
-
-    def __init__(self, after: Callable[[Any], None]) -> None:
-        self.after = after
-
-    def start(self, *_: object) -> None: ...
-    def end(self, *_: object) -> None: ...
-    def round(self, record: Any) -> None:
-        self.after(record)
-
-
 def test_keys_need_all_parties_of_the_roster(hospitals: Hospitals) -> None:
     in_earnest(hospitals)
-
-    class Deaf(MemberLine):
-        def _answer(self, name: str, content: bytes) -> bytes | None:
-            return None if name == "birch" and b'"kind":"keys"' in content[:4000] else super()._answer(name, content)
-
-    line = Deaf(hospitals)
+    line = Deaf(hospitals, "birch", "keys")
     with pytest.raises(DataError, match="these did not: birch"):
         served(hospitals, line)
     line.close()
@@ -220,19 +184,6 @@ def test_a_roster_that_nobody_compared_is_refused_in_words(hospitals: Hospitals,
     line.close()
     compared(hospitals, "birch")  # the control
     assert served(hospitals, MemberLine(hospitals))["rounds"] == 3
-
-
-def test_an_owner_s_least_number_of_colluders_holds(hospitals: Hospitals, line: MemberLine) -> None:
-    in_earnest(hospitals)
-    own = hospitals.folder / "birch" / PARTY_FILE
-    own.write_text(own.read_text().replace("[allow]\n", "[allow]\nleast_colluders = 2\n"))
-    with pytest.raises(DataError, match="birch does not: a plan against 1 colluding parties"):
-        served(hospitals, line)
-    line.close()
-    in_earnest(hospitals, colluders=2)
-    own.write_text(own.read_text().replace("[allow]\n", "[allow]\nleast_colluders = 2\n"))
-    run = run_of(hospitals, out="other")
-    assert hospitals.server().train_over(MemberLine(hospitals), run)["rounds"] == 3  # the control
 
 
 @pytest.mark.parametrize(

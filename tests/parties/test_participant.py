@@ -10,24 +10,19 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from incrowd._random import SystemRandomness
-from incrowd.errors import BudgetExceeded, DataError, SpecificationRefused
+from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.parties.contribution import MOST_BATCH, alone, part
+from incrowd.parties.frames import Place
 from incrowd.parties.guard import LEDGER, MEMORY
+from incrowd.parties.offer import RoundTask
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PartyPolicy
-from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import FixedClip, QuantileClip
 from incrowd.privacy.plan.sampling import Poisson, Schedule, Step
-from tests.parties.parties import (
-    ROOMY,
-    SERVER,
-    Made,
-    asked,
-    offer_for,
-    plan_of,
-    request,
-)
+from tests.parties.parties import CLIP, NAMES, ROOMY, SERVER, Made, asked, offer_for, own, plan_of, request
+from tests.parties.silo_parties import federation_of, own_of
 
 
 def charged(folder: Path) -> list[int]:
@@ -73,7 +68,7 @@ def test_rounds_that_it_was_not_drawn_for_are_paid_too(made: Made) -> None:
         (lambda offer: asked(offer, 4), "the plan does not know"),
         (lambda offer: asked(offer, 3, clip=FixedClip(clip_norm=5.0)), "the plan does not know"),
         (lambda offer: asked(offer, 3, clients=(1,)), "not for this party"),
-        (lambda offer: asked(replace(offer, columns=()), 3), "has not accepted"),
+        (lambda offer: asked(offer.replaced(columns=()), 3), "has not accepted"),
     ],
     ids=["cloned", "rolled back", "afresh", "too many", "another clip", "another's data", "another plan"],
 )
@@ -113,25 +108,16 @@ def test_what_the_server_has_not_signed_is_refused(made: Made) -> None:
         ({"least_noise": 2.0}, "less than this party asks for"),
         ({"most_weights": 3}, "8 weights are more"),
         ({"most_rounds": 3}, "4 rounds are more"),
+        ({"least_colluders": 2}, "this party asks for 2"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning")
 def test_what_the_policy_does_not_allow_is_refused(policy: dict[str, Any], words: str, made: Made) -> None:
     made.policy = PartyPolicy(budget=ROOMY, **policy)
+    plan = plan_of(noise_by="parties" if "least_colluders" in policy else "server")
     with pytest.raises(SpecificationRefused, match=words):
-        made.start().answer(offer_for(plan_of()).to_bytes(SERVER))
+        made.start().answer(offer_for(plan).to_bytes(SERVER))
     assert not (made.folder / LEDGER).exists()
-
-
-def test_a_plan_that_the_ledger_has_no_room_for_is_refused(made: Made) -> None:
-    made.policy = PartyPolicy(budget=Budget(epsilon=5.0, delta=1e-3))
-    party = made.start()
-    with pytest.raises(BudgetExceeded):
-        party.answer(offer_for(plan_of()).to_bytes(SERVER))
-    small = offer_for(plan_of(noise=8.0, budget=made.policy.budget))
-    party.answer(small.to_bytes(SERVER))
-    with pytest.raises(SpecificationRefused, match="has not accepted"):
-        party.answer(asked(offer_for(plan_of()), 0))
-    party.answer(asked(small, 0))
 
 
 def test_a_day_has_its_limit_and_the_next_day_its_own(made: Made) -> None:
@@ -173,7 +159,7 @@ def test_killed_before_the_answer_is_kept_it_answers_again_or_loses_the_round(
     def killed(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(party.guard.memory, "keep", killed)
+    monkeypatch.setattr(party.guard, "keep", killed)
     with pytest.raises(Killed):
         party.answer(asked(offer, 0))
     party.close()
@@ -194,7 +180,7 @@ def test_seeded_noise_may_be_drawn_again(made: Made, monkeypatch: pytest.MonkeyP
     expected = whole.answer(asked(offer, 0))
     party = cut.start()
     party.answer(offer.to_bytes(SERVER))
-    monkeypatch.setattr(party.guard.memory, "keep", lambda *_: 1 / 0)
+    monkeypatch.setattr(party.guard, "keep", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         party.answer(asked(offer, 0))
     party.close()
@@ -225,3 +211,34 @@ def test_how_long_a_contribution_was_is_not_told_where_nobody_pays_for_it(noise_
     frame = party.answer(asked(offer, 0, clip=FixedClip(clip_norm=100.0)))
     assert b'"unclipped":0' in frame
     assert b'"dropped":0' in frame
+
+
+def test_local_noise_without_a_receipt_is_refused(made: Made) -> None:
+    offer = offer_for(plan_of(noise_by="party"))
+    place = Place(plan=offer.fingerprint, round=0, party=NAMES[0])
+    asked = replace(request(offer, 0), clients=(0,))
+    task, drawn = RoundTask.stated(offer, 0, CLIP), SeededRandomness(1)
+    with pytest.raises(ConfigError, match="charge the round"):
+        part(task, asked, place=place, engine=made.engine(offer), randomness=drawn, receipt=None)
+
+
+def test_one_client_has_one_number() -> None:
+    with pytest.raises(ConfigError, match="one of 3"):
+        alone(own(0), number=3, clients=3)
+
+
+def test_more_records_at_once_than_memory_has_are_refused() -> None:
+    found = replace(own_of(federation_of(), 0), physical_batch=2 * MOST_BATCH)
+    offer = offer_for(plan_of()).replaced(size=found.engine.size, classes=found.classes)
+    with pytest.raises(SpecificationRefused, match="records at once"):
+        found.check(offer, stated=found.stated)
+
+
+def test_a_disk_full_of_offers_takes_no_more(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    party = made.start()
+    party.answer(offer_for(plan_of()).to_bytes(SERVER))
+    monkeypatch.setattr("incrowd.parties.guard.MOST_OFFERED", 1000)
+    with pytest.raises(SpecificationRefused, match="bytes of offers"):
+        party.answer(offer_for(plan_of(5)).to_bytes(SERVER))
+    party.guard.check_ledger()  # which is open, and as it was
+    party.close()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
-from incrowd.parties.roster import Card, Roster
+from incrowd.parties.roster import MOST_PARTIES, Card, Roster, digest
 from incrowd.parties.secure_sum import Member, SumPlan, SumServer
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -19,6 +19,7 @@ from tests.parties.crew import Crew, key_of, opened, plan_of, question, signed
 from tests.statistics import NORMAL_MOMENTS, rejects_wrong_scale
 
 pytestmark = pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning")
+ROSTER = Roster(tuple(Card.of(name, key_of(name)) for name in ("south", "north", "east")))
 
 
 @pytest.mark.parametrize("parties", [3, 10, pytest.param(50, marks=pytest.mark.slow)])
@@ -160,7 +161,7 @@ def test_a_server_lists_once_and_only_whoever_is_ready_for_its_question(tmp_path
     with pytest.raises(ConfigError, match="has its list already"):
         crew.server.listed(0, crew.ready(0, crew.names[:4]), question=question())
     for number, asked in ((1, "others"), (0, "weights")):
-        with pytest.raises(DataError, match="ready for another question"):
+        with pytest.raises(DataError, match=r"ready for another question|of another round"):
             crew.server.listed(1, crew.ready(number, asked=asked), question=question())
 
 
@@ -183,3 +184,44 @@ def test_plans_that_do_not_fit_the_roster_are_refused(tmp_path: Path) -> None:
             server=key_of("the server").public_key(),
             least_colluders=2,
         )
+
+
+def test_a_roster_is_the_same_after_its_form() -> None:
+    assert Roster.from_json(ROSTER.to_json()) == ROSTER
+    assert ROSTER.names == ("east", "north", "south")
+    assert ROSTER.card("north").public == key_of("north").public_key()
+    assert len(ROSTER.shown.split()) == 8
+    with pytest.raises(DataError, match="no party 'west'"):
+        ROSTER.card("west")
+    with pytest.raises(ConfigError, match="not whole"):
+        Roster.from_json([{"name": "a"}])
+
+
+def test_the_longest_names_of_most_parties_fit_a_list() -> None:
+    names = [f"{each:02}" + "\u00e9" * 58 for each in range(MOST_PARTIES)]
+    frame = signed("list", {"plan": "p", "parties": dict.fromkeys(names, "0" * 64)}, key=key_of("north"))
+    assert len(opened("list", frame, key=key_of("north").public_key())[0]["parties"]) == MOST_PARTIES
+
+
+def test_no_rosters_of_one_or_of_too_many() -> None:
+    for many in (1, MOST_PARTIES + 1):
+        with pytest.raises(ConfigError, match="give 2 to"):
+            Roster(tuple(Card.of(f"p{each}", key_of(f"p{each}")) for each in range(many)))
+
+
+@pytest.mark.parametrize(
+    "name", ["", " north", "nor\nth", "n" * 61, "\ufb00", "Charit\u0435", "\u0410", "\u75c5\u9662"]
+)
+def test_odd_names_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="Latin letters"):
+        Card.of(name, key_of("x"))
+
+
+@pytest.mark.parametrize("key", ["", "00", "x" * 64, None, "ab " * 32, "AB" * 32])
+def test_what_is_no_key_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="hexadecimal digits"):
+        Card(name="north", key=key)
+
+
+def test_digests_of_different_values_differ() -> None:
+    assert len({digest("a", "b"), digest("ab"), digest(["a", "b"]), digest("a", ["b"])}) == 4

@@ -82,7 +82,7 @@ def test_a_block_answers_for_its_silos_and_for_nothing_else(tmp_path: Path) -> N
     run = Run.create(silos(), tmp_path / "run")
     network, line = network_of(run)
     block = line.nodes[3]
-    other = replace(network.offer, columns=("other",))
+    other = network.offer.replaced(columns=("other",))
     server = over(network, PlainLine({3: block, 4: block}), offer=other)
     with pytest.raises(DataError, match="not for one of these silos"):
         server.answers(0, np.zeros(other.size))
