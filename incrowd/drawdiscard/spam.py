@@ -199,9 +199,9 @@ _KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "
 class ResidualTest:
     """Whether an honest device may have sent an answer, given its parent; callers hold a lock.
 
-    Guarantee: of honest answers at most the wanted share is turned away, whatever their steps within the clip, and
-    nearly that share where there is noise alone; however instances are merged, and whatever gamma. The same calls have
-    the same answers. Restored from its state it goes on bit for bit. What is not finite is turned away.
+    Guarantee: of honest answers at most the wanted share is turned away, whatever their steps within the clip, and at
+    least two fifths of that share where there is noise alone; however instances are merged, and whatever gamma. The
+    same calls have the same answers. Restored from its state it goes on bit for bit. What is not finite is turned away.
     """
 
     def __init__(self, mechanism: Mechanism, limits: ResidualLimits, *, learnt: Learnt | None = None) -> None:

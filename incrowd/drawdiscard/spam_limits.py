@@ -12,8 +12,8 @@ All corners are alike: +-clip in every weight (a bound of each element), or +-cl
 1, 4, 16, ... weights are tried.
 
 So for every step the share of honest answers turned away is at most what noise alone gets below plus what the longest
-step gets above. Where the step is small against the noise, noise alone gets nearly the whole of the share. Where it is
-not, noise alone never comes near the upper limits, and so the lower ones get the larger part.
+step gets above, and each of the two is at most the sum over its limits. Long steps never come near the lower limits,
+and noise alone seldom near the upper ones, so the lower ones get the larger part.
 
 Means have the distribution of a sum of |s + z| or (s + z)^2. Each weight's term is put on a grid, and the sum's
 distribution is a power of its Fourier transform: exact tails, however thin, without drawing anything. (The squares of
@@ -21,35 +21,22 @@ Laplace noise have no moment generating function, so no formula of large deviati
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtr
 
 from incrowd import _validate
-from incrowd._random import Floats, SeededRandomness
-from incrowd.drawdiscard.fast_noise import fill_laplace, fill_normal
+from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.device import Mechanism
 
-STANDING = 512
-"""So many weights stand for more of them where it is counted how often several limits are broken at once."""
-
-RAREST_COUNTED = 1e-3
-"""Of a smaller share that is not counted: no two limits are taken to be broken at once."""
+LOWER_PART = 0.8
+"""So much of the share the two lower limits may turn away together; the three upper ones have the rest."""
 
 FEW = 32
-"""Up to so many weights quantiles are those of simulated residuals: so short a sum is coarser than any grid."""
-
-LOWER_PARTS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""The parts of the share that the lower limits may get."""
-
-ENOUGH = 0.93
-"""So much of the share noise alone should get, if it can."""
+"""Up to so many weights lower limits are bounds in closed form: near zero so short a sum is finer than any grid."""
 
 CELLS = 2**16
 """A grid has so many cells."""
@@ -59,8 +46,6 @@ REACH = 12
 
 RAREST = 1e-13
 """Terms that any of the weights has this rarely are left out."""
-
-_BLOCK = 2**17
 
 
 class ResidualLimits(NamedTuple):
@@ -80,32 +65,31 @@ class PossibleStep(NamedTuple):
     length: float
 
 
-_NO_STEP = PossibleStep(0, 0.0)
+NO_STEP = PossibleStep(0, 0.0)
 
 
 def fixed_limits(mechanism: Mechanism, *, share: float) -> ResidualLimits:
     """The limits that turn away at most this share of honest answers, whatever their steps.
 
-    Guarantee: at most `share` for every step that the mechanism allows, and at least four fifths of it for noise alone.
+    Guarantee: at most `share` for every step that the mechanism allows, and at least two fifths of it for noise alone.
     The same question has the same answer, always.
 
-    Edge cases: of a share below 0.001 noise alone gets at least a half. With up to 32 weights limits are simulated
-    quantiles, good to a fifth of the share; below 0.001 they are bounds, and noise alone gets at least a quarter. Noise
-    ``none`` leaves nothing to look at (`ConfigError`).
+    Edge cases: noise ``none`` leaves nothing to look at (`ConfigError`).
     """
-    return _limits(*_asked(mechanism, share), _longest(mechanism), share)
+    _validate.fraction(share=share)
+    return _limits(mechanism, _longest(mechanism), LOWER_PART * share / 2, (1 - LOWER_PART) * share / 3)
 
 
 def noise_limits(mechanism: Mechanism, *, share: float) -> ResidualLimits:
-    """The limits of which noise alone breaks each with this chance."""
-    return _Residuals(*_asked(mechanism, share), (_NO_STEP,), share).limits(share, share)
-
-
-def _asked(mechanism: Mechanism, share: float) -> tuple[bool, int]:
+    """The limits of which noise alone breaks each with this chance, or less often below with few weights."""
     _validate.fraction(share=share)
+    return _limits(mechanism, (NO_STEP,), share, share)
+
+
+def _limits(mechanism: Mechanism, steps: tuple[PossibleStep, ...], below: float, above: float) -> ResidualLimits:
     if mechanism.noise == "none":
         raise ConfigError(field="noise", value="none", remedy="without noise there is nothing to tell answers by")
-    return mechanism.noise == "gaussian", mechanism.size
+    return _computed(mechanism.noise == "gaussian", mechanism.size, steps, below, above)
 
 
 def _longest(mechanism: Mechanism) -> tuple[PossibleStep, ...]:
@@ -126,146 +110,72 @@ def _rounded_up(ratio: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _limits(gaussian: bool, size: int, steps: tuple[PossibleStep, ...], share: float) -> ResidualLimits:  # noqa: FBT001 - a cache's key
-    noise, stepped = _Residuals(gaussian, size, (_NO_STEP,), share), _Residuals(gaussian, size, steps, share)
-    parts = iter(LOWER_PARTS)
-    while True:
-        lower = next(parts)
-        below, above = noise.each_below(lower * share), stepped.each_above((1 - lower) * share)
-        first, second = noise.limits(below, below), stepped.limits(above, above)
-        limits = ResidualLimits(first.low, second.high, first.low_square, second.high_square, second.most)
-        at_once = (1 - lower) * share / (3 * above)  # the chance to break any of three, over the sum of their chances
-        enough = lower * share + at_once * noise.chance_above(limits) >= ENOUGH * share
-        if enough or lower == LOWER_PARTS[-1]:
-            return limits
+def _computed(
+    gaussian: bool,  # noqa: FBT001 - a cache's key
+    size: int,
+    steps: tuple[PossibleStep, ...],
+    below: float,
+    above: float,
+) -> ResidualLimits:
+    """Noise alone breaks each lower limit with one chance, the worst of the steps each upper one with the other."""
+    if size <= FEW:
+        low, low_square = _least(below, size, gaussian=gaussian)
+    else:
+        low, low_square = (SumTails(gaussian, size, NO_STEP, power).low(below) for power in (1, 2))
+    high, high_square = (max(SumTails(gaussian, size, step, power).high(above) for step in steps) for power in (1, 2))
+    most = max(_most(above, size, step, gaussian=gaussian) for step in steps)
+    return ResidualLimits(low, high, low_square, high_square, most)
 
 
-@dataclass(frozen=True)
-class _Residuals:
-    """Honest residuals of so many weights with one of these steps; the outermost quantiles count."""
+def _least(chance: float, size: int, *, gaussian: bool) -> tuple[float, float]:
+    """What mean |z| and mean z^2 are both above, but for this chance.
 
-    gaussian: bool
-    size: int
-    steps: tuple[PossibleStep, ...]
-    share: float
-
-    def limits(self, below: float, above: float) -> ResidualLimits:
-        """Each lower limit is broken with this chance, each upper one with that."""
-        means, squares = self._tails
-        if self.size <= FEW and self._sample is None:
-            low, low_square = self._least(below)
-        else:
-            low, low_square = (min(one.low(below) for one in tails) for tails in (means, squares))
-        high, high_square = (max(one.high(above) for one in tails) for tails in (means, squares))
-        return ResidualLimits(low, high, low_square, high_square, max(self._most(above, step) for step in self.steps))
-
-    def each_below(self, share: float) -> float:
-        """The chance for each of the lower limits with which this share breaks one."""
-        return share / 2 if self._sample is None else float(np.quantile(self._ranks[:, :2].min(axis=1), share))
-
-    def each_above(self, share: float) -> float:
-        """The chance for each of the upper limits with which this share breaks one."""
-        return share / 3 if self._sample is None else float(np.quantile(1 - self._ranks.max(axis=1), share))
-
-    def chance_above(self, limits: ResidualLimits) -> float:
-        """The chances for each of the upper limits, all together."""
-        (means, squares), step = self._tails, self.steps[0]
-        beyond = self._chance_beyond(limits.most, step)
-        return means[0].above(limits.high) + squares[0].above(limits.high_square) + beyond
-
-    def _least(self, chance: float) -> tuple[float, float]:
-        """What mean |z| and mean z^2 are both above, but for this chance: sums of so few that a grid is too coarse.
-
-        One of the two is a gamma distribution's quantile, and (mean |z|)^2 <= mean z^2 <= size (mean |z|)^2.
-        """
-        if self.gaussian:
-            square = float(gammaincinv(self.size / 2, chance)) * 2 / self.size
-            return math.sqrt(square / self.size), square
-        mean = float(gammaincinv(self.size, chance)) / self.size
-        return mean, mean * mean
-
-    def _chance_beyond(self, most: float, step: PossibleStep) -> float:
-        """The chance that the largest of |s + z| is above this."""
-        kept = 0.0
-        for count, length in ((step.weights, step.length), (self.size - step.weights, 0.0)):
-            outside = _outside(most, length, gaussian=self.gaussian)
-            if count:
-                kept += count * (math.log1p(-outside) if outside < 1 else -math.inf)
-        return -math.expm1(kept)
-
-    def _most(self, chance: float, step: PossibleStep) -> float:
-        """What the largest of |s + z| is above with this chance."""
-        low, high = 0.0, step.length + 50.0 + math.log(self.size / chance)
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._chance_beyond(middle, step) > chance else (low, middle)
-        return high
-
-    @cached_property
-    def _tails(self) -> tuple[Sequence["SumTails | _Sampled"], Sequence["SumTails | _Sampled"]]:
-        if self._sample is not None and self.size <= FEW:
-            return [_Sampled(self._sample[:, 0])], [_Sampled(self._sample[:, 1])]
-        means, squares = (
-            [SumTails(gaussian=self.gaussian, size=self.size, step=step, power=power) for step in self.steps]
-            for power in (1, 2)
-        )
-        return means, squares
-
-    @cached_property
-    def _ranks(self) -> Floats:
-        """Where each statistic of each sampled residual stands among the others, between 0 and 1."""
-        if self._sample is None:
-            raise AssertionError("nothing was sampled for so small a share")
-        ranks = self._sample.argsort(axis=0).argsort(axis=0)
-        places: Floats = (ranks + 0.5) / len(ranks)
-        return places
-
-    @cached_property
-    def _sample(self) -> Floats | None:
-        """The statistics of sampled residuals, [residuals, 3], with the first of the steps."""
-        if self.share < RAREST_COUNTED:
-            return None
-        count = int(min(max(200 / self.share, 20_000), 200_000))
-        weights = min(self.size, STANDING if count <= 50_000 else STANDING // 2)
-        step = self.steps[0]
-        moved = weights if step.weights == self.size else min(step.weights, weights)
-        stream = SeededRandomness(seed=0).stream("honest residuals", weights, count, moved)
-        fill = fill_normal if self.gaussian else fill_laplace
-        rows: NDArray[np.float32] = np.empty((max(1, _BLOCK // weights), weights), np.float32)
-        statistics = []
-        for _ in range(-(-count // len(rows))):
-            fill(stream, rows)
-            rows[:, :moved] += np.float32(step.length)
-            np.abs(rows, out=rows)
-            means, most = rows.mean(axis=1), rows.max(axis=1)
-            statistics.append(np.stack([means, np.einsum("ij,ij->i", rows, rows) / weights, most], axis=1))
-        sample: Floats = np.concatenate(statistics).astype(np.float64)
-        return sample
+    One of the two is a gamma distribution's quantile, and (mean |z|)^2 <= mean z^2 <= size (mean |z|)^2.
+    """
+    if gaussian:
+        square = float(gammaincinv(size / 2, chance)) * 2 / size
+        return math.sqrt(square / size), square
+    mean = float(gammaincinv(size, chance)) / size
+    return mean, mean * mean
 
 
-@dataclass(frozen=True)
-class _Sampled:
-    """As `SumTails`, of a sample."""
+def _most(chance: float, size: int, step: PossibleStep, *, gaussian: bool) -> float:
+    """What the largest of |s + z| is above with this chance."""
+    low, high = 0.0, step.length + 50.0 + math.log(size / chance)
+    for _ in range(200):
+        middle = (low + high) / 2
+        beyond = _chance_beyond(middle, size, step, gaussian=gaussian)
+        low, high = (middle, high) if beyond > chance else (low, middle)
+    return high
 
-    values: Floats
 
-    def low(self, chance: float) -> float:
-        return float(np.quantile(self.values, chance))
+def _chance_beyond(most: float, size: int, step: PossibleStep, *, gaussian: bool) -> float:
+    """The chance that the largest of |s + z| is above this."""
+    kept = 0.0
+    for count, length in ((step.weights, step.length), (size - step.weights, 0.0)):
+        outside = _outside(most, length, gaussian=gaussian)
+        if count:
+            kept += count * (math.log1p(-outside) if outside < 1 else -math.inf)
+    return -math.expm1(kept)
 
-    def high(self, chance: float) -> float:
-        return float(np.quantile(self.values, 1 - chance))
 
-    def above(self, mean: float) -> float:
-        return float((self.values > mean).mean())
+def _outside(most: float, length: float, *, gaussian: bool) -> float:
+    """The chance that |s + z| is above this, exact where it is small."""
+    if gaussian:
+        return float(ndtr(length - most) + ndtr(-most - length))
+    near = most - length
+    half = 0.5 * math.exp(-abs(near))
+    return (half if near >= 0 else 1 - half) + 0.5 * math.exp(-most - length)
 
 
 class SumTails:
-    """Both tails of the mean of |s + z|^power over so many weights; of fewer than 32 they are coarser than the grid.
+    """Both tails of the mean of |s + z|^power over so many weights.
 
-    Guarantee: `low(p)` and `high(p)` are the p- and (1 - p)-quantile, to within a hundredth of the p, down to p = 1e-9.
+    Guarantee: with more than 32 weights `low(p)` and `high(p)` are the p- and (1 - p)-quantile, to within a hundredth
+    of the p, down to p = 1e-9; with fewer, `high` is.
     """
 
-    def __init__(self, *, gaussian: bool, size: int, step: PossibleStep, power: int) -> None:
+    def __init__(self, gaussian: bool, size: int, step: PossibleStep, power: int) -> None:  # noqa: FBT001 - two calls above
         terms = [_Summand(gaussian, step.length, power, size), _Summand(gaussian, 0.0, power, size)]
         counts = [step.weights, size - step.weights]
         used = [(term, count) for term, count in zip(terms, counts, strict=True) if count]
@@ -298,10 +208,6 @@ class SumTails:
     def high(self, chance: float) -> float:
         """What the mean is above with this chance."""
         return self._mean + float(np.interp(chance, self._above[::-1], self._lower[::-1]))
-
-    def above(self, mean: float) -> float:
-        """The chance that the mean is above this."""
-        return float(np.interp(mean - self._mean, self._lower, self._above))
 
 
 class _Summand:
@@ -350,12 +256,3 @@ class _Summand:
         mean = length + math.exp(-length)
         # 2 + s^2 - (s + e^-s)^2, without the difference of large numbers
         return mean, 2 - 2 * length * math.exp(-length) - math.exp(-2 * length)
-
-
-def _outside(most: float, length: float, *, gaussian: bool) -> float:
-    """The chance that |s + z| is above this, exact where it is small."""
-    if gaussian:
-        return float(ndtr(length - most) + ndtr(-most - length))
-    near = most - length
-    half = 0.5 * math.exp(-abs(near))
-    return (half if near >= 0 else 1 - half) + 0.5 * math.exp(-most - length)
