@@ -68,7 +68,7 @@ def main() -> None:
     for number, place in enumerate(devices):
         fill(place, mine[PER_DEVICE * number :][:PER_DEVICE])
     with serving(folder, port=asked.port) as url:
-        print(f"the page is at {url}: {len(devices)} devices begin", flush=True)
+        print(f"the service is at {url} (incrowd watch {url}): {len(devices)} devices begin", flush=True)
         for turn in range(asked.times):
             said = everyone(devices, url)
             print(
@@ -76,7 +76,7 @@ def main() -> None:
             )
         show(public, learnt(url))
         if asked.stay:
-            input("The page stays until you press Enter. ")
+            input("The service stays until you press Enter. ")
 
 
 def everyone(devices: list[Path], url: str) -> Counter[str]:
@@ -188,7 +188,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--devices", type=int, default=200)
     options.add_argument("--times", type=int, default=10, help="contributions of each device")
     options.add_argument("--port", type=int, default=0, help="of the page; any that is free without it")
-    options.add_argument("--stay", action="store_true", help="let the page stay at the end")
+    options.add_argument("--stay", action="store_true", help="let the service stay at the end")
     return options.parse_args()
 
 

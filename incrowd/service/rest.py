@@ -1,4 +1,4 @@
-"""The requests: draw and answer, what is read now and then, what an operator orders, the page and its parts."""
+"""The requests: draw and answer, what is read now and then, what an operator orders, the modules for browsers."""
 
 import asyncio
 import hashlib
@@ -46,19 +46,11 @@ from incrowd.service.tending import Board, Tending, exposition
 
 Replying = Callable[[Request], Awaitable[Response]]
 
-_KINDS = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "mjs": "text/javascript; charset=utf-8",
-}
+_MODULE = "text/javascript; charset=utf-8"
 ORDERS = ("keep", "pause", "go-on")
 LONGEST_TICKET = 256
 """Digits of the longest ticket that is looked at."""
 
-_PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 _PREFLIGHT: Headers = [
     (b"access-control-allow-methods", b"GET, POST"),
     (b"access-control-allow-headers", b"content-type, incrowd-admission, incrowd-fingerprint, incrowd-ticket"),
@@ -74,8 +66,8 @@ class Rest:
 
     `token` is the one that orders have to show; without one none are taken. `refused` counts refusals by reason.
 
-    Guarantee: the token is compared in constant time. The device's calls are open to pages of every origin; figures,
-    orders and the page are not. A body is read only where its stated length is that of an answer. Nothing looks at
+    Guarantee: the token is compared in constant time. The device's calls are open to pages of every origin; figures and
+    orders are not. A body is read only where its stated length is that of an answer. Nothing looks at
     the address of a client.
     """
 
@@ -100,7 +92,6 @@ class Rest:
                 Route("/status.json", self._status, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
                 Route("/metrics", self._figures, methods=["GET"]),
-                Route("/", self._static, methods=["GET"]),
                 Route("/static/{name}", self._static, methods=["GET"]),
                 Route("/v1/admin/{order}", self._order, methods=["POST"]),
             ],
@@ -204,17 +195,15 @@ class Rest:
         return self._reply(text.encode(), "text/plain; version=0.0.4; charset=utf-8", [])
 
     async def _static(self, request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        content = self._files.get(name)
+        content = self._files.get(request.path_params["name"])
         if content is None:
             return self._problem(NOT_FOUND)
-        kind = _KINDS[name.rpartition(".")[2]]
         tag = b'"' + hashlib.sha256(content).hexdigest()[:32].encode() + b'"'
-        headers = [(b"etag", tag), *(OPEN if name.endswith("mjs") else [])]
-        policy = _PAGE_POLICY.encode()
-        if request.headers.get("if-none-match", "").encode("latin-1") == tag:  # its headers replace those that are kept
-            return self._reply(b"", kind, headers, status=304, cache=b"no-cache", policy=policy)
-        return self._reply(content, kind, headers, cache=b"no-cache", policy=policy)
+        fresh = request.headers.get("if-none-match", "").encode("latin-1") == tag
+        headers = [(b"etag", tag), *OPEN]
+        if fresh:  # its headers replace those that are kept
+            return self._reply(b"", _MODULE, headers, status=304, cache=b"no-cache")
+        return self._reply(content, _MODULE, headers, cache=b"no-cache")
 
     async def _order(self, request: Request) -> Response:
         if self._token is None:
@@ -258,14 +247,12 @@ class Rest:
         headers: Headers,
         *,
         status: int = 200,
-        cache: bytes | None = None,
-        policy: bytes | None = None,
+        cache: bytes = b"no-store",
     ) -> Response:
         response = Response(content, status_code=status)
-        own = {b"cache-control": cache, b"content-security-policy": policy}
-        always = [(name, own.get(name) or value) for name, value in ALWAYS]
+        always = dict(ALWAYS) | {b"cache-control": cache}
         length = [] if status in (204, 304) else [(b"content-length", b"%d" % len(content))]
-        response.raw_headers = [(b"content-type", kind.encode()), *length, *always, *headers]
+        response.raw_headers = [(b"content-type", kind.encode()), *length, *always.items(), *headers]
         return response
 
 
@@ -297,10 +284,4 @@ _WRITTEN: dict[str, Callable[[Any], bytes]] = {
 
 def _files() -> dict[str, bytes]:
     folder = resources.files("incrowd.service") / "static"
-    if not folder.is_dir():
-        return {}
-    return {
-        each.name: each.read_bytes()
-        for each in folder.iterdir()
-        if each.is_file() and each.name.rpartition(".")[2] in _KINDS
-    }
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith(".mjs")}

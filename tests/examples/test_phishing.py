@@ -39,7 +39,7 @@ def counted(said: str, what: str) -> int:
 @pytest.mark.timeout(300)
 def test_devices_contribute_over_http_and_the_service_predicts(tmp_path: Path) -> None:
     said = run(tmp_path, "--devices", "6", "--times", "2")
-    assert "the page is at http://127.0.0.1:" in said
+    assert "the service is at http://127.0.0.1:" in said
     assert counted(said, "accepted") + counted(said, "unlike") == 12
     assert re.search(r"right about \d+\.\d% of \d{3} URLs of hosts that no device has visited", said)
     assert paid(tmp_path / "made-up") == [2] * 6

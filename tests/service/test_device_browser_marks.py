@@ -9,6 +9,7 @@ from incrowd.service.admission import KEY_BYTES, Admission
 from tests.service import letters
 from tests.service.browser import browsing
 from tests.service.listener import Listener, honest
+from tests.service.processes import serve_process
 from tests.service.test_device_browser import OPEN, Page
 
 pytestmark = pytest.mark.timeout(180)
@@ -43,3 +44,24 @@ def test_a_fresh_profile_contributes_with_a_token_which_goes_with_the_answer(tmp
         assert (found[0]["accepted"], found[1]["kept"], found[1]["charges"]) == (True, False, 1)
         (sent,) = [request for request in listener.heard if request.path == "/v1/answer"]
         assert sent.headers["incrowd-admission"] == token
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("noise", "allowed"), [({}, ("accepted", "unlike")), ({"noise": "direction", "bound": "norm"}, ("accepted",))]
+)
+def test_a_page_of_another_origin_contributes_to_a_service_that_runs(
+    tmp_path: Path, noise: dict[str, object], allowed: tuple[str, ...]
+) -> None:
+    """A direction is one to the last bit, or it would be turned away."""
+    asked = letters.asked(**noise)
+    with (
+        serve_process(tmp_path, asked) as service,
+        browsing(tmp_path / "profile") as browser,
+        Listener(honest(letters.server())).listening() as listener,
+    ):
+        Page(browser, listener, letters.server())
+        found = browser.run(OPEN + "return await device.contribute(given);", service.url)
+        assert found["reason"] in allowed
+        assert browser.run(OPEN + "return (await device.status()).charges;") == 1
+        assert browser.complaints() == []
