@@ -125,7 +125,7 @@ def simulated(work: Work, coins: Coins, gradients: GlmGradients) -> Callable[[],
 
 def measure(work: Work, rounds: int) -> list[dict[str, float | str | bool]]:
     """Each row's rate, and what it is of the plain loop and of the floor: medians over interleaved rounds."""
-    gradients = GlmGradients(MODEL, work.inputs, work.labels, intercepted=True)
+    gradients = GlmGradients(MODEL, work.inputs, work.labels)
     few = work.updates // 10
     every = same_instance(instances=INSTANCES, updates=few, randomness=RANDOM)
     discarding = draw_and_discard(instances=INSTANCES, updates=work.updates, randomness=RANDOM)

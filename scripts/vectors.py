@@ -246,6 +246,7 @@ def _gradient(name: str, link: str, response: str, terms: list[str], *, intercep
     kept = known(asked.predicted, table[asked.names[0]])
     features, responses = asked.encode(table)
     gradient = asked.kept(asked.model.gradient(weights.astype(np.float64), features, responses))
+    rows = features.toarray().tolist()
     return {
         "name": name,
         "specification": json.loads(asked.to_json()),
@@ -253,7 +254,7 @@ def _gradient(name: str, link: str, response: str, terms: list[str], *, intercep
         "usable": [place for place, known_here in enumerate(kept) if known_here],
         "repeats": asked.repeats,
         "weights": weights.astype("<f4").tobytes().hex(),
-        "features": [[[place, value] for place, value in enumerate(row) if value] for row in features.tolist()],
+        "features": [[[place, value] for place, value in enumerate(row) if value] for row in rows],
         "gradient": gradient.tolist(),
     }
 

@@ -3,14 +3,13 @@
 from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
-from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
+from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import HISTORY, LARGEST, Instance, Picks, Pool, stable_variance
 from incrowd.drawdiscard.rehearsal import Rehearsal
 from incrowd.drawdiscard.server import Outcome, Predictor, Server, ServerLike
 from incrowd.drawdiscard.simulation import (
     GlmGradients,
-    SparseGradients,
     Updates,
     batch_updates,
     seeded_noise,
@@ -19,7 +18,6 @@ from incrowd.drawdiscard.simulation import (
     with_intercept,
 )
 from incrowd.drawdiscard.spam import DirectionTest, ResidualTest
-from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.texts import part_of
 
@@ -33,7 +31,6 @@ __all__ = [
     "DirectionTest",
     "Drawn",
     "Fit",
-    "FlatModel",
     "Genealogy",
     "Glm",
     "GlmGradients",
@@ -48,8 +45,6 @@ __all__ = [
     "ResidualTest",
     "Server",
     "ServerLike",
-    "SparseGradients",
-    "SparseRows",
     "Specification",
     "Updates",
     "accept_one_in",

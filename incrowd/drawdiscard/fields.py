@@ -14,10 +14,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from scipy.sparse import csr_array
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.texts import BLANKS, LONGEST_TEXT, UrlPart, buckets_of, ngrams, part_of, text_of, words_of
 from incrowd.errors import ConfigError
 
@@ -51,19 +52,15 @@ class AnyTableField(BaseModel):
         numbered = (f"#{bucket}" for bucket in range(endings)) if isinstance(endings, int) else endings
         return tuple(f"{name}{ending}" for ending in numbered)
 
-    def sparse(self, values: Sequence[object]) -> SparseRows:
+    def encode(self, values: Sequence[object]) -> csr_array:
         """Its features, a row a value."""
         if not isinstance(self._endings, int):
-            return SparseRows.of([self._row(value) for value in values], self.width)
+            return sparse_rows([self._row(value) for value in values], self.width)
         pieces, most = [self._pieces(value) for value in values], self._most_of_a_bucket
         found = iter(buckets_of([piece for row in pieces for piece in row], self.width).tolist())
         counts = [Counter(next(found) for _ in row) for row in pieces]
         rows = [{place: min(count, most) / most for place, count in sorted(row.items())} for row in counts]
-        return SparseRows.of(rows, self.width)
-
-    def encode(self, values: Sequence[object]) -> Floats:
-        """Its features, a row a value, zeros and all."""
-        return self.sparse(values).dense()
+        return sparse_rows(rows, self.width)
 
     def misfit(self, value: object) -> str | None:
         """Why a value does not count as what it is, for the owner of the table; None where it does."""
@@ -189,9 +186,9 @@ class CategoryField(AnyTableField):
         return text_of(value) in self._every
 
     def one_hot(self, values: Sequence[object]) -> Floats:
-        """A row a value, a column a level, the baseline's too: 1 where they are equal."""
-        places = [self._every.get(text_of(value)) for value in values]
-        return SparseRows.of([{} if place is None else {place: 1.0} for place in places], len(self.levels)).dense()
+        """A row a value, a column a level, the baseline's too: 1 where they are equal; each value is a level."""
+        hot: Floats = np.eye(len(self.levels))[[self._every[text_of(value)] for value in values]]
+        return hot
 
     @property
     def _endings(self) -> Sequence[str]:
@@ -463,6 +460,13 @@ def spelled(fields: Mapping[str, Any]) -> dict[str, Any]:
             remedy = "devices have numbers with a range, levels, yes/no and text: state one of these"
             raise ConfigError(field=f"fields.{name}", value=words, remedy=remedy)
     return found
+
+
+def sparse_rows(rows: Sequence[Mapping[int, float]], width: int) -> csr_array:
+    """Rows of values by place, of so many places each."""
+    starts = np.cumsum([0, *map(len, rows)])
+    places = np.array([place for row in rows for place in row], np.int64)
+    return csr_array(([value for row in rows for value in row.values()], places, starts), shape=(len(rows), width))
 
 
 def known(field: ResponseField, values: Sequence[object]) -> list[bool]:

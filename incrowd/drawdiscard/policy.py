@@ -27,8 +27,8 @@ class Policy:
     every text as long as any that is read, for the time of it shows outside.
 
     Guarantee: what is repeated is paid for. Counted per feature, a column that a model looks at in several numbers, by
-    several fields, crosses, classes or a hidden layer, costs its epsilon so many times (`Specification.repeats`). The
-    response is in every number; what a contribution tells of it is within `whole_epsilon`.
+    several fields, crosses or classes, costs its epsilon so many times (`Specification.repeats`). The response is in
+    every number; what a contribution tells of it is within `whole_epsilon`.
     """
 
     epsilon: float = 2.0

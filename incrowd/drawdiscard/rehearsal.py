@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
@@ -14,21 +15,18 @@ from incrowd._ranks import roc_auc
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.fields import BooleanField, CategoryField
 from incrowd.drawdiscard.genealogy import draw_and_discard
-from incrowd.drawdiscard.glm import Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import (
-    DeviceGradients,
     GlmGradients,
-    SparseGradients,
     Updates,
     gammas,
     seeded_noise,
     simulate,
     split_among_devices,
+    with_intercept,
 )
 from incrowd.drawdiscard.spam import answer_test
-from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import DataError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -168,7 +166,7 @@ class Rehearsal:
         test = answer_test(self.asked.mechanism)
         count = min(TESTED, self.contributions)
         updates = self._updates(np.full(self.contributions, self.asked.gamma), noisy=True)
-        parent = self._gradients.inner(np.zeros(self.asked.size))
+        parent = np.zeros(self.asked.size, np.float32)
         answers = (parent - updates.step(parent, update) for update in range(count))
         return sum(not test.accepts(answer, parent, self.asked.gamma) for answer in answers) / count
 
@@ -208,8 +206,8 @@ class Rehearsal:
         return SeededRandomness(self.seed)
 
     @cached_property
-    def _examples(self) -> tuple[SparseRows, Floats]:
-        return self.asked.sparse_encode(self.table)
+    def _examples(self) -> tuple[csr_array, Floats]:
+        return self.asked.encode(self.table)
 
     @cached_property
     def _parts(self) -> tuple[Integers, Integers]:
@@ -228,17 +226,17 @@ class Rehearsal:
         return split_among_devices(len(learnt), per_device=each, order=learnt)[: self.devices]
 
     @cached_property
-    def _measured(self) -> tuple[Floats, Floats]:
+    def _measured(self) -> tuple[csr_array, Floats]:
         features, responses = self._examples
-        return features.chosen(self._parts[1]).dense(), responses[self._parts[1]]
+        return features[self._parts[1]], responses[self._parts[1]]
 
     @cached_property
-    def _gradients(self) -> DeviceGradients:
+    def _gradients(self) -> GlmGradients:
         (features, responses), model = self._examples, self.asked.model
-        if isinstance(model, Glm) and features.width > WIDE:
-            return SparseGradients(model, features, responses, self._dealt)
-        dense, theirs = features.dense()[self._dealt], responses[self._dealt]
-        return GlmGradients(model, dense, theirs) if isinstance(model, Glm) else DeviceGradients(model, dense, theirs)
+        inputs = with_intercept(features, intercept=model.intercept)
+        if features.shape[1] > WIDE:
+            return GlmGradients(model, [inputs[rows] for rows in self._dealt], responses[self._dealt])
+        return GlmGradients(model, inputs.toarray()[self._dealt], responses[self._dealt])
 
 
 def _enough(gains: Sequence[tuple[int, float]]) -> int | None:

@@ -73,9 +73,7 @@ def spread(asked: Specification, figures: PoolFigures) -> dict[str, float]:
 
 
 def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]:
-    """The largest weights with the names of their features and outputs; none of a perceptron, whose have no names."""
-    if asked.hidden:
-        return []
+    """The largest weights with the names of their features and outputs."""
     outputs = asked.outputs
     names = [*(["intercept"] if asked.intercept else []), *asked.columns]
     largest = np.argsort(-np.abs(weights), kind="stable")[:SHOWN]

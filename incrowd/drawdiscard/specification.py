@@ -6,20 +6,20 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property, reduce
-from itertools import pairwise, product
+from functools import cached_property
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
+from scipy.sparse import csr_array, hstack
 
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.drawdiscard.fields import STRICT, CategoryField, Name, ResponseField, TableField, known, spelled
-from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Glm, Perceptron
-from incrowd.drawdiscard.sparse import SparseRows
+from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, Glm
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism, NoiseName, Unit
 
@@ -43,12 +43,11 @@ Positive = Annotated[FiniteFloat, Field(gt=0)]
 class Specification(BaseModel):
     """The model, the fields that it is made of, and how much noise hides a device.
 
-    `terms` are the features: a field, or two fields whose features are multiplied, each with each. `hidden` are the
-    widths of hidden layers, if it is a perceptron. `examples` is how many of its own examples a device uses at most,
-    `instances` the size of the pool (k). Of a gradient only the numbers count that are as large in size as the
-    `largest` so many, if that is given. `merge` is the share of an answer in the instance that it enters: 1 replaces
-    it. `gamma` falls with the epochs of `falls_every` accepted answers, to gamma / (1 + epoch)^`falls_by`. What is
-    not stated is what learnt best in our comparisons (docs/draw-and-discard.md).
+    `terms` are the features: a field, or two fields whose features are multiplied, each with each. `examples` is how
+    many of its own examples a device uses at most, `instances` the size of the pool (k). Of a gradient only the numbers
+    count that are as large in size as the `largest` so many, if that is given. `merge` is the share of an answer in the
+    instance that it enters: 1 replaces it. `gamma` falls with the epochs of `falls_every` accepted answers, to
+    gamma / (1 + epoch)^`falls_by`. What is not stated is what learned best (docs/draw-and-discard-measured.md).
 
     Guarantee: it is plain JSON (`to_json`, `from_json`), strictly read: a key that is unknown, missing or of another
     type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints. An example
@@ -63,7 +62,7 @@ class Specification(BaseModel):
     terms: tuple[Term, ...] = Field(max_length=100_000)
     link: Literal["linear", "logistic", "multinomial", "poisson"]
     intercept: bool = True
-    hidden: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = Field(default=(), max_length=10)
+    hidden: tuple[()] = ()  # its place in the text, and so in every fingerprint: hidden layers are gone
     gamma: Positive
     clip: Positive
     epsilon: Positive
@@ -76,7 +75,7 @@ class Specification(BaseModel):
     merge: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.25
     falls_every: Annotated[int, Field(ge=1)] | None = None
     falls_by: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.5
-    tail: None = None  # its place in the text, and so in every fingerprint: averages over time are gone
+    tail: None = None  # the same: averages over time are gone
     examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
     @classmethod
@@ -143,8 +142,7 @@ class Specification(BaseModel):
     @cached_property
     def size(self) -> int:
         """How many weights the model has."""
-        widths = (self._features, *self.hidden, self.outputs)
-        return sum((width + self.intercept) * following for width, following in pairwise(widths))
+        return (self._features + self.intercept) * self.outputs
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -165,10 +163,8 @@ class Specification(BaseModel):
         """In how many of the released numbers one feature of a column may be told again, at most.
 
         Each field that looks at the column tells it; a term that crosses it does so for each feature of the other
-        field, every output does once more, and behind a hidden layer all numbers may tell the same.
+        field, and every output does once more.
         """
-        if self.hidden:
-            return self.size
         times = Counter[str]()
         for term in self.terms:
             for place, name in enumerate(term):
@@ -191,11 +187,8 @@ class Specification(BaseModel):
         return self.gamma**2 * self.mechanism.noise_variance
 
     @cached_property
-    def model(self) -> FlatModel:
+    def model(self) -> Glm:
         """The model."""
-        if self.hidden:
-            widths = (self._features, *self.hidden, self.outputs)
-            return Perceptron(widths=widths, link=LINKS[self.link], bias=self.intercept)
         return Glm(features=self._features, link=LINKS[self.link], outputs=self.outputs, intercept=self.intercept)
 
     @property
@@ -224,33 +217,27 @@ class Specification(BaseModel):
         """The names of the features, in their order: ``field``, ``field=level``, or two of these with a colon."""
         return tuple(column for term in self.terms for column in self._columns(term))
 
-    def encode(self, table: Mapping[str, Sequence[object]]) -> tuple[Floats, Floats]:
+    def encode(self, table: Mapping[str, Sequence[object]]) -> tuple[csr_array, Floats]:
         """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1]."""
-        features, responses = self.sparse_encode(table)
-        return features.dense(), responses
-
-    def sparse_encode(self, table: Mapping[str, Sequence[object]]) -> tuple[SparseRows, Floats]:
-        """The same without the zeros of the features."""
         for name in self.names:
             if name not in table:
                 raise DataError(f"the table has no field {name!r}: the specification needs {', '.join(self.names)}")
         kept = known(self.predicted, table[self.names[0]])
         rows = {name: [value for value, keep in zip(table[name], kept, strict=True) if keep] for name in self.names}
-        return self.sparse_features(rows, count=sum(kept)), self._responses(rows[self.names[0]])
+        return self.features(rows, count=sum(kept)), self._responses(rows[self.names[0]])
 
-    def features(self, table: Mapping[str, Sequence[object]], *, count: int) -> Floats:
-        """The features of so many examples, within [0, 1]: what a prediction needs of them."""
-        return self.sparse_features(table, count=count).dense()
+    def features(self, table: Mapping[str, Sequence[object]], *, count: int) -> csr_array:
+        """The features of so many examples, within [0, 1]: what a prediction needs of them.
 
-    def sparse_features(self, table: Mapping[str, Sequence[object]], *, count: int) -> SparseRows:
-        """The same without the zeros: of 50,000 features of text an example has a few dozen."""
+        They are sparse: of 50,000 features of text an example has a few dozen.
+        """
         for name in self.names[1:]:
             if name not in table:
                 needed = ", ".join(self.names[1:])
                 raise DataError(f"the table has no field {name!r}: the features need {needed}")
-        single = {name: field.sparse(table[column]) for name, (column, field) in list(self.used.items())[1:]}
-        blocks = [reduce(SparseRows.crossed, (single[name] for name in term)) for term in self.terms]
-        return SparseRows.beside(blocks, count=count)
+        single = {name: field.encode(table[column]) for name, (column, field) in list(self.used.items())[1:]}
+        blocks = [crossed(*(single[name] for name in term)) for term in self.terms]
+        return hstack([csr_array((count, 0)), *blocks], format="csr")
 
     def describe(self) -> str:
         """What a device promises and does not promise, for people."""
@@ -311,7 +298,18 @@ class Specification(BaseModel):
 
     def _responses(self, values: Sequence[object]) -> Floats:
         response = self.predicted
-        return response.one_hot(values) if isinstance(response, CategoryField) else response.encode(values)
+        if isinstance(response, CategoryField):
+            return response.one_hot(values)
+        scaled: Floats = response.encode(values).toarray()
+        return scaled
+
+
+def crossed(first: csr_array, second: csr_array | None = None) -> csr_array:
+    """Every feature times every feature of the other, whose features change first; without another, the features."""
+    if second is None:
+        return first
+    mine, theirs = np.arange(first.shape[1]), np.arange(second.shape[1])
+    return first[:, np.repeat(mine, len(theirs))].multiply(second[:, np.tile(theirs, len(mine))]).tocsr()
 
 
 def read_specification(path: str | PathLike[str]) -> Specification:

@@ -194,7 +194,7 @@ class Phishing:
         )
         rates = case.rates(self.updates)
         updates = Updates(
-            gradients=GlmGradients(self.model, features[rows], labels[rows][..., None], intercepted=True),
+            gradients=GlmGradients(self.model, features[rows], labels[rows][..., None]),
             mechanism=mechanism,
             devices=_shuffled(len(rows), self.updates, "order", randomness),
             rates=rates,

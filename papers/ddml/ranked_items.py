@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.sparse import csr_array, hstack
 
 from harness import checks
 from harness.arrays import Floats, Integers
 from incrowd import ConfigError, SeededRandomness, Specification
-from incrowd.drawdiscard import SparseRows
 from incrowd.types import Stream
 
 TAGS_OF_ITEM = 3
@@ -110,14 +110,14 @@ class World:
         """A text and an item a row, as an app would keep them."""
         return {"text": self._written(words), "tags": [self._tags_written[item] for item in items.tolist()]}
 
-    def features(self, words: Integers, items: Integers) -> SparseRows:
+    def features(self, words: Integers, items: Integers) -> csr_array:
         """What a device computes of a text and an item each."""
-        return self.specification.sparse_features(self.table(words, items), count=len(words))
+        return self.specification.features(self.table(words, items), count=len(words))
 
     def scores(self, weights: Floats, words: Integers) -> Floats:
         """What the model gives every item for each text, [texts, items], but for the intercept."""
         texts = self._written(words)
-        inputs = np.concatenate([self.specification.fields[name].encode(texts) for name in ("words", "pairs")], axis=1)
+        inputs = hstack([self.specification.fields[name].encode(texts) for name in ("words", "pairs")], format="csr")
         crosses = weights[1 + self.tags :].reshape(-1, self.tags)
         scores: Floats = (inputs @ crosses + weights[1 : 1 + self.tags])[:, self.tags_of].sum(axis=2)
         return scores

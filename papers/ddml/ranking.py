@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from harness import checks
 from harness.arrays import Floats, Integers
@@ -24,13 +25,13 @@ from incrowd.drawdiscard import (
     HISTORY,
     LOGISTIC,
     Glm,
+    GlmGradients,
     Pool,
-    SparseGradients,
-    SparseRows,
     Updates,
     draw_and_discard,
     seeded_noise,
     simulate,
+    with_intercept,
 )
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import Contribution, Mechanism
@@ -85,7 +86,7 @@ class Ranking:
         report = {
             "items": self.world.items,
             "weights": self.world.weights,
-            "active_features": 1 + len(self._features.values) / len(self._features),
+            "active_features": 1 + self._features.nnz / self._features.shape[0],
             "updates": self.updates,
             "table": rows,
             "series": series,
@@ -169,14 +170,14 @@ class Ranking:
         }
 
     @cached_property
-    def _gradients(self) -> SparseGradients:
-        examples = np.arange(len(self._features)).reshape(self.devices, -1)
-        responses = np.tile([1.0, 0.0], len(self._features) // 2)[:, None]
-        model = Glm(features=self._features.width, link=LOGISTIC)
-        return SparseGradients(model, self._features, responses, examples)
+    def _gradients(self) -> GlmGradients:
+        inputs, each = with_intercept(self._features), 2 * TEXTS_A_DEVICE
+        examples = [inputs[each * device : each * (device + 1)] for device in range(self.devices)]
+        responses = np.tile([1.0, 0.0], (self.devices, TEXTS_A_DEVICE))[..., None]
+        return GlmGradients(Glm(features=self._features.shape[1], link=LOGISTIC), examples, responses)
 
     @cached_property
-    def _features(self) -> SparseRows:
+    def _features(self) -> csr_array:
         """Of each text with the item that was chosen, and with another one."""
         stream = SeededRandomness(self.seed).stream("examples")
         words, topics = self.world.texts(self.devices * TEXTS_A_DEVICE, stream)

@@ -113,7 +113,7 @@ class Recovery:
         devices = np.zeros(size, np.int64)
         devices[needed] = np.arange(len(needed))  # only those whose update leaves a trace need examples
         updates = Updates(
-            gradients=GlmGradients(self._model, inputs, examples.o.reshape(-1, self.examples, 1), intercepted=True),
+            gradients=GlmGradients(self._model, inputs, examples.o.reshape(-1, self.examples, 1)),
             mechanism=specification(gamma=self.gamma, instances=self.instances).mechanism,
             devices=devices,
             rates=self.gamma * (1 - (number + np.arange(size)) / self.updates) ** self.decay,

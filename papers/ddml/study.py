@@ -261,7 +261,7 @@ class Study:
             inputs, labels = self._train
             order = order_of(len(labels), 1, SeededRandomness(seed), purpose="deal")
             rows = split_among_devices(len(labels), per_device=PER_DEVICE, order=order).reshape(-1, examples)
-            self._kept[seed, examples] = GlmGradients(self.model, inputs[rows], labels[rows], intercepted=True)
+            self._kept[seed, examples] = GlmGradients(self.model, inputs[rows], labels[rows])
         return self._kept[seed, examples]
 
     @cached_property

@@ -173,7 +173,8 @@ def url_features(urls: Sequence[str]) -> Floats:
 
     Guarantee: each is within [0, 1] and depends on the one text alone, whatever the text is.
     """
-    return SPECIFICATION.features({"url": urls}, count=len(urls))
+    features: Floats = SPECIFICATION.features({"url": urls}, count=len(urls)).toarray()
+    return features
 
 
 def host_of(url: str) -> str:

@@ -1,9 +1,11 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from incrowd._random import Floats, SeededRandomness
 from incrowd.drawdiscard.glm import (
@@ -14,9 +16,8 @@ from incrowd.drawdiscard.glm import (
     POISSON,
     Glm,
     Link,
-    Perceptron,
-    one_hot,
 )
+from incrowd.drawdiscard.simulation import GlmGradients, with_intercept
 
 
 def problem(link: Link, *, examples: int = 7, seed: int = 1) -> tuple[Glm, Floats, Floats, Floats]:
@@ -26,7 +27,7 @@ def problem(link: Link, *, examples: int = 7, seed: int = 1) -> tuple[Glm, Float
     stream = SeededRandomness(seed=seed).stream("problem")
     features = (stream.bits(examples * 4) % 1000).reshape(examples, 4) / 1000
     labels = (stream.bits(examples) % outputs).astype(int)
-    responses = one_hot(labels, 3) if link is MULTINOMIAL else (stream.bits(examples) % 2).reshape(-1, 1) / 1.0
+    responses = np.eye(3)[labels] if link is MULTINOMIAL else (stream.bits(examples) % 2).reshape(-1, 1) / 1.0
     return model, stream.normals(model.size), features, responses.astype(np.float64)
 
 
@@ -43,29 +44,18 @@ def test_the_gradient_is_the_slope_of_the_loss(link: Link) -> None:
     np.testing.assert_allclose(model.gradient(weights, features, responses), expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
-def test_a_perceptron_s_gradient_is_the_slope_of_its_loss(link: Link, bias: bool) -> None:
-    glm, _, features, responses = problem(link)
-    model = Perceptron(widths=(4, 6, 5, glm.outputs), link=link, bias=bias)
-    weights = SeededRandomness(seed=5).stream("weights").normals(model.size)
-    steps = 1e-2 * np.eye(model.size)
-    rises = [model.loss(weights + step, features, responses) for step in steps]
-    falls = [model.loss(weights - step, features, responses) for step in steps]
-    expected = (np.array(rises) - np.array(falls)) / 2e-2
-    np.testing.assert_allclose(model.gradient(weights, features, responses), expected, atol=0.03)
-    assert not model.gradient(weights, features[:0], responses[:0]).any()
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
-def test_without_hidden_layers_a_perceptron_is_a_generalised_linear_model(link: Link) -> None:
-    glm, weights, features, responses = problem(link)
-    rows = weights.reshape(5, glm.outputs)  # the intercept first; a perceptron has it last, and the outputs as rows
-    theirs, ours = Perceptron(widths=(4, glm.outputs), link=link), glm.gradient(weights, features, responses)
-    given, its = np.concatenate([rows[1:].T.ravel(), rows[0]]), ours.reshape(5, glm.outputs)
-    expected = np.concatenate([its[1:].T.ravel(), its[0]])
-    np.testing.assert_allclose(theirs.gradient(given, features, responses), expected, atol=1e-5)
-    np.testing.assert_allclose(theirs.predict(given, features), glm.predict(weights, features), rtol=1e-4)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_sparse_features_and_a_column_of_ones_give_the_same_gradient(link: Link, intercept: bool) -> None:
+    model, weights, features, responses = problem(link)
+    model = replace(model, intercept=intercept)
+    weights = weights[: model.size]
+    expected = model.gradient(weights, features, responses)
+    np.testing.assert_allclose(model.gradient(weights, csr_array(features), responses), expected, atol=1e-12)
+    for inputs in (features, csr_array(features)):
+        rows = with_intercept(inputs, intercept=intercept)
+        simulated = GlmGradients(model, [rows], responses[None])
+        np.testing.assert_allclose(simulated.gradient(weights.astype(np.float32), 0), expected, atol=1e-6)
 
 
 @given(scale=st.floats(1, 1e300), seed=st.integers(0, 99))

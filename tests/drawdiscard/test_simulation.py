@@ -10,7 +10,7 @@ from incrowd.drawdiscard.fast_noise import NoiseRow, fill_laplace
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import GlmGradients, Updates, gammas, simulate
+from incrowd.drawdiscard.simulation import GlmGradients, Updates, gammas, simulate, with_intercept
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
 
@@ -33,10 +33,10 @@ class Table:
     """Noise that is the same for the same update, whatever else is computed."""
 
     rows: NDArray[np.float32]
-    inner: GlmGradients
 
     def on(self, gradient: NoiseRow, update: int) -> NoiseRow:
-        return gradient + self.inner.inner(self.rows[update])
+        noised: NoiseRow = gradient + self.rows[update]
+        return noised
 
 
 def mechanism(clip: float = 0.05, **given: object) -> Mechanism:
@@ -44,8 +44,7 @@ def mechanism(clip: float = 0.05, **given: object) -> Mechanism:
 
 
 def updates(rates: float | Floats = RATE) -> Updates:
-    gradients = GlmGradients(MODEL, X, LABELS)
-    noise = Table(NOISE, gradients)
+    gradients, noise = GlmGradients(MODEL, with_intercept(X), LABELS), Table(NOISE)
     return Updates(gradients=gradients, mechanism=mechanism(), devices=ORDER, rates=rates, noise=noise)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
-from incrowd.drawdiscard.glm import one_hot
 from papers.ddml.best import ladder
 from papers.ddml.figures import Figure, figure2, figure3, figure4
 from papers.ddml.spread import Spread, plot_spread
@@ -40,7 +39,7 @@ def test_one_pass_of_one_instance_is_plain_gradient_descent(split: Split) -> Non
     found = study.curve(Case(label="plain", instances=1, learning_rate=0.05))
     assert split.test is not None
     inputs, model = split.train.values(slice(None)).reshape(300, -1), study.model
-    targets = one_hot(split.train.labels.astype(np.int64), 10)
+    targets = np.eye(10)[split.train.labels.astype(np.int64)]
     gradients = study._gradients(0, 10)
     weights = np.zeros(model.size)
     order = gradients._inputs[..., 1:]  # which examples a device has
