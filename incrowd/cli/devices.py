@@ -1,6 +1,5 @@
 """Draw and discard: `incrowd serve`, `contribute` and `ddml`."""
 
-import stat
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -20,7 +19,6 @@ ddml = typer.Typer(
     help="Draw and discard, before any device is asked.\n\nExample: incrowd ddml simulate mail.json --csv mail.csv",
     no_args_is_help=True,
 )
-SHORTEST_TOKEN = 16
 
 NO_KEY = "name the file of the key that signs admission tokens, or say --open-admission"
 
@@ -42,7 +40,6 @@ def serve(
     keep_every: Annotated[float, option("Seconds between two keeps of a pool in memory.")] = 5.0,
     remember_mb: Annotated[float, option("Memory for replaced versions: late answers need theirs.")] = 64.0,
     turned_away: Annotated[float, option("The share of honest answers that may be turned away.")] = 0.01,
-    admin_token_file: Annotated[Path | None, option("The token for orders; without it none are taken.", "FILE")] = None,
     log_json: Annotated[bool, option("Write one JSON line an event on standard error.", None, "--log-json")] = False,
     admission_key: Annotated[
         Path | None, option("The key that signs admission tokens; DIR/admission.key without it.", "FILE")
@@ -84,7 +81,6 @@ def serve(
         keep_every=keep_every,
         remember_mb=remember_mb,
         turned_away=turned_away,
-        token=None if admin_token_file is None else token_of(admin_token_file),
         log_json=log_json,
     )
     if not open_admission:
@@ -105,19 +101,6 @@ def need_serving(store: str) -> None:
     need("drawdiscard", "pydantic")
     if store != "memory":
         need("redis", "hiredis", "redis")
-
-
-def token_of(path: Path) -> str:
-    """The token in a file, which nobody but the user may read."""
-    if not path.is_file():
-        raise ConfigError(field="admin-token-file", value=str(path), remedy="there is no such file")
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(field="admin-token-file", value=str(path), remedy=f"others may read it: chmod 600 {path}")
-    token = path.read_text(encoding="utf-8").strip()
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        remedy = f"give at least {SHORTEST_TOKEN} printable characters: openssl rand -hex 32 > {path}"
-        raise ConfigError(field="admin-token-file", value=f"{len(token)} characters", remedy=remedy)
-    return token
 
 
 @app.command()

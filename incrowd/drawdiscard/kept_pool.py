@@ -45,7 +45,6 @@ class Keepsake:
     test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     taken: tuple[bytes, ...] = ()
     turned: Mapping[str, int] = field(default_factory=dict)
-    paused: bool = False
     visits: tuple[str, Mapping[bytes, int]] = ("", MappingProxyType({}))
 
 
@@ -101,7 +100,6 @@ class KeptPool:
                 test=unpacked(state["test"]),
                 taken=tuple(taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)),
                 turned=told["turned"],
-                paused=told["paused"],
                 visits=(day, {account: count for account, its, count in visits if its == day}),
             )
             self.clean = bool(told["clean"])
@@ -123,17 +121,15 @@ class KeptPool:
         told = {
             "versions": pool.versions,
             "replaced": list(replaced),
-            "counts": [pool.draws, pool.discards, 0],
+            "counts": [pool.draws, pool.discards],
             "last": pool.last,
             "turned": dict(keepsake.turned),
-            "paused": keepsake.paused,
             "clean": clean,
         }
         state = {
             "pool": json.dumps(told).encode(),
             "taken": b"".join(keepsake.taken),
             "test": packed(keepsake.test),
-            "average": b"",  # as the last count: of averages over time, which are gone
         }
         new, old = rows.keys() - self._written, self._written - rows.keys()
         try:
@@ -206,7 +202,7 @@ def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
 def _pool(told: Mapping[str, Any], rows: Mapping[int, bytes]) -> PoolState:
     """The state of a pool as it was written; `ValueError` where it is not whole."""
     versions, replaced = ([int(version) for version in told[name]] for name in ("versions", "replaced"))
-    draws, discards = map(int, told["counts"][:2])
+    draws, discards = map(int, told["counts"][:2])  # an older one has a third
     held = {version: np.frombuffer(rows[version], "<f4") for version in (*versions, *replaced)}
     if len({len(row) for row in held.values()}) != 1 or not all(np.isfinite(row).all() for row in held.values()):
         raise ValueError("its rows are not so many numbers each")
@@ -252,7 +248,6 @@ class HeldPool:
             specification, key=fresh, turned_away=turned_away, lifetime=lifetime, randomness=source
         )  # refuses before it takes
         self.turned: Counter[str] = Counter()
-        self.paused = False
         self._day, self._visits, self._unkept = "", Counter[bytes](), dict[bytes, int]()
         self._known_again = known_again(history=history, instances=specification.instances)
         self._taken: OrderedDict[bytes, None] = OrderedDict()
@@ -298,7 +293,7 @@ class HeldPool:
         """All there is to keep, at this moment; taking it costs next to nothing."""
         test = {name: np.array(array) for name, array in self.desk.test.state().items()}
         visits = self._day, dict(self._unkept)
-        return Keepsake(self.pool.state(), test, tuple(self._taken), dict(self.turned), self.paused, visits)
+        return Keepsake(self.pool.state(), test, tuple(self._taken), dict(self.turned), visits)
 
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
         """Put it on disk. `clean` says that nothing will have been accepted since, should this be the last."""
@@ -325,7 +320,7 @@ class HeldPool:
         self.pool = Pool.restore(found.pool, randomness=source, lost=lost, merge=asked.merge, history=history)
         self.desk.test.restore(found.test)
         self._taken = OrderedDict.fromkeys(found.taken)
-        self.turned, self.paused = Counter(found.turned), found.paused
+        self.turned = Counter(found.turned)
         self._day, self._visits = found.visits[0], Counter(found.visits[1])
 
 

@@ -385,7 +385,7 @@ def _pool(folder: Path) -> Shown:
         figures = PoolFigures.of(held, accepted=kept["counts"][1], turned=kept["turned"])
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(f"{folder / FILE} is not a whole pool ({error}): put a copy back") from error
-    return of_status(status_of(asked, figures) | {"paused": bool(kept["paused"])}, name=folder.name)
+    return of_status(status_of(asked, figures), name=folder.name)
 
 
 _Text = Annotated[str, Field(strict=True, max_length=200_000)]
@@ -425,7 +425,6 @@ class _Status(BaseModel):
     promise: _Text = ""
     statement: _Text = ""
     adversaries: list[_Adversary] = Field([], max_length=200)
-    paused: bool = False
 
 
 def of_status(status: Facts, *, name: str) -> Shown:

@@ -56,10 +56,7 @@ TOO_LARGE = Problem(413, "too_large", "send four bytes for each weight, and noth
 TOO_OFTEN = Problem(429, "too_often", "too many requests from this address: wait for retry-after seconds", 1)
 """nginx says it, in these words."""
 
-NO_TOKEN = Problem(401, "no_token", "send the server's token: authorization: Bearer TOKEN")
-NO_ADMIN = Problem(403, "no_admin", "this server was started without a token: it takes no orders over the network")
 AWAY = Problem(503, "away", "the pool is out of reach for the moment: send the same again after retry-after seconds", 1)
-PAUSED = Problem(503, "paused", "answers wait at present: send the same again after retry-after seconds", 60)
 NO_AVERAGE = Problem(406, "not_acceptable", "accept application/json, application/octet-stream or safetensors")
 
 OF_REASON: dict[Reason, Problem] = {

@@ -138,7 +138,6 @@ class RedisStore:
         lifetime: int = LIFETIME,
         randomness: Randomness | None = None,
     ) -> None:
-        self.paused = False
         self._specification, self._history = specification, history
         self._known_again = known_again(history=history, instances=specification.instances)
         self._source = randomness or SystemRandomness()
@@ -217,17 +216,6 @@ class RedisStore:
         """See `PoolStore.count`."""
         self._turned[reason] += 1
 
-    async def pause(self, *, paused: bool) -> None:
-        """See `PoolStore.pause`."""
-        await self._call("HSET", self._keys["counts"], "paused", int(paused))
-        self.paused = paused
-
-    async def keep(self) -> None:
-        """See `PoolStore.keep`: Redis is asked for a snapshot of its own, and the test's memory is put aside."""
-        await self._call("SET", self._keys["test"], packed(self.desk.test.state()))
-        with suppress(_Refused):  # one is being written already
-            await self._call("BGSAVE")
-
     async def close(self) -> None:
         """See `PoolStore.close`."""
         if self._looking is not None:
@@ -259,7 +247,6 @@ class RedisStore:
         self._known.clear()  # another run may have forgotten what this process knows
         self._slots = [-1] * len(self._slots)
         key = await self._send("GET", self._keys["key"])
-        self.paused = await self._send("HGET", self._keys["counts"], "paused") == b"1"
         if not self._begun:
             self._begin_desk(key, await self._send("GET", self._keys["test"]))
         for name in ("enter", "draw"):
@@ -302,7 +289,7 @@ class RedisStore:
                 raise self._gone(LOST) from error
             if isinstance(error, NoScriptError):
                 raise self._gone("Redis was started anew") from error
-            raise _Refused(f"Redis refuses: {error}") from error
+            raise StoreAway(f"Redis refuses: {error}") from error
         except (RedisError, OSError) as error:
             why = f"Redis is out of reach ({error}): start it, or give its address and password as --store"
             raise self._gone(why) from error
@@ -396,7 +383,7 @@ class RedisStore:
             raise
 
     async def _look_now_and_then(self) -> None:
-        """Come back to a Redis that was away; tell it what happened here, and hear whether answers are to wait."""
+        """Come back to a Redis that was away; tell it what happened here."""
         looks = 0
         while True:
             await asyncio.sleep(_LOOK_EVERY)
@@ -407,7 +394,6 @@ class RedisStore:
                 elif looks % _TELL_EVERY == 0:
                     await self._accepted()
                     await self._tell()
-                    self.paused = await self._call("HGET", self._keys["counts"], "paused") == b"1"
                     if looks % _TEST_EVERY == 0:
                         await self._call("SET", self._keys["test"], packed(self.desk.test.state()))
             except IncrowdError as error:
@@ -415,10 +401,6 @@ class RedisStore:
 
 
 _REASONS = {b"accepted": Reason.ACCEPTED, b"repeated": Reason.REPEATED, b"over": Reason.DAY_OVER}
-
-
-class _Refused(StoreAway):
-    """Redis answered with an error; it is there."""
 
 
 class _Moved(Exception):

@@ -1,8 +1,7 @@
-"""The requests: draw and answer, what is read now and then, what an operator orders, the modules for browsers."""
+"""The requests: draw and answer, what is read now and then, the modules for browsers."""
 
 import asyncio
 import hashlib
-import hmac
 import json
 import logging
 import traceback
@@ -28,15 +27,12 @@ from incrowd.service.problems import (
     AWAY,
     FAILED,
     LENGTH_REQUIRED,
-    NO_ADMIN,
     NO_AVERAGE,
-    NO_TOKEN,
     NOT_ALLOWED,
     NOT_FOUND,
     OF_REASON,
     OPEN,
     OUTCOMES,
-    PAUSED,
     TOO_LARGE,
     Headers,
     Problem,
@@ -47,7 +43,6 @@ from incrowd.service.tending import Board, Tending, exposition
 Replying = Callable[[Request], Awaitable[Response]]
 
 _MODULE = "text/javascript; charset=utf-8"
-ORDERS = ("keep", "pause", "go-on")
 LONGEST_TICKET = 256
 """Digits of the longest ticket that is looked at."""
 
@@ -64,16 +59,14 @@ _log = logging.getLogger(__name__)
 class Rest:
     """The application: a Starlette one.
 
-    `token` is the one that orders have to show; without one none are taken. `refused` counts refusals by reason.
+    `refused` counts refusals by reason.
 
-    Guarantee: the token is compared in constant time. The device's calls are open to pages of every origin; figures and
-    orders are not. A body is read only where its stated length is that of an answer. Nothing looks at
-    the address of a client.
+    Guarantee: the device's calls are open to pages of every origin; figures are not. A body is read only where its
+    stated length is that of an answer. Nothing looks at the address of a client.
     """
 
-    def __init__(self, tending: Tending, board: Board, *, token: str | None) -> None:
+    def __init__(self, tending: Tending, board: Board) -> None:
         self._tending, self._store, self._board = tending, tending.store, board
-        self._token = None if token is None else hashlib.sha256(token.encode()).digest()
         asked = self._store.desk.specification
         self._asked, self._specification = asked, asked.to_json().encode()
         self._bytes, self._fingerprint = 4 * asked.size, asked.fingerprint.encode()
@@ -93,7 +86,6 @@ class Rest:
                 Route("/health", self._health, methods=["GET"]),
                 Route("/metrics", self._figures, methods=["GET"]),
                 Route("/static/{name}", self._static, methods=["GET"]),
-                Route("/v1/admin/{order}", self._order, methods=["POST"]),
             ],
             exception_handlers={HTTPException: self._unknown, StoreAway: self._away, Exception: self._failed},
         )
@@ -119,9 +111,12 @@ class Rest:
 
     async def _answer(self, request: Request) -> Response:
         headers = request.headers
-        problem = self._wrong_length(headers) or self._refused_early(headers)
+        problem = self._wrong_length(headers)
         if problem is not None:
-            return self._problem(problem, close=problem in (LENGTH_REQUIRED, TOO_LARGE))
+            return self._problem(problem, close=True)
+        if headers.get("incrowd-fingerprint") != self._asked.fingerprint:
+            self._store.count("other_specification")
+            return self._problem(OF_REASON[Reason.OTHER_SPECIFICATION])
         body = await request.body()
         if len(body) != self._bytes:
             return self._problem(OF_REASON[Reason.NOT_WEIGHTS])
@@ -137,13 +132,6 @@ class Rest:
         if stated is None or "transfer-encoding" in headers:
             return LENGTH_REQUIRED
         return TOO_LARGE if stated.isdigit() and int(stated[:20]) > self._bytes else None
-
-    def _refused_early(self, headers: Mapping[str, str]) -> Problem | None:
-        """Why an answer is refused before it is read."""
-        if headers.get("incrowd-fingerprint") != self._asked.fingerprint:
-            self._store.count("other_specification")
-            return OF_REASON[Reason.OTHER_SPECIFICATION]
-        return PAUSED if self._store.paused else None
 
     def _hand(self, instance: HandedOut, outcome: Headers) -> Response:
         version, row, accepted = instance
@@ -186,8 +174,6 @@ class Rest:
         await self._board.figures()
         if self._store.trouble is not None:
             return self._problem(AWAY)
-        if self._store.paused:
-            return self._problem(PAUSED)
         return self._reply(b'{"health": "well"}', "application/json", [])
 
     async def _figures(self, request: Request) -> Response:
@@ -204,21 +190,6 @@ class Rest:
         if fresh:  # its headers replace those that are kept
             return self._reply(b"", _MODULE, headers, status=304, cache=b"no-cache")
         return self._reply(content, _MODULE, headers, cache=b"no-cache")
-
-    async def _order(self, request: Request) -> Response:
-        if self._token is None:
-            return self._problem(NO_ADMIN)
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(hashlib.sha256(given.encode("latin-1")).digest(), self._token):
-            return self._problem(NO_TOKEN)
-        order = request.path_params["order"]
-        if order not in ORDERS:
-            return self._problem(NOT_FOUND)
-        if order == "keep":
-            await self._store.keep()
-        else:
-            await self._store.pause(paused=order == "pause")
-        return self._reply(json.dumps({"done": order}).encode(), "application/json", [])
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException) or error.status_code != NOT_ALLOWED.status:

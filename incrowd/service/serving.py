@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -60,9 +60,7 @@ class Changes:
 
 
 @asynccontextmanager
-async def answering(
-    store: PoolStore, *, token: str | None = None, admission: Admission | None = None
-) -> AsyncIterator[Rest]:
+async def answering(store: PoolStore, *, admission: Admission | None = None) -> AsyncIterator[Rest]:
     """What answers requests for a store, as long as this lasts: see `Rest`, and `ServiceOptions` for `admission`.
 
     The store is opened before the first request and closed after the last, and what was acknowledged by then is kept.
@@ -70,7 +68,7 @@ async def answering(
     await store.open()
     tending = Tending(store, admission)
     board = Board(tending)
-    rest = Rest(tending, board, token=token)
+    rest = Rest(tending, board)
     with suppress(StoreAway):
         tending.accepted = (await store.figures()).accepted
     ticking = asyncio.create_task(_tick(store, board, rest))
@@ -92,8 +90,6 @@ async def _tick(store: PoolStore, board: Board, rest: Rest) -> None:
 
 
 MEMORY = "memory"
-
-_log = logging.getLogger(__name__)
 
 SWITCH_S = 0.0005
 """Seconds after which a thread lets another go on: a keep does not hold up requests for the usual 5 ms at a time."""
@@ -127,7 +123,6 @@ class ServiceOptions:
     remember_mb: float = 64.0
     turned_away: float = 0.01
     lifetime: int = LIFETIME
-    token: str | None = field(default=None, repr=False)
     log_json: bool = False
     admission: Admission | None = None
 
@@ -190,7 +185,7 @@ async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callab
     sys.setswitchinterval(SWITCH_S)
     store = options.opened()
     log_to_stderr(as_json=options.log_json)
-    async with answering(store, token=options.token, admission=options.admission) as rest:
+    async with answering(store, admission=options.admission) as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
         fingerprint = options.specification.fingerprint

@@ -35,8 +35,7 @@ class HandedOut(NamedTuple):
 class PoolStore(Protocol):
     """A pool, the digests of what it took, the key of its tickets and its counts.
 
-    `desk` looks at answers, under the store's key; `paused` says whether answers are to wait, and `trouble` what is
-    wrong with the store at present.
+    `desk` looks at answers, under the store's key; `trouble` says what is wrong with the store at present.
 
     Guarantee (of every store): `enter` happens as a whole or not at all, and merges an answer once, however often and
     through however many desks it comes. A row never changes: an answer makes a new version. The random choices are
@@ -44,7 +43,6 @@ class PoolStore(Protocol):
     """
 
     desk: Desk
-    paused: bool
     trouble: str | None
 
     async def open(self) -> None:
@@ -73,14 +71,6 @@ class PoolStore(Protocol):
 
     def count(self, reason: str) -> None:
         """Count something that happened to an answer."""
-        ...
-
-    async def pause(self, *, paused: bool) -> None:
-        """Let answers wait, or go on."""
-        ...
-
-    async def keep(self) -> None:
-        """Put on disk what is not there yet."""
         ...
 
     async def close(self) -> None:
@@ -123,7 +113,7 @@ class EmbeddedStore:
             lifetime=lifetime,
             randomness=randomness,
         )
-        self.desk, self.paused, self._pool = self._held.desk, self._held.paused, self._held.pool
+        self.desk, self._pool = self._held.desk, self._held.pool
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="keep")
         self._keeping: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
@@ -159,13 +149,8 @@ class EmbeddedStore:
         """See `PoolStore.count`."""
         self._held.turned[reason] += 1
 
-    async def pause(self, *, paused: bool) -> None:
-        """See `PoolStore.pause`."""
-        self.paused = self._held.paused = paused
-        await self.keep()
-
     async def keep(self) -> None:
-        """See `PoolStore.keep`."""
+        """Put on disk what is not there yet."""
         await self._write(clean=False)
 
     async def close(self) -> None:

@@ -33,7 +33,6 @@ def exposition(status: Mapping[str, Any], *, draws: int, refused: Mapping[str, i
     gauges = (
         ("incrowd_updates_per_second", "Accepted answers a second.", {"": status["updates_per_second"]}, ""),
         ("incrowd_spread", "How far instances are apart, measured and by theory.", status["spread"], "kind"),
-        ("incrowd_paused", "Whether answers wait.", {"": int(status["paused"])}, ""),
         ("incrowd_store_up", "Whether the store is well.", {"": int(status["trouble"] is None)}, ""),
         ("process_resident_memory_bytes", "Memory of this process.", {"": resident()}, ""),
     )
@@ -127,13 +126,12 @@ class Board:
         return self._figures
 
     async def status(self) -> dict[str, Any]:
-        """What the page shows."""
+        """The figures, the promise, and how the service is at present."""
         await self._look()
         store = self._tending.store
         admission = "open" if self._tending.admission is None else "by token"
         now = {
             "updates_per_second": self.rate,
-            "paused": store.paused,
             "trouble": store.trouble,
             "admission": admission,
         }

@@ -16,8 +16,6 @@ from incrowd.service.admission import Admission
 from incrowd.service.serving import Served, answering, settings
 from incrowd.service.store import EmbeddedStore, PoolStore
 
-TOKEN = "a token of a test"  # noqa: S105 - of a test
-
 
 @dataclass(frozen=True)
 class Got:
@@ -100,7 +98,6 @@ async def read_reply(reader: asyncio.StreamReader, *, head: bool = False) -> Got
 async def service(
     specification: Specification | PoolStore,
     *,
-    token: str | None = TOKEN,
     admission: Admission | None = None,
 ) -> AsyncIterator[Running]:
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
@@ -108,7 +105,7 @@ async def service(
     listener.setblocking(False)
     ready = asyncio.Event()
     host, port = listener.getsockname()
-    async with answering(store, token=token, admission=admission) as rest:
+    async with answering(store, admission=admission) as rest:
         server = Served(settings(rest), ready.set)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:

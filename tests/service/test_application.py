@@ -9,18 +9,18 @@ from safetensors.numpy import load
 
 from incrowd.drawdiscard.desk import TICKET_BYTES
 from tests.drawdiscard.mail import asked
-from tests.service.running import TOKEN, Running, request, run, service
+from tests.service.running import Running, request, run, service
 
 UNLIKELY = 2e-3
 """So few honest answers are turned away in tests of something else."""
 
 
-def with_service(work: Any, *, token: str | None = TOKEN, **changes: object) -> None:
+def with_service(work: Any, **changes: object) -> None:
     async def main() -> None:
         from incrowd.service.store import EmbeddedStore
 
         store = EmbeddedStore(asked(**changes), turned_away=UNLIKELY)
-        async with service(store, token=token) as running:
+        async with service(store) as running:
             await work(running)
 
     run(main)
@@ -103,10 +103,8 @@ def test_other_methods_and_names_are_told_apart() -> None:
             ("GET", "/v1/answer", 405, {"POST", "OPTIONS"}),
             ("DELETE", "/v1/specification", 405, {"GET", "HEAD", "OPTIONS"}),
             ("PUT", "/health", 405, {"GET", "HEAD"}),
-            ("GET", "/v1/admin/keep", 405, {"POST"}),
             ("GET", "/nothing", 404, {""}),
             ("GET", "/v1/draw/", 404, {""}),
-            ("POST", "/v1/admin/nothing", 401, {""}),
         ):
             got = await running.ask(path, method=method)
             assert (method, path, got.status) == (method, path, status)
@@ -126,26 +124,6 @@ def test_averages_come_as_json_floats_and_safetensors() -> None:
         tensors = await running.ask("/v1/average", headers={"accept": "text/html;q=1, application/safetensors"})
         assert (load(tensors.body)["weights"] == average.astype(np.float32)).all()
         assert (await running.ask("/v1/average", headers={"accept": "image/png"})).status == 406
-
-    with_service(work)
-
-
-def test_orders_need_the_token() -> None:
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-        for token in ("", "Bearer ", "Bearer wrong", "a token of a test x", "Bearer é"):
-            got = await running.ask("/v1/admin/pause", method="POST", headers={"authorization": token})
-            assert (got.status, got.reason) == (401, "no_token")
-        right = {"authorization": f"Bearer {TOKEN}"}
-        for order in ("keep", "pause"):
-            assert (await running.ask(f"/v1/admin/{order}", method="POST", headers=right)).status == 200
-        waiting = await running.answer(running.honest(drawn, seed=1), drawn)
-        assert (waiting.status, waiting.reason, waiting.headers["retry-after"]) == (503, "paused", "60")
-        assert (await running.ask("/health")).status == 503
-        assert (await running.ask("/v1/draw")).status == 200
-        assert (await running.ask("/v1/admin/go-on", method="POST", headers=right)).status == 200
-        assert (await running.answer(running.honest(drawn, seed=1), drawn)).status == 200
-        assert (await running.ask("/health")).status == 200
 
     with_service(work)
 

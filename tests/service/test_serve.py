@@ -103,7 +103,6 @@ def test_several_processes_share_a_redis_and_one_that_dies_is_replaced(tmp_path:
         (["spec.json", "--host", "192.0.2.1"], "other machines come in through nginx"),
         (["spec.json", "--host", "learn.example.org"], "other machines come in through nginx"),
         (["spec.json", "--keep-every", "0"], "keep_every"),
-        (["spec.json", "--admin-token-file", "none"], "there is no such file"),
         (["spec.json", "--port", "70000"], "port"),
     ],
     ids=lambda value: str(value)[:40],
@@ -113,21 +112,6 @@ def test_wrong_use_is_said_in_a_line(incrowd: Command, options: list[str], told:
     assert got.status in (1, 2)
     assert told in got.err
     assert got.err.count("\n") == 1
-
-
-def test_a_token_that_others_may_read_or_guess_is_refused(incrowd: Command, tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    for content, mode, told in (
-        ("x" * 32, 0o644, "chmod 600"),
-        ("short", 0o600, "at least 16"),
-        ("é" * 32, 0o600, "printable"),
-    ):
-        path.write_text(content)
-        path.chmod(mode)
-        got = incrowd("serve", "spec.json", "--admin-token-file", str(path))
-        assert got.status == 2
-        assert told in got.err
-        assert content not in got.err
 
 
 def test_the_configuration_of_nginx_is_written(incrowd: Command) -> None:
