@@ -37,12 +37,12 @@ def measure(size: int, rounds: int) -> Measured:
     """The test of so many weights, each round as often."""
     mechanism = Mechanism(size=size, clip=0.1, epsilon=math.log(32), privacy="feature")
     begun = time.perf_counter()
-    ResidualTest.of(mechanism)
+    ResidualTest(mechanism)
     limits = time.perf_counter() - begun
     stream = SeededRandomness(1).stream("rows")
     parents = stream.normals(ROUND * size).astype(np.float32).reshape(ROUND, size)
     answers = (parents - mechanism.noise_scale * stream.laplaces(ROUND * size).reshape(ROUND, size)).astype(np.float32)
-    tests = ResidualTest.of(mechanism), ResidualTest.of(mechanism, learns=False)
+    tests = ResidualTest(mechanism), ResidualTest(mechanism, learns=False)
     return Measured(size, limits, *(fastest(test, answers, parents, rounds) for test in tests))
 
 

@@ -126,9 +126,6 @@ def contribute(
     plain: Annotated[
         bool, option("Allow http to another machine, where anybody on the way may pose as it.", None, "--plain")
     ] = False,
-    proxy: Annotated[
-        str | None, option("A proxy, say http://127.0.0.1:8118, to hide this address behind.", "URL")
-    ] = None,
     token_file: Annotated[Path | None, option("The operator's admission token.", "FILE")] = None,
     check: Annotated[
         bool, option("Only say how the service's specification fits; nothing is spent or sent.", None, "--check")
@@ -149,7 +146,7 @@ def contribute(
     policy = _policy(
         place, {"epsilon": epsilon, "daily_epsilon": daily, "whole_epsilon": whole}, total=total, per=per, fields=fields
     )
-    remote = RemoteServer(server, most_weights=policy.most_weights, plain=plain, proxy=proxy, pace_s=pace)
+    remote = RemoteServer(server, most_weights=policy.most_weights, plain=plain, pace_s=pace)
     _admit(remote, token_file)
     if check:
         _check(database, table, policy, remote.specification_json(), as_json=as_json)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from numpy.typing import ArrayLike
 
@@ -158,6 +158,14 @@ class Returned:
     gamma: float
     digest: bytes
     visit: Visit | None = None
+
+
+class DeskSettings(TypedDict, total=False):
+    """What may be chosen of a desk: see `Desk`."""
+
+    turned_away: float
+    lifetime: int
+    randomness: Randomness | None
 
 
 class Desk:

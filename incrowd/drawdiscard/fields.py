@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
@@ -429,37 +429,6 @@ TableField = (
 )
 ResponseField = NumberField | IntegerField | BooleanField | CategoryField
 """What can be predicted."""
-
-
-def spelled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields as a specification has them, from the words for columns of tables (`incrowd.data.columns.column_of`).
-
-    A column that devices have no field for is a `ConfigError`; an ignored one is left out.
-    """
-    from incrowd.data.columns import columns_of
-    from incrowd.data.schema import Category, Column, Ignored, Number, Text, YesNo
-
-    found = dict(fields)
-    for name, words in fields.items():
-        if not isinstance(words, str | Mapping | Column) or (isinstance(words, Mapping) and "type" in words):
-            continue
-        column = columns_of({name: words})[name]
-        if isinstance(column, Ignored):
-            del found[name]
-        elif isinstance(column, Number) and column.range is not None:
-            kind = int if column.whole else float
-            low, high = map(kind, column.range)
-            found[name] = {"type": "integer" if column.whole else "number", "low": low, "high": high}
-        elif isinstance(column, Category):
-            found[name] = {"type": "category", "levels": list(column.levels)}
-        elif isinstance(column, YesNo):
-            found[name] = {"type": "boolean"}
-        elif isinstance(column, Text):
-            found[name] = {"type": "text", "buckets": column.buckets}
-        else:
-            remedy = "devices have numbers with a range, levels, yes/no and text: state one of these"
-            raise ConfigError(field=f"fields.{name}", value=words, remedy=remedy)
-    return found
 
 
 def sparse_rows(rows: Sequence[Mapping[int, float]], width: int) -> csr_array:

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.drawdiscard.desk import DIGEST, KEY_BYTES, LIFETIME, Desk, Reason, Returned, Visit
+from incrowd.drawdiscard.desk import DIGEST, KEY_BYTES, Desk, DeskSettings, Reason, Returned, Visit
 from incrowd.drawdiscard.pool import HISTORY, Instance, Pool, PoolState
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, DataError
@@ -237,16 +237,12 @@ class HeldPool:
         specification: Specification,
         *,
         folder: Path | None = None,
-        turned_away: float = 0.01,
         history: int = HISTORY,
-        lifetime: int = LIFETIME,
-        randomness: Randomness | None = None,
+        **desk: Unpack[DeskSettings],
     ) -> None:
-        source = randomness or SystemRandomness()
+        source = desk["randomness"] = desk.get("randomness") or SystemRandomness()
         fresh = source.stream("tickets").bits(KEY_BYTES // 8).tobytes()
-        self.desk = Desk(
-            specification, key=fresh, turned_away=turned_away, lifetime=lifetime, randomness=source
-        )  # refuses before it takes
+        self.desk = Desk(specification, key=fresh, **desk)  # refuses before it takes
         self.turned: Counter[str] = Counter()
         self._day, self._visits, self._unkept = "", Counter[bytes](), dict[bytes, int]()
         self._known_again = known_again(history=history, instances=specification.instances)
@@ -256,8 +252,7 @@ class HeldPool:
             refused.callback(self.close)
             self.pool = fresh_pool(specification, source, history=history)
             if self._kept is not None:
-                key = self._kept.key(fresh)
-                self.desk = Desk(specification, key=key, turned_away=turned_away, lifetime=lifetime, randomness=source)
+                self.desk = Desk(specification, key=self._kept.key(fresh), **desk)
                 self._go_on(self._kept, source, history)
             refused.pop_all()
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from threading import RLock
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from incrowd import _validate
-from incrowd._random import Floats, Randomness
-from incrowd.drawdiscard.desk import LIFETIME, Drawn, Reason, Returned
+from incrowd._random import Floats
+from incrowd.drawdiscard.desk import DeskSettings, Drawn, Reason
 from incrowd.drawdiscard.fields import CategoryField
 from incrowd.drawdiscard.kept_pool import SPECIFICATION, HeldPool
 from incrowd.drawdiscard.pool import HISTORY
@@ -99,14 +98,13 @@ class Server:
     """A specification, its pool of instances, a test against spam, and all of it in a folder.
 
     `turned_away` is the share of honest answers that the test may turn away, `history` how many replaced versions are
-    kept, for answers that were drawn from them, and `lifetime` how many minutes a device has to answer. The pool goes
-    to the folder with every `keep_every`-th accepted answer; without a folder it is forgotten with the process.
+    kept, for answers that were drawn from them, and `lifetime` how many minutes a device has to answer. Without a
+    folder the pool is forgotten with the process.
 
     Guarantee: an `offer` happens as a whole or not at all, whatever is offered and however many threads offer. When it
-    says accepted, the answer is in the pool and, with `keep_every` = 1, on disk. A server that was killed and is opened
-    again goes on bit for bit from there: with a larger number, at most the last `keep_every` - 1 accepted answers are
-    lost. An answer that is offered again, after a lost reply say, counts once. The files are plain numbers, JSON and
-    the key of the tickets, for this user alone; no device's promise rests on them.
+    says accepted, the answer is in the pool and on disk. A server that was killed and is opened again goes on bit for
+    bit from there. An answer that is offered again, after a lost reply say, counts once. The files are plain numbers,
+    JSON and the key of the tickets, for this user alone; no device's promise rests on them.
     """
 
     def __init__(
@@ -114,28 +112,15 @@ class Server:
         specification: Specification,
         *,
         folder: str | PathLike[str] | None = None,
-        turned_away: float = 0.01,
         history: int = HISTORY,
-        lifetime: int = LIFETIME,
-        keep_every: int = 1,
-        randomness: Randomness | None = None,
+        **desk: Unpack[DeskSettings],
     ) -> None:
-        _validate.count(keep_every=keep_every)
         self.specification = specification
         self._text = specification.to_json()
-        self._keep_every = keep_every
         self._lock = RLock()
-        self._unkept = 0
         self._closed = False
-        self._held = HeldPool(
-            specification,
-            folder=None if folder is None else Path(folder),
-            turned_away=turned_away,
-            history=history,
-            lifetime=lifetime,
-            randomness=randomness,
-        )
-        self.keep()
+        self._held = HeldPool(specification, folder=None if folder is None else Path(folder), history=history, **desk)
+        self._keep()
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> "Server":
@@ -159,7 +144,7 @@ class Server:
             if not self._closed:
                 self._closed = True
                 try:
-                    self._held.write(self._held.keepsake(), clean=True)
+                    self._keep()
                 finally:
                     self._held.close()
 
@@ -181,9 +166,12 @@ class Server:
         with self._lock:
             if self._closed:
                 raise ConfigError(field="server", value="closed", remedy="open it again before it is offered anything")
-            reason = self._entered(answer)
-            if reason in (Reason.ACCEPTED, Reason.REPEATED) and self._unkept >= self._keep_every:
-                self.keep()  # a repeated one, too: the disk may have been full the first time
+            parent = self._held.parent(answer)
+            reason = parent if isinstance(parent, Reason) else self._held.desk.judge(answer, parent)
+            if reason is None:
+                reason = self._held.enter(answer)
+            if reason in (Reason.ACCEPTED, Reason.REPEATED):
+                self._keep()  # a repeated one, too: the disk may have been full the first time
         return Outcome(reason)
 
     @property
@@ -195,23 +183,12 @@ class Server:
         """What was learnt so far, as something that predicts."""
         return Predictor(self.specification, self._held.pool.weights())
 
-    def keep(self) -> None:
-        """Put the pool on disk, now."""
-        with self._lock:
-            self._held.write(self._held.keepsake(), clean=self._keep_every == 1)
-            self._unkept = 0
-
     def statement(self) -> str:
         """What a contribution and a device are promised, in plain words."""
         return promise(self.specification, self.accepted)
 
-    def _entered(self, answer: Returned) -> Reason:
-        parent = self._held.parent(answer)
-        reason = parent if isinstance(parent, Reason) else self._held.desk.judge(answer, parent)
-        if reason is None:
-            reason = self._held.enter(answer)
-            self._unkept += 1
-        return reason
+    def _keep(self) -> None:
+        self._held.write(self._held.keepsake(), clean=True)
 
 
 def promise(asked: Specification, accepted: int) -> str:

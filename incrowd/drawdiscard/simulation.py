@@ -39,7 +39,7 @@ class GlmGradients:
     [devices, examples, outputs], or for a multinomial model labels [devices, examples].
     """
 
-    def __init__(self, model: Glm, inputs: Sequence[Features], responses: NDArray[Any]) -> None:
+    def __init__(self, model: Glm, inputs: Features, responses: NDArray[Any]) -> None:
         if model.link is MULTINOMIAL and responses.ndim == 2:
             responses = np.eye(model.outputs)[responses]
         if len(inputs) != len(responses):
@@ -156,7 +156,7 @@ def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Seque
     needed, merges = genealogy.needed, coins.merge < 1
     used = [genealogy.parents[needed], genealogy.looked_at.ravel(), *([genealogy.partners[needed]] if merges else [])]
     uses = np.bincount(np.concatenate(used), minlength=coins.instances + coins.updates)
-    rows = dict(enumerate(given))
+    rows: dict[int, Matrix] = dict(enumerate(given))
 
     def row(version: int) -> Matrix:
         uses[version] -= 1

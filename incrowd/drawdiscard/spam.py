@@ -42,7 +42,7 @@ from scipy.stats import binom
 from incrowd import _validate
 from incrowd._random import Floats, Integers, Randomness, Stream, SystemRandomness
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.spam_limits import ResidualLimits, fixed_limits, noise_limits
+from incrowd.drawdiscard.spam_limits import fixed_limits, noise_limits
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.whole_noise import SEED_BITS, seed_of, sign_bits
@@ -199,34 +199,29 @@ _KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "
 class ResidualTest:
     """Whether an honest device may have sent an answer, given its parent; callers hold a lock.
 
+    It turns away at most `turned_away` of the honest answers. What is secret of it (see `Learnt`) is from `randomness`,
+    the operating system's by default; with `learns` false it has the fixed limits alone.
+
     Guarantee: of honest answers at most the wanted share is turned away, whatever their steps within the clip, and at
     least two fifths of that share where there is noise alone; however instances are merged, and whatever gamma. The
     same calls have the same answers. Restored from its state it goes on bit for bit. What is not finite is turned away.
     """
 
-    def __init__(self, mechanism: Mechanism, limits: ResidualLimits, *, learnt: Learnt | None = None) -> None:
-        self.mechanism, self.limits, self.learnt = mechanism, limits, learnt
-        self._shape, self._scale = (mechanism.size,), mechanism.noise_scale
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         mechanism: Mechanism,
         *,
         turned_away: float = 0.01,
         learns: bool = True,
         randomness: Randomness | None = None,
-    ) -> "ResidualTest":
-        """The test of a specification's answers that turns away at most this share of the honest ones.
-
-        What is secret of it (see `Learnt`) is from `randomness`; the operating system's by default.
-        """
+    ) -> None:
         _validate.fraction(turned_away=turned_away)
-        limits = fixed_limits(mechanism, share=FIXED_PART * turned_away)
-        if not learns:
-            return cls(mechanism, limits)
-        share, secret = (1 - FIXED_PART) * turned_away, randomness or SystemRandomness()
-        return cls(mechanism, limits, learnt=Learnt(mechanism, share=share, randomness=secret))
+        self.mechanism, self._shape, self._scale = mechanism, (mechanism.size,), mechanism.noise_scale
+        self.limits = fixed_limits(mechanism, share=FIXED_PART * turned_away)
+        self.learnt: Learnt | None = None
+        if learns:
+            share, secret = (1 - FIXED_PART) * turned_away, randomness or SystemRandomness()
+            self.learnt = Learnt(mechanism, share=share, randomness=secret)
 
     def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
         """Whether an honest device may have made this answer of its parent, with steps of this rate."""
@@ -337,10 +332,10 @@ def named_seed(answer: Instance, parent: Instance, length: float) -> int:
 def answer_test(
     mechanism: Mechanism, *, turned_away: float = 0.01, randomness: Randomness | None = None
 ) -> ResidualTest | DirectionTest:
-    """The test of a mechanism's answers; see `ResidualTest.of` for what `turned_away` and `randomness` are."""
+    """The test of a mechanism's answers; see `ResidualTest` for what `turned_away` and `randomness` are."""
     if mechanism.noise == "direction":
         return DirectionTest(mechanism, turned_away=turned_away, randomness=randomness)
-    return ResidualTest.of(mechanism, turned_away=turned_away, randomness=randomness)
+    return ResidualTest(mechanism, turned_away=turned_away, randomness=randomness)
 
 
 def _residual(answer: Instance, parent: Instance, scale: float) -> Floats:

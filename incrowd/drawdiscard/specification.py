@@ -18,7 +18,7 @@ from scipy.sparse import csr_array, hstack
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.drawdiscard.fields import STRICT, CategoryField, Name, ResponseField, TableField, known, spelled
+from incrowd.drawdiscard.fields import STRICT, CategoryField, Name, ResponseField, TableField, known
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, Glm
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism, NoiseName, Unit
@@ -310,6 +310,37 @@ def crossed(first: csr_array, second: csr_array | None = None) -> csr_array:
         return first
     mine, theirs = np.arange(first.shape[1]), np.arange(second.shape[1])
     return first[:, np.repeat(mine, len(theirs))].multiply(second[:, np.tile(theirs, len(mine))]).tocsr()
+
+
+def spelled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as a specification has them, from the words for columns of tables (`incrowd.data.columns.column_of`).
+
+    A column that devices have no field for is a `ConfigError`; an ignored one is left out.
+    """
+    from incrowd.data.columns import columns_of
+    from incrowd.data.schema import Category, Column, Ignored, Number, Text, YesNo
+
+    found = dict(fields)
+    for name, words in fields.items():
+        if not isinstance(words, str | Mapping | Column) or (isinstance(words, Mapping) and "type" in words):
+            continue
+        column = columns_of({name: words})[name]
+        if isinstance(column, Ignored):
+            del found[name]
+        elif isinstance(column, Number) and column.range is not None:
+            kind = int if column.whole else float
+            low, high = map(kind, column.range)
+            found[name] = {"type": "integer" if column.whole else "number", "low": low, "high": high}
+        elif isinstance(column, Category):
+            found[name] = {"type": "category", "levels": list(column.levels)}
+        elif isinstance(column, YesNo):
+            found[name] = {"type": "boolean"}
+        elif isinstance(column, Text):
+            found[name] = {"type": "text", "buckets": column.buckets}
+        else:
+            remedy = "devices have numbers with a range, levels, yes/no and text: state one of these"
+            raise ConfigError(field=f"fields.{name}", value=words, remedy=remedy)
+    return found
 
 
 def read_specification(path: str | PathLike[str]) -> Specification:

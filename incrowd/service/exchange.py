@@ -5,7 +5,6 @@ Only the standard library: a device has nothing else.
 
 import http.client
 import io
-import re
 import socket
 import ssl
 import time
@@ -38,7 +37,7 @@ _BROKEN = (_Odd, OSError, http.client.HTTPException, ValueError)
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a service listens, and the proxy on the way to it, if there is to be one: it sees the service's name alone.
+    """Where a service listens.
 
     Plain http is refused for all but this machine itself: on the way, anybody could be the service.
     """
@@ -47,11 +46,10 @@ class Address:
     host: str
     port: int
     path: str
-    proxy: "Address | None" = None
 
     @classmethod
-    def of(cls, url: str, *, plain: bool = False, proxy: str | None = None) -> "Address":
-        """The address that a text spells; `plain` allows http to any machine. A proxy is one for HTTP (CONNECT)."""
+    def of(cls, url: str, *, plain: bool = False) -> "Address":
+        """The address that a text spells; `plain` allows http to any machine."""
         if not all(" " < letter < "\x7f" for letter in url):  # urlsplit would drop line ends
             raise ConfigError(field="server", value=url, remedy="give an address in ASCII, as it goes over the network")
         try:
@@ -63,14 +61,12 @@ class Address:
             raise ConfigError(field="server", value=url, remedy="give an address such as https://learn.example.org")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(field="server", value=url, remedy="leave out users, queries and fragments")
-        secure, between = parts.scheme == "https", None if proxy is None else cls.of(proxy, plain=True)
+        secure = parts.scheme == "https"
         if not secure and not plain and not _this_machine(host):
             remedy = "give https: over http anybody on the way could be the service"
             raise ConfigError(field="server", value=url, remedy=remedy)
-        if between is not None and (between.secure or between.path):
-            raise ConfigError(field="proxy", value=proxy, remedy="give one such as http://127.0.0.1:8118")
         port = port or (443 if secure else 80)
-        return cls(secure=secure, host=host, port=port, path=parts.path.rstrip("/"), proxy=between)
+        return cls(secure=secure, host=host, port=port, path=parts.path.rstrip("/"))
 
     @property
     def named(self) -> str:
@@ -174,32 +170,14 @@ class _Limited(io.RawIOBase):
 
 
 def _connected(address: Address, until: float, context: ssl.SSLContext | None) -> socket.socket:
-    """A connection to a service, through its proxy if it has one; nothing was sent over it yet."""
+    """A connection to a service; nothing was sent over it yet."""
     with ExitStack() as refused:
-        connection = refused.enter_context(_reached(address.proxy or address, until))
-        if address.proxy is not None:
-            _let_through(connection, address, until)
+        connection = refused.enter_context(_reached(address, until))
         if address.secure:
             connection.settimeout(_left(until))
             connection = (context or ssl.create_default_context()).wrap_socket(connection, server_hostname=address.host)
         refused.pop_all()
         return connection
-
-
-def _let_through(connection: socket.socket, address: Address, until: float) -> None:
-    """Ask a proxy for a way to the service, whose name it looks up."""
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    connection.settimeout(_left(until))
-    connection.sendall(f"CONNECT {host}:{address.port} HTTP/1.1\r\nhost: {host}:{address.port}\r\n\r\n".encode("ascii"))
-    said = b""
-    while not said.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the service's
-        connection.settimeout(_left(until))
-        part = connection.recv(1)
-        if not part or len(said) > SPARE:
-            raise _Odd("the proxy does not let through")
-        said += part
-    if not re.match(rb"HTTP/1\.[01] 200[ \r]", said):
-        raise _Odd("the proxy does not let through")
 
 
 def _reached(address: Address, until: float) -> socket.socket:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -16,8 +16,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from incrowd._random import Randomness, SystemRandomness
-from incrowd.drawdiscard.desk import KEY_BYTES, LIFETIME, Desk, Reason, Returned
+from incrowd._random import SystemRandomness
+from incrowd.drawdiscard.desk import KEY_BYTES, Desk, DeskSettings, Reason, Returned
 from incrowd.drawdiscard.kept_pool import fresh_pool, known_again, packed, unpacked
 from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, merged
 from incrowd.drawdiscard.showing import PoolFigures
@@ -133,19 +133,13 @@ class RedisStore:
         specification: Specification,
         url: str,
         *,
-        turned_away: float = 0.01,
         history: int = HISTORY,
-        lifetime: int = LIFETIME,
-        randomness: Randomness | None = None,
+        **desk: Unpack[DeskSettings],
     ) -> None:
         self._specification, self._history = specification, history
         self._known_again = known_again(history=history, instances=specification.instances)
-        self._source = randomness or SystemRandomness()
-        self._of_desk: dict[str, Any] = {
-            "turned_away": turned_away,
-            "lifetime": lifetime,
-            "randomness": self._source,
-        }
+        self._source = desk["randomness"] = desk.get("randomness") or SystemRandomness()
+        self._of_desk = desk
         self._fresh = self._source.stream("tickets").bits(KEY_BYTES // 8).tobytes()
         self.desk = Desk(specification, key=self._fresh, **self._of_desk)
         self._redis = redis_at(url)

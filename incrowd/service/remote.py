@@ -36,9 +36,8 @@ class RemoteServer:
     """The service at an address: a `ServerLike`.
 
     `most_weights` bounds what is read of an instance, whatever the specification says; each request ends within
-    `deadline_s`. `context` is for certificates of an own authority, `plain` allows http beyond this machine, and
-    through a `proxy` for HTTP the service does not see this device's address. An answer leaves at a whole multiple of
-    `pace_s` seconds after the draw before it (`PACE_S` unless given; 0: at once).
+    `deadline_s`. `context` is for certificates of an own authority, `plain` allows http beyond this machine. An answer
+    leaves at a whole multiple of `pace_s` seconds after the draw before it (`PACE_S` unless given; 0: at once).
 
     Guarantee: each request has a connection of its own, and nothing in it tells this device from any other but the
     answer itself and the token. What a service sends is data: bounded before it is read, and of the right form, or
@@ -56,10 +55,9 @@ class RemoteServer:
         deadline_s: float = 60.0,
         context: ssl.SSLContext | None = None,
         plain: bool = False,
-        proxy: str | None = None,
         pace_s: float | None = None,
     ) -> None:
-        self.address = Address.of(url, plain=plain, proxy=proxy)
+        self.address = Address.of(url, plain=plain)
         self._most_weights = most_weights
         self._deadline_s = deadline_s
         self._context = context

@@ -24,7 +24,7 @@ import uvloop
 
 from incrowd import _validate
 from incrowd._log import log_to_stderr, note
-from incrowd.drawdiscard.desk import LIFETIME
+from incrowd.drawdiscard.desk import LIFETIME, DeskSettings
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.service.admission import Admission, key_in
@@ -147,24 +147,14 @@ class ServiceOptions:
 
     def opened(self) -> PoolStore:
         """The store that was asked for."""
+        desk: DeskSettings = {"turned_away": self.turned_away, "lifetime": self.lifetime}
         if self.store == MEMORY:
             return EmbeddedStore(
-                self.specification,
-                folder=self.folder,
-                keep_every=self.keep_every,
-                turned_away=self.turned_away,
-                history=self.history,
-                lifetime=self.lifetime,
+                self.specification, folder=self.folder, keep_every=self.keep_every, history=self.history, **desk
             )
         from incrowd.service.redis_store import RedisStore
 
-        return RedisStore(
-            self.specification,
-            self.store,
-            turned_away=self.turned_away,
-            history=self.history,
-            lifetime=self.lifetime,
-        )
+        return RedisStore(self.specification, self.store, history=self.history, **desk)
 
 
 def serve(options: ServiceOptions, *, listening: Listening) -> int:

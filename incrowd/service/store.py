@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 from incrowd import _validate
-from incrowd._random import Randomness
-from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
+from incrowd.drawdiscard.desk import Desk, DeskSettings, Reason, Returned
 from incrowd.drawdiscard.kept_pool import HeldPool
 from incrowd.drawdiscard.pool import HISTORY, Instance
 from incrowd.drawdiscard.showing import PoolFigures
@@ -97,22 +96,13 @@ class EmbeddedStore:
         *,
         folder: Path | None = None,
         keep_every: float = KEEP_EVERY,
-        turned_away: float = 0.01,
         history: int = HISTORY,
-        lifetime: int = LIFETIME,
-        randomness: Randomness | None = None,
+        **desk: Unpack[DeskSettings],
     ) -> None:
         _validate.positive(keep_every=keep_every)
         self.trouble: str | None = None
         self._keep_every = keep_every
-        self._held = HeldPool(
-            specification,
-            folder=folder,
-            turned_away=turned_away,
-            history=history,
-            lifetime=lifetime,
-            randomness=randomness,
-        )
+        self._held = HeldPool(specification, folder=folder, history=history, **desk)
         self.desk, self._pool = self._held.desk, self._held.pool
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="keep")
         self._keeping: asyncio.Task[None] | None = None

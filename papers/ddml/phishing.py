@@ -224,7 +224,8 @@ class Phishing:
 
     @cached_property
     def _test(self) -> Floats:
-        return with_intercept(url_features(self.test.texts)).astype(np.float64)
+        inputs: Floats = with_intercept(url_features(self.test.texts)).astype(np.float64)
+        return inputs
 
     def _promise(self, case: Case) -> str:
         return (

@@ -130,7 +130,8 @@ class Recovery:
 
     @cached_property
     def _test_inputs(self) -> Matrix:
-        return with_intercept(self._test.features())
+        inputs: Matrix = with_intercept(self._test.features())
+        return inputs
 
     def _scores(self, weights: Floats) -> BinaryScores:
         return BinaryScores.of(self._test.o, self._test_inputs @ weights, threshold=0.0)

@@ -87,7 +87,7 @@ class Spam:
         count = max(1_000, min(self.honest, 2 * 10**8 // weights))
         found = {}
         for name, step in (("noise_alone", 0.0), ("longest_steps", mechanism.clip)):
-            test = ResidualTest.of(mechanism, turned_away=self.rate, randomness=randomness)
+            test = ResidualTest(mechanism, turned_away=self.rate, randomness=randomness)
             away = 0
             for _ in range(count):
                 answer = -step - mechanism.noise_scale * stream.laplaces(weights)

@@ -256,6 +256,6 @@ class _Training:
             return lambda *_: True
         if self.test == "band":
             return Band(self.pool, threshold=study.threshold, sigma=problem.sigma).accepts
-        return ResidualTest.of(
+        return ResidualTest(
             problem.mechanism, turned_away=study.rate, learns=self.test == "residual", randomness=randomness
         ).accepts

@@ -118,7 +118,7 @@ def test_colluders_who_send_honest_sizes_gain_little_behind_what_is_learnt() -> 
     for name in ("learns", "fixed"):
         server, stream = fresh()
         if name == "fixed":
-            server._held.desk.test = ResidualTest.of(server.specification.mechanism, learns=False)
+            server._held.desk.test = ResidualTest(server.specification.mechanism, learns=False)
         scale, coins = unit(server), stream.bits(6_000) % np.uint64(5)
         for coin in coins:
             drawn = server.draw()

@@ -22,22 +22,22 @@ def rejected(test: ResidualTest, parents: np.ndarray, given_: np.ndarray, gamma:
 def test_honest_answers_are_turned_away_about_as_rarely_as_wanted_at_every_rate(gamma: float) -> None:
     wanted, count = 0.05, 6_000
     parents, sent = answers(MECHANISM, count=count, gamma=gamma)
-    found = rejected(ResidualTest.of(MECHANISM, turned_away=wanted), parents, sent, gamma)
+    found = rejected(ResidualTest(MECHANISM, turned_away=wanted), parents, sent, gamma)
     error = math.sqrt(wanted / count)
     assert 0.4 * wanted - 4 * error < found < wanted + 4 * error
-    assert rejected(ResidualTest.of(MECHANISM, turned_away=wanted), parents, sent, 2 * gamma) == 1.0  # the control
+    assert rejected(ResidualTest(MECHANISM, turned_away=wanted), parents, sent, 2 * gamma) == 1.0  # the control
 
 
 def test_answers_with_the_longest_steps_are_honest() -> None:
     parents, sent = answers(MECHANISM, count=2_000, gamma=GAMMA, gradient=MECHANISM.clip)
-    assert rejected(ResidualTest.of(MECHANISM, turned_away=0.05), parents, sent) < 0.05
+    assert rejected(ResidualTest(MECHANISM, turned_away=0.05), parents, sent) < 0.05
     parents, sent = answers(MECHANISM, count=200, gamma=GAMMA, gradient=2 * MECHANISM.clip)
-    assert rejected(ResidualTest.of(MECHANISM, turned_away=0.05), parents, sent) > 0.9
+    assert rejected(ResidualTest(MECHANISM, turned_away=0.05), parents, sent) > 0.9
 
 
 def test_what_is_not_made_of_its_parent_is_turned_away() -> None:
     parents, sent = answers(MECHANISM, count=50, gamma=GAMMA, weights=0.1)
-    test = ResidualTest.of(MECHANISM)
+    test = ResidualTest(MECHANISM)
     assert rejected(test, parents, parents) == 1.0  # a replay has no noise
     assert rejected(test, np.roll(parents, 1, axis=0), sent) == 1.0
     shifted = (parents + 3 * GAMMA * MECHANISM.noise_scale).astype(np.float32)
@@ -52,7 +52,7 @@ def test_one_weight_alone_may_not_be_far_off_however_little_it_is_of_the_whole()
     parents, sent = answers(mechanism, count=100, gamma=GAMMA, weights=1e-3)
     for scales, away in ((14.0, 1.0), (6.0, 0.0)):
         sent[:, 7] = parents[:, 7] - scales * GAMMA * mechanism.noise_scale
-        test = ResidualTest.of(mechanism, learns=False)
+        test = ResidualTest(mechanism, learns=False)
         assert rejected(test, parents, sent) == pytest.approx(away, abs=0.05)
 
 

@@ -16,7 +16,7 @@ SHARE = 0.01
 
 
 def fresh(mechanism: Mechanism = MECHANISM, *, seed: int = 1, wanted: float = SHARE) -> ResidualTest:
-    return ResidualTest.of(mechanism, turned_away=wanted, randomness=SeededRandomness(seed))
+    return ResidualTest(mechanism, turned_away=wanted, randomness=SeededRandomness(seed))
 
 
 def shown(test: ResidualTest, residuals: Floats) -> NDArray[np.bool_]:
@@ -44,7 +44,7 @@ def mixed(honest: Floats, hostile: Floats, share: float, stream: Stream) -> tupl
 def test_colluders_are_told_by_what_they_agree_upon(share: float) -> None:
     stream = SeededRandomness(2).stream("colluders")
     given, theirs = mixed(laplace(stream, 3_000), colluders(stream, 3_000), share, stream)
-    learning, fixed = fresh(), ResidualTest.of(MECHANISM, learns=False)
+    learning, fixed = fresh(), ResidualTest(MECHANISM, learns=False)
     said = shown(learning, given)
     late = np.arange(3_000) >= 1_500
     assert said[late & theirs].mean() < 0.05
@@ -108,7 +108,7 @@ def test_who_fills_the_memory_keeps_no_noise_out(kind: str) -> None:
 
 def test_who_fills_the_memory_lets_nothing_in_that_the_fixed_limits_stop() -> None:
     stream = SeededRandomness(5).stream("poison")
-    fixed = ResidualTest.of(MECHANISM, learns=False)
+    fixed = ResidualTest(MECHANISM, learns=False)
     probes = np.concatenate([scale * laplace(stream, 100) for scale in (0.5, 0.8, 1.0, 1.5, 2.0)])
     for poison in poisons(stream, 800).values():
         test = fresh()

@@ -134,7 +134,7 @@ def test_people_are_told_what_it_means() -> None:
         (changed(terms=[["B", "D", "I"]]), "terms.0"),
         (changed(terms=[[]]), "terms.0"),
         (changed(terms=[], intercept=False), "terms"),
-        (changed(hidden=[0]), "hidden.0"),
+        (changed(hidden=[3]), "hidden"),
         (changed(link=print), "specification"),
         (changed(gamma=math.nan), "gamma"),
         (changed(clip=math.inf), "clip"),

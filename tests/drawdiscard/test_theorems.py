@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from incrowd._random import Floats, SeededRandomness
-from incrowd.data import load_digits
 from incrowd.drawdiscard.pool import Pool, stable_variance
 
 ODD = 1e-6
@@ -55,8 +54,3 @@ def test_lemma_2_in_exact_numbers(k: int) -> None:
     inner = steps[1:k, 1:k]
     survives = np.linalg.solve(np.eye(k - 1) - inner, steps[1:k, k])
     assert survives[0] == pytest.approx(1 / k)
-
-
-DIGITS = load_digits().train
-FEATURES = np.asarray(DIGITS.features, np.float64).reshape(len(DIGITS.labels), -1)
-FEATURES /= FEATURES.max()

@@ -2,10 +2,8 @@
 
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -135,67 +133,3 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 )  # fmt: skip
 def test_how_long_a_service_asks_to_wait(said: str, seconds: float | None) -> None:
     assert after(Reply(429, {"retry-after": said}, b"")) == seconds
-
-
-class Between:
-    """A proxy: it notes what it is asked for, says something, and then only passes bytes on."""
-
-    def __init__(self, says: bytes = b"HTTP/1.1 200 so\r\n\r\n") -> None:
-        self.says, self.heard = says, list[bytes]()
-
-    def __enter__(self) -> "Between":
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.door.getsockname()[1]}"
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.thread.join(10)
-        self.door.close()
-
-    def _run(self) -> None:
-        near, _ = self.door.accept()
-        with near, suppress(OSError):
-            asked = b""
-            while not asked.endswith(b"\r\n\r\n"):
-                asked += near.recv(1)
-            self.heard.append(asked)
-            near.sendall(self.says)
-            if self.says.startswith(b"HTTP/1.1 200 "):
-                with socket.create_connection(("127.0.0.1", int(asked.split(b" ")[1].rsplit(b":", 1)[1]))) as far:
-                    back = threading.Thread(target=self._pass, args=(near, far), daemon=True)
-                    back.start()
-                    self._pass(far, near)
-                    back.join(10)
-
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while part := source.recv(65536):
-                sink.sendall(part)
-            sink.shutdown(socket.SHUT_WR)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "a.name.that.only.the.proxy.knows"])
-def test_a_proxy_sees_the_name_of_the_service_alone(host: str) -> None:
-    with Listener(lambda _: reply(200, b"hello")).listening() as listener, Between() as proxy:
-        address = Address.of(f"http://{host}:{listener.port}", proxy=proxy.url, plain=True)
-        assert exchange(address, "/here", most=10, deadline_s=5).body == b"hello"
-    assert proxy.heard == [f"CONNECT {host}:{listener.port} HTTP/1.1\r\nhost: {host}:{listener.port}\r\n\r\n".encode()]
-    assert listener.heard[0].path == "/here"
-
-
-def test_through_a_proxy_certificates_are_checked_all_the_same(tmp_path: Path) -> None:
-    place = certificate(tmp_path)
-    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own.load_cert_chain(place)
-    trusting = ssl.create_default_context(cafile=str(place))
-    with Listener(lambda _: reply(200, b"hello"), secure=own).listening() as listener:
-        for context in (trusting, None):
-            with Between() as proxy:
-                address = Address.of(f"https://localhost:{listener.port}", proxy=proxy.url)
-                if context is not None:
-                    assert exchange(address, "/", most=10, deadline_s=5, context=context).body == b"hello"
-                    continue
-                with pytest.raises(ServiceFailed, match="certificate does not hold"):
-                    exchange(address, "/", most=10, deadline_s=5)

@@ -1,4 +1,4 @@
-"""Clients that do not speak HTTP; requests in pieces and in heaps. Slow and many clients are nginx's (test_nginx)."""
+"""Clients that do not speak HTTP, and requests of any kind. Slow and many clients are nginx's (test_nginx)."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ import pytest
 
 from incrowd.service.store import EmbeddedStore
 from tests.drawdiscard.mail import asked
-from tests.service.running import Running, read_reply, request, run, service
+from tests.service.running import Running, run, service
 
 
 def with_service(work: Any, **changes: object) -> None:
@@ -25,42 +25,6 @@ async def closed(reader: asyncio.StreamReader, *, within: float = 5.0) -> bytes:
     with suppress(ConnectionError):
         return await asyncio.wait_for(reader.read(), within)
     return b""
-
-
-def test_requests_may_come_in_pieces() -> None:
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-        names = ("incrowd-fingerprint", "incrowd-ticket")
-        sent = request(
-            "/v1/answer",
-            method="POST",
-            headers={name: drawn.headers[name] for name in names},
-            body=running.honest(drawn, seed=1),
-        )
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        for place in range(0, len(sent), 7):
-            writer.write(sent[place : place + 7])
-            await asyncio.sleep(0)
-        got = await read_reply(reader)
-        assert got.headers["incrowd-outcome"] == "accepted"
-        writer.close()
-
-    with_service(work)
-
-
-def test_requests_in_a_heap_are_answered_in_order_and_reading_waits() -> None:
-    async def work(running: Running) -> None:
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        count = 500
-        paths = ["/v1/draw" if number % 3 else "/health" for number in range(count)]
-        writer.write(b"".join(map(request, paths)))
-        for path in paths:
-            got = await read_reply(reader)
-            assert got.status == 200
-            assert (got.headers["content-type"] == "application/json") is (path == "/health")
-        writer.close()
-
-    with_service(work)
 
 
 ODD = ("", "0", "-1", "NaN", "\x7f", "é", "%00", "../../etc/passwd", "a" * 3_000, "{}", '"', "1e999", "\t")
@@ -114,31 +78,5 @@ def test_what_is_no_request_for_us_ends_the_connection_and_nothing_else(sent: by
         assert said == b"" or 400 <= int(said[9:12]) < 500
         writer.close()
         assert (await running.ask("/v1/draw")).status == 200
-
-    with_service(work)
-
-
-def test_old_clients_and_those_who_say_close_are_answered_and_let_go() -> None:
-    async def work(running: Running) -> None:
-        for sent in (b"GET /v1/draw HTTP/1.0\r\n\r\n", request("/health", headers={"connection": "close"})):
-            reader, writer = await asyncio.open_connection(running.host, running.port)
-            writer.write(sent)
-            assert (await closed(reader)).startswith(b"HTTP/1.1 200 OK")
-            writer.close()
-
-    with_service(work)
-
-
-def test_a_body_is_asked_for_where_the_client_waits_to_be() -> None:
-    async def work(running: Running) -> None:
-        drawn = await running.ask("/v1/draw")
-        names = ("incrowd-fingerprint", "incrowd-ticket")
-        headers = {name: drawn.headers[name] for name in names} | {"expect": "100-continue", "content-length": "16"}
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        writer.write(request("/v1/answer", method="POST", headers=headers))
-        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(running.honest(drawn, seed=1))
-        assert (await read_reply(reader)).headers["incrowd-outcome"] == "accepted"
-        writer.close()
 
     with_service(work)
