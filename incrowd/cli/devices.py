@@ -288,7 +288,7 @@ def token(
 def _show(report: dict[str, Any]) -> None:
     typer.echo("SIMULATION: the rows are real, the noise is seeded, and nobody contributed.\n")
     beside = "contributions_needed", "contributions_of_a_device", "devices", "examples_of_a_device", "weights"
-    facts = {name: report[name] for name in (*beside, "epsilon", "honest_turned_away", "promise")}
+    facts = {name: report[name] for name in (*beside, "epsilon", "promise")}
     print_facts({name.replace("_", " "): value for name, value in facts.items()})
     typer.echo()
     rows = {"no model": "baseline", "learnt": "metrics", "without noise": "without_noise"}

@@ -26,7 +26,6 @@ from incrowd.drawdiscard.simulation import (
     split_among_devices,
     with_intercept,
 )
-from incrowd.drawdiscard.spam import answer_test
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import DataError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -37,9 +36,6 @@ WIDE = 1_000
 
 LOOKS = 12
 """So many points has the curve."""
-
-TESTED = 300
-"""So many honest answers are shown to the residual test."""
 
 NEEDED = 0.95
 """Contributions are enough when this share of what all of them gain is gained."""
@@ -101,7 +97,6 @@ class Rehearsal:
             "epsilon": self.asked.epsilon,
             "contributions_of_a_device": self.contributions / len(self._dealt),
             "promise": self.asked.describe(),
-            "honest_turned_away": self._turned_away(),
             "fit": {"examples": self.fit.examples, "usable": self.fit.usable, "problems": list(self.fit.problems)},
         }
 
@@ -156,19 +151,6 @@ class Rehearsal:
             noise=seeded_noise(self.asked.mechanism, self._randomness) if noisy else None,
             largest=self.asked.largest,
         )
-
-    def _turned_away(self) -> float | None:
-        """The share of honest answers that a server's test would turn away; none where nothing is noised."""
-        if self.asked.noise == "none":
-            return None
-        if self.asked.noise == "direction":
-            return 0.0  # see `DirectionTest`
-        test = answer_test(self.asked.mechanism)
-        count = min(TESTED, self.contributions)
-        updates = self._updates(np.full(self.contributions, self.asked.gamma), noisy=True)
-        parent = np.zeros(self.asked.size, np.float32)
-        answers = (parent - updates.step(parent, update) for update in range(count))
-        return sum(not test.accepts(answer, parent, self.asked.gamma) for answer in answers) / count
 
     def _scores(self, weights: Floats) -> Figures:
         features, responses = self._measured

@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_noise import NoiseRow, fill_laplace
+from incrowd.drawdiscard.fast_noise import NoiseRow
 from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Pool
@@ -92,29 +92,3 @@ def test_it_is_a_server_s_pool_with_any_share_and_falling_steps(k: int, merge: f
     found = simulate(updates(rates), coins, start=start, moments=MOMENTS)
     plain = plain_loop(Pool(start, randomness=RANDOM, merge=merge), MOMENTS, rates)
     np.testing.assert_allclose(found, plain, atol=2e-5)
-
-
-# Noise
-
-
-def test_no_bits_at_all_are_finite_noise() -> None:
-    """The most extreme bits: all zero, and all one."""
-
-    @dataclass
-    class Constant:
-        value: int
-
-        def bits(self, size: int) -> NDArray[np.uint64]:
-            return np.full(size, self.value, np.uint64)
-
-        def normals(self, size: int) -> Floats:
-            raise NotImplementedError
-
-        def laplaces(self, size: int) -> Floats:
-            raise NotImplementedError
-
-    block = np.empty(3, np.float32)
-    fill_laplace(Constant(0), block)
-    assert np.abs(block) == pytest.approx(22.18, abs=0.01)
-    fill_laplace(Constant(2**64 - 1), block)
-    assert not block.any()
