@@ -1,13 +1,13 @@
 """What serves a pool: it hands out, takes answers through the desk, and shows figures, looked at now and then."""
 
 import asyncio
-import math
 import resource
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from incrowd._prometheus import metric
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.pool import Instance
 from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries
-from incrowd.drawdiscard.specification import Specification
-from incrowd.errors import ConfigError
 from incrowd.service.admission import Admission
 from incrowd.service.store import HandedOut, PoolStore
 
@@ -110,32 +108,20 @@ class Board:
 
     def __init__(self, tending: Tending) -> None:
         self._tending = tending
-        self._asked: Specification = tending.store.desk.specification
         self._turn = asyncio.Lock()
-        self._figures: PoolFigures | None = None
-        self._status: dict[str, Any] = {}
-        self._looked = -math.inf
+        self._seen: tuple[PoolFigures, dict[str, Any]] | None = None
+        self._looked = 0.0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
-        self._views: list[dict[str, Any]] | None = None
 
     async def figures(self) -> PoolFigures:
         """The pool's figures."""
-        await self._look()
-        if self._figures is None:
-            raise ConfigError(field="pool", value=None, remedy="open the store before it is looked at")
-        return self._figures
+        return (await self._look())[0]
 
     async def status(self) -> dict[str, Any]:
         """The figures, the promise, and how the service is at present."""
-        await self._look()
-        store = self._tending.store
-        admission = "open" if self._tending.admission is None else "by token"
-        now = {
-            "updates_per_second": self.rate,
-            "trouble": store.trouble,
-            "admission": admission,
-        }
-        return {**self._status, **now}
+        tending, (_, known) = self._tending, await self._look()
+        admission = "open" if tending.admission is None else "by token"
+        return {**known, "updates_per_second": self.rate, "trouble": tending.store.trouble, "admission": admission}
 
     def tick(self) -> None:
         """Note how many were accepted by now; once a second."""
@@ -149,16 +135,18 @@ class Board:
         (since, before), (now, accepted) = self._ticks[0], self._ticks[-1]
         return max(0.0, (accepted - before) / (now - since)) if now > since else 0.0
 
-    async def _look(self) -> None:
+    async def _look(self) -> tuple[PoolFigures, dict[str, Any]]:
         async with self._turn:
-            if time.monotonic() - self._looked < FRESH:
-                return
-            figures = await self._tending.store.figures()
-            self._status = await asyncio.to_thread(self._shown, figures)
-            self._figures, self._looked = figures, time.monotonic()
-            self._tending.accepted = max(self._tending.accepted, figures.accepted)
+            if self._seen is None or time.monotonic() - self._looked >= FRESH:
+                figures = await self._tending.store.figures()
+                self._seen = figures, await asyncio.to_thread(self._shown, figures)
+                self._looked = time.monotonic()
+                self._tending.accepted = max(self._tending.accepted, figures.accepted)
+            return self._seen
 
     def _shown(self, figures: PoolFigures) -> dict[str, Any]:
-        if self._views is None:
-            self._views = three_adversaries(self._asked)
-        return shown(self._asked, figures, views=self._views)
+        return shown(self._tending.store.desk.specification, figures, views=self._views)
+
+    @cached_property
+    def _views(self) -> list[dict[str, Any]]:
+        return three_adversaries(self._tending.store.desk.specification)

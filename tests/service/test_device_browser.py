@@ -369,7 +369,7 @@ LIES: dict[str, Callable[[Server], Say]] = {
     "each number on its own": lambda server: spelt(server, epsilon=2.0, privacy="feature"),
     "no noise": lambda server: spelt(server, noise="none"),
     "other noise": lambda server: spelt(server, noise="gaussian", delta=1e-6),
-    "hidden layers": lambda server: spelt(server, hidden=[3]),
+    "hidden layers": lambda server: changed(server, "/v1/specification", b'"hidden":[]', b'"hidden":[3]'),
     "too many instances": lambda server: spelt(server, instances=1001),
     "too much work on texts": lambda server: spelt(server, examples=100, fields={**letters.FIELDS, "subject": LONG}),
     "too many examples": lambda server: spelt(server, examples=101),
