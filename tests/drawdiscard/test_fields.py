@@ -22,11 +22,6 @@ def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list
     assert np.all((features >= 0) & (features <= 1))
 
 
-def test_yes_and_no() -> None:
-    found = BooleanField().encode([1, 0, True, False, None, 5, -5, 0.9, "yes"]).toarray()[:, 0]
-    assert found.tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 0]
-
-
 def test_a_response_is_known_where_it_makes_sense() -> None:
     assert known(NUMBER, [1, 2.5, None, "1", math.nan]) == [True, True, False, False, False]
     assert known(CATEGORY, ["a", "b", "unknown", None, 7]) == [True, True, False, False, True]

@@ -6,31 +6,10 @@ import pytest
 from incrowd import Device, Specification
 from incrowd.drawdiscard import Policy
 from incrowd.drawdiscard.fields import HashedField, ListField, TextField
-from incrowd.drawdiscard.texts import LONGEST_TEXT, buckets_of
+from incrowd.drawdiscard.texts import LONGEST_TEXT
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger
-
-
-def bucket(text: str, buckets: int) -> int:
-    return int(buckets_of([text], buckets)[0])
-
-
-def test_a_hashed_level_has_a_bucket() -> None:
-    features = HashedField(buckets=5).encode(["shop", 7, 7.0, None, 0.5, ""]).toarray()
-    expected = np.zeros((6, 5))
-    for row, text in ((0, "shop"), (1, "7"), (2, "7"), (5, "")):
-        expected[row, bucket(text, 5)] = 1
-    assert features.tolist() == expected.tolist()
-
-
-def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
-    field = TextField(buckets=512, longest=2, most=2)
-    features = field.encode(["Red, red RED hat!"]).toarray()[0]
-    expected = np.zeros(512)
-    for ngram, count in {"red": 3, "hat": 1, "red red": 2, "red hat": 1}.items():
-        expected[bucket(ngram, 512)] += count
-    assert features.tolist() == (np.minimum(expected, 2) / 2).tolist()
 
 
 def test_the_owner_hears_what_does_not_fit() -> None:

@@ -196,16 +196,6 @@ def test_a_browser_that_is_killed_goes_on_where_it_was(tmp_path: Path, server: S
     assert page.answers[0].body == page.answers[1].body
 
 
-@pytest.mark.slow
-def test_a_private_window_is_refused(tmp_path: Path, server: Server) -> None:
-    with Listener(honest(server)).listening() as listener, browsing(tmp_path, "--incognito") as private:
-        private.go(listener.url)
-        private.keep_storage(allowed=True)
-        with pytest.raises(Failed, match="Refused: this browser may forget the ledger"):
-            private.run(CONTRIBUTE)
-        assert not [request for request in listener.heard if request.path.startswith("/v1/")]
-
-
 @pytest.mark.parametrize(
     ("without", "why"),
     [
