@@ -57,7 +57,6 @@ TOO_OFTEN = Problem(429, "too_often", "too many requests from this address: wait
 """nginx says it, in these words."""
 
 AWAY = Problem(503, "away", "the pool is out of reach for the moment: send the same again after retry-after seconds", 1)
-NO_AVERAGE = Problem(406, "not_acceptable", "accept application/json, application/octet-stream or safetensors")
 
 OF_REASON: dict[Reason, Problem] = {
     Reason.OTHER_SPECIFICATION: Problem(

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -20,14 +19,12 @@ from starlette.routing import Route
 
 from incrowd._log import note
 from incrowd.drawdiscard.desk import Reason
-from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.service.problems import (
     ALWAYS,
     AWAY,
     FAILED,
     LENGTH_REQUIRED,
-    NO_AVERAGE,
     NOT_ALLOWED,
     NOT_FOUND,
     OF_REASON,
@@ -72,8 +69,7 @@ class Rest:
         self._bytes, self._fingerprint = 4 * asked.size, asked.fingerprint.encode()
         self._files = _files()
         self._turn = asyncio.Lock()
-        self._averaged: PoolFigures | None = None
-        self._averages: dict[str, bytes] = {}
+        self._averaged: tuple[PoolFigures | None, bytes] = (None, b"")
         self.draws = 0
         self.refused: Counter[str] = Counter()
         self.application = Starlette(
@@ -153,18 +149,12 @@ class Rest:
         return self._reply(self._specification, "application/json", OPEN)
 
     async def _average(self, request: Request) -> Response:
-        kind = _accepted(request.headers.get("accept", ""))
-        if kind is None:
-            return self._problem(NO_AVERAGE)
         figures = await self._board.figures()
         async with self._turn:  # written once for all who ask: of many weights that takes a while
-            if figures is not self._averaged:
-                self._averaged, self._averages = figures, {}
-            if kind not in self._averages:
-                self._averages[kind] = await asyncio.to_thread(_WRITTEN[kind], figures.mean)
-            content = self._averages[kind]
-        headers = [*OPEN, (b"incrowd-fingerprint", self._asked.fingerprint.encode()), (b"vary", b"accept")]
-        return self._reply(content, kind, headers)
+            if figures is not self._averaged[0]:
+                self._averaged = figures, await asyncio.to_thread(_written, figures)
+            content = self._averaged[1]
+        return self._reply(content, "application/json", [*OPEN, (b"incrowd-fingerprint", self._fingerprint)])
 
     async def _status(self, request: Request) -> Response:
         status = await self._board.status()
@@ -227,17 +217,6 @@ class Rest:
         return response
 
 
-def _accepted(accept: str) -> str | None:
-    """The first kind that is accepted, in the order of the header; JSON where all are."""
-    for part in accept.lower().split(",") or [""]:
-        wanted = part.partition(";")[0].strip()
-        if wanted in ("", "*/*", "application/*"):
-            return "application/json"
-        if wanted in _WRITTEN:
-            return wanted
-    return None
-
-
 def _ticket(value: str) -> bytes:
     """The bytes that a header spells; none where it spells none."""
     try:
@@ -246,11 +225,8 @@ def _ticket(value: str) -> bytes:
         return b""
 
 
-_WRITTEN: dict[str, Callable[[Any], bytes]] = {
-    "application/json": lambda average: json.dumps({"weights": average.tolist()}, allow_nan=False).encode(),
-    "application/octet-stream": lambda average: average.astype("<f4").tobytes(),
-    "application/safetensors": lambda average: packed({"weights": average.astype(np.float32)}),
-}
+def _written(figures: PoolFigures) -> bytes:
+    return json.dumps({"weights": figures.mean.tolist()}, allow_nan=False).encode()
 
 
 def _files() -> dict[str, bytes]:
