@@ -12,9 +12,9 @@ import hmac
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple, TypedDict
 
@@ -72,7 +72,6 @@ class Ticket:
     mark: bytes = b""
 
 
-@dataclass(frozen=True)
 class Tickets:
     """Issues tickets under a key, and reads them again; those that ran out, too.
 
@@ -80,19 +79,19 @@ class Tickets:
     makes another one (keyed BLAKE2b, compared in constant time). Draws of one version and minute share one ticket.
     """
 
-    key: bytes = field(repr=False)
-    fingerprint: str
-    lifetime: int = LIFETIME
-    now: Callable[[], int] = minutes_now
-
-    def __post_init__(self) -> None:
-        _validate.count(lifetime=self.lifetime)
-        if len(self.key) != KEY_BYTES:
-            raise ConfigError(field="key", value=f"{len(self.key)} bytes", remedy=f"give {KEY_BYTES} random bytes")
+    def __init__(
+        self, key: bytes, fingerprint: str, *, lifetime: int = LIFETIME, now: Callable[[], int] = minutes_now
+    ) -> None:
+        _validate.count(lifetime=lifetime)
+        if len(key) != KEY_BYTES:
+            raise ConfigError(field="key", value=f"{len(key)} bytes", remedy=f"give {KEY_BYTES} random bytes")
+        self.key, self._lifetime, self._now = key, lifetime, now
+        self._keyed = blake2b(key=key, digest_size=_MAC)
+        self._specification, self._whole_fingerprint = bytes.fromhex(fingerprint[:16]), fingerprint.encode()
 
     def issue(self, version: int, epoch: int) -> bytes:
         """The ticket of a version that is drawn now."""
-        body = _BODY.pack(self._specification, version, epoch, self.now() + self.lifetime)
+        body = _BODY.pack(self._specification, version, epoch, self._now() + self._lifetime)
         return body + self._mac(body)
 
     def read(self, ticket: bytes) -> Ticket | Reason:
@@ -107,18 +106,6 @@ class Tickets:
         if not hmac.compare_digest(self._mac(body), ticket[_BODY.size :]):
             return Reason.FORGED
         return Ticket(version, epoch, expires, mark)
-
-    @cached_property
-    def _specification(self) -> bytes:
-        return bytes.fromhex(self.fingerprint[:16])
-
-    @cached_property
-    def _keyed(self) -> blake2b:
-        return blake2b(key=self.key, digest_size=_MAC)
-
-    @cached_property
-    def _whole_fingerprint(self) -> bytes:
-        return self.fingerprint.encode()
 
     def _mac(self, body: bytes) -> bytes:
         mac = self._keyed.copy()

@@ -225,7 +225,7 @@ class Device:
                 waiting = waiting.on(self._marked(asked, _drawn(server, asked)))
                 self._outbox.keep(waiting)
             if waiting.sent is not None:
-                outcome = server.offer(waiting.sent.update, waiting.sent.ticket)
+                outcome = server.offer(*waiting.sent)
             if outcome.reason not in (*AGAIN, *LATER):
                 self._outbox.clear(asked.fingerprint)
             if outcome.reason not in AGAIN:

@@ -24,37 +24,32 @@ _DIGEST = 32
 
 
 @dataclass(frozen=True, eq=False)
-class SentAnswer:
-    """The bytes that were, or were about to be, sent, and the ticket of what they were drawn from."""
-
-    update: Instance
-    ticket: bytes
-
-
-@dataclass(frozen=True, eq=False)
 class Waiting:
-    """Released whole numbers that answer the specification of this fingerprint, and what was sent of them last."""
+    """Released whole numbers that answer the specification of this fingerprint, and what was sent of them last.
+
+    `sent` are the update that was, or was about to be, sent, and the ticket of what it was drawn from.
+    """
 
     fingerprint: str
     released: Whole
-    sent: SentAnswer | None = None
+    sent: tuple[Instance, bytes] | None = None
 
     def on(self, drawn: Drawn) -> "Waiting":
         """The same numbers, put on an instance that was drawn."""
-        update = stepped(drawn.weights, self.released, gamma=drawn.gamma)
-        return replace(self, sent=SentAnswer(update, drawn.ticket))
+        return replace(self, sent=(stepped(drawn.weights, self.released, gamma=drawn.gamma), drawn.ticket))
 
     def to_bytes(self) -> bytes:
         """All of it, with a digest that tells damage."""
-        sent = self.sent
+        update, ticket = self.sent or (None, None)
         head = {
             "fingerprint": self.fingerprint,
             "size": len(self.released.steps),
             "step": self.released.step,
-            "ticket": None if sent is None else sent.ticket.hex(),
+            "ticket": None if ticket is None else ticket.hex(),
         }
-        update = b"" if sent is None else sent.update.astype("<f4").tobytes()
-        content = json.dumps(head).encode() + b"\n" + self.released.steps.astype("<i8").tobytes() + update
+        numbers = self.released.steps.astype("<i8").tobytes()
+        numbers += b"" if update is None else update.astype("<f4").tobytes()
+        content = json.dumps(head).encode() + b"\n" + numbers
         return hashlib.sha256(content).digest() + content
 
     @classmethod
@@ -70,7 +65,7 @@ class Waiting:
         if stated["ticket"] is None:
             return cls(stated["fingerprint"], released)
         update = np.frombuffer(numbers[8 * size :], "<f4").astype(np.float32)
-        return cls(stated["fingerprint"], released, SentAnswer(update, bytes.fromhex(stated["ticket"])))
+        return cls(stated["fingerprint"], released, (update, bytes.fromhex(stated["ticket"])))
 
 
 def stepped(weights: Instance, released: Whole, *, gamma: float) -> Instance:

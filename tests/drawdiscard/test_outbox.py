@@ -33,8 +33,8 @@ def test_an_answer_waits_until_it_has_arrived(outbox: Outbox, waiting: Waiting) 
     assert (found.released.steps.tolist(), found.released.step) == (RELEASED.steps.tolist(), RELEASED.step)
     assert (found.sent is None) is (waiting.sent is None)
     if found.sent is not None:
-        assert found.sent.ticket == b"ticket"
-        np.testing.assert_array_equal(found.sent.update, stepped(DRAWN.weights, RELEASED, gamma=0.05))
+        assert found.sent[1] == b"ticket"
+        np.testing.assert_array_equal(found.sent[0], stepped(DRAWN.weights, RELEASED, gamma=0.05))
     assert outbox.path is not None
     (place,) = outbox.path.parent.iterdir()
     assert place.stat().st_mode & 0o777 == 0o600
