@@ -12,8 +12,7 @@ import pytest
 from incrowd.drawdiscard.desk import Reason
 from incrowd.service.store import EmbeddedStore
 from incrowd.service.tending import Tending
-from tests.drawdiscard.mail import asked
-from tests.service.devices import honest
+from tests.drawdiscard.mail import asked, noised
 from tests.service.running import Running, request, run, service
 
 
@@ -100,7 +99,7 @@ def test_a_ticket_that_ran_out_is_late_and_one_in_time_is_not() -> None:
             drawn = store.desk.hand_out(handed.version, handed.row, accepted=0)
             now = store.desk._now()
             store.desk._now = lambda now=now, passed=passed: now + passed  # type: ignore[misc]  # the clock goes on
-            answer = honest(store.desk, handed.row, drawn.gamma, seed=1)
+            answer = noised(asked(), handed.row, drawn.gamma, seed=1)
             assert (await Tending(store).offer(answer, drawn.ticket))[0] is reason
 
     run(main)

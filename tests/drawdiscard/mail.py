@@ -47,12 +47,16 @@ def charges(ledger: Path | Ledger) -> int:
         return opened.charges()[0]
 
 
+def noised(stated: Specification, row: Instance, gamma: float, *, seed: int) -> Instance:
+    """What an honest device without examples answers to an instance: noise alone."""
+    noise = SeededRandomness(seed=seed).stream("noise").laplaces(row.size)
+    return (row - gamma * stated.mechanism.noise_scale * noise).astype(np.float32)
+
+
 def honest(server: Server, seed: int = 1) -> tuple[Instance, bytes]:
     """An answer of noise alone, and its ticket."""
     drawn = server.draw()
-    noise = SeededRandomness(seed=seed).stream("noise").laplaces(server.specification.size)
-    step = drawn.gamma * server.specification.mechanism.noise_scale * noise
-    return (drawn.weights - step).astype(np.float32), drawn.ticket
+    return noised(server.specification, drawn.weights, drawn.gamma, seed=seed), drawn.ticket
 
 
 def held(server: Server) -> list[object]:

@@ -4,12 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from incrowd import SeededRandomness
 from incrowd.drawdiscard.desk import Desk, Reason, Returned
 from incrowd.drawdiscard.pool import Instance
 from incrowd.drawdiscard.specification import least_gamma
 from incrowd.errors import ConfigError
-from tests.drawdiscard.mail import asked
+from tests.drawdiscard.mail import asked, noised
 
 KEY = bytes(range(32))
 PARENT: Instance = np.array([0.5, -0.25, 1.0, 0.0], np.float32)
@@ -26,17 +25,12 @@ def desk_of(now: Callable[[], int] | None = None, **changes: Any) -> Desk:
     return Desk(asked(**changes), key=KEY, turned_away=1e-6, lifetime=5, now=now or Clock())
 
 
-def noised(desk: Desk, gamma: float, seed: int = 1) -> Instance:
-    noise = SeededRandomness(seed=seed).stream("noise").laplaces(len(PARENT))
-    return (PARENT - gamma * desk.specification.mechanism.noise_scale * noise).astype(np.float32)
-
-
 def test_an_honest_answer_passes_within_its_lifetime() -> None:
     clock = Clock()
     desk = desk_of(clock)
     drawn = desk.hand_out(7, PARENT, accepted=0)
     assert (drawn.fingerprint, drawn.gamma) == (asked().fingerprint, asked().gamma)
-    answer = desk.read(noised(desk, drawn.gamma), drawn.ticket)
+    answer = desk.read(noised(asked(), PARENT, drawn.gamma, seed=1), drawn.ticket)
     assert isinstance(answer, Returned)
     assert answer.ticket.version == 7
     clock.minute += 5
@@ -55,7 +49,9 @@ def test_an_answer_is_judged_by_the_step_size_of_its_draw() -> None:
     early, late = (desk.hand_out(1, PARENT, accepted=accepted) for accepted in (0, 10**12))
     assert late.gamma == pytest.approx(least_gamma(desk.specification.mechanism))
     for sent in (early, late):
-        right, wrong = (desk.read(noised(desk, gamma), sent.ticket) for gamma in (sent.gamma, 100 * sent.gamma))
+        right, wrong = (
+            desk.read(noised(asked(), PARENT, gamma, seed=1), sent.ticket) for gamma in (sent.gamma, 100 * sent.gamma)
+        )
         assert isinstance(right, Returned)
         assert isinstance(wrong, Returned)
         assert desk.judge(right, PARENT) is None

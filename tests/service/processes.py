@@ -15,6 +15,7 @@ import numpy as np
 
 from incrowd.drawdiscard import Specification
 from incrowd.service.exchange import Address, Reply, exchange
+from tests.drawdiscard.mail import noised
 
 
 class ServeProcess:
@@ -51,10 +52,8 @@ class ServeProcess:
         self, drawn: Reply, *, seed: int, to: Address | None = None, context: ssl.SSLContext | None = None
     ) -> Reply:
         """Send back what was drawn, `to` the door of a proxy or to the process itself."""
-        scale = self._specification.mechanism.noise_scale
-        row = np.frombuffer(drawn.body, "<f4")
-        noise = np.random.Generator(np.random.SFC64(seed)).laplace(size=row.size)
-        body = (row - float(drawn.headers["incrowd-gamma"]) * scale * noise).astype("<f4").tobytes()
+        row, gamma = np.frombuffer(drawn.body, "<f4"), float(drawn.headers["incrowd-gamma"])
+        body = noised(self._specification, row, gamma, seed=seed).astype("<f4").tobytes()
         names = ("incrowd-fingerprint", "incrowd-ticket")
         headers = {name: drawn.headers[name] for name in names}
         to = to or Address.of(self.url)

@@ -15,6 +15,7 @@ from incrowd.drawdiscard import Specification
 from incrowd.service.admission import Admission
 from incrowd.service.serving import Served, answering, settings
 from incrowd.service.store import EmbeddedStore, PoolStore
+from tests.drawdiscard.mail import noised
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,8 @@ class Running:
 
     def honest(self, drawn: Got, *, seed: int) -> bytes:
         """What an honest device without examples would send."""
-        scale = self.store.desk.specification.mechanism.noise_scale
-        noise = np.random.Generator(np.random.SFC64(seed)).laplace(size=drawn.row.size)
-        gamma = float(drawn.headers["incrowd-gamma"])
-        return (drawn.row - gamma * scale * noise).astype("<f4").tobytes()
+        stated, gamma = self.store.desk.specification, float(drawn.headers["incrowd-gamma"])
+        return noised(stated, drawn.row, gamma, seed=seed).astype("<f4").tobytes()
 
 
 def request(
