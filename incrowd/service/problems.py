@@ -53,9 +53,6 @@ NOT_FOUND = Problem(404, "not_found", "there is nothing of this name: docs/servi
 NOT_ALLOWED = Problem(405, "method_not_allowed", "this name takes another method: docs/service.md says which")
 LENGTH_REQUIRED = Problem(411, "length_required", "state the length of the body in content-length; nothing chunked")
 TOO_LARGE = Problem(413, "too_large", "send four bytes for each weight, and nothing else")
-TOO_OFTEN = Problem(429, "too_often", "too many requests from this address: wait for retry-after seconds", 1)
-"""nginx says it, in these words."""
-
 AWAY = Problem(503, "away", "the pool is out of reach for the moment: send the same again after retry-after seconds", 1)
 
 OF_REASON: dict[Reason, Problem] = {
