@@ -1,4 +1,4 @@
-"""LoRA: a small transformer stays frozen, and adapters of rank 2 are trained.
+"""Fine-tuning: a small transformer stays frozen, but for its queries and its head.
 
 Run: python examples/fine_tuning.py
 """
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import incrowd
-from incrowd.learning import lora
 
 
 class Transformer(nn.Module):
@@ -30,7 +29,9 @@ class Transformer(nn.Module):
 
 
 torch.manual_seed(0)  # stands for a pretrained module, which you would load
-adapted = lora(Transformer(), rank=2, on=("query", "value", "output"))
+tuned = Transformer().requires_grad_(requires_grad=False)
+for layer in (tuned.query, tuned.output):
+    layer.requires_grad_(requires_grad=True)
 
 generator = np.random.default_rng(0)
 topic = generator.integers(0, 2, 700)
@@ -39,7 +40,7 @@ data = incrowd.Clients.from_arrays(
     texts[:600], topic[:600], owner=np.arange(600) % 60, classes=2, test=(texts[600:], topic[600:]), public=True
 )
 federation = incrowd.Federation(
-    adapted,
+    tuned,
     data,
     local=incrowd.Local(learning_rate=0.5, batch_size=5),
     privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=8),

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from contest.flower import FlowerProcess
-from contest.lean import Lean, LeanOfTrained
+from contest.lean import Lean
 from contest.memory import large_round
 from contest.ours import Ours
 from contest.peak import describe, matrix_peak, one_processor, processors
@@ -138,12 +138,9 @@ class Contest:
         with FlowerProcess() as flower:
             others = self._others(flower)
             for task in self.tasks:
-                taking_part = others | (
-                    {"lean-trained": LeanOfTrained} if task.work.frozen and "lean" in others else {}
-                )
-                say(f"{task.name}: incrowd, {', '.join(taking_part)}")
+                say(f"{task.name}: incrowd, {', '.join(others)}")
                 try:
-                    matches.append(match(task, taking_part, turns=self.turns, seconds=self.turn_s))
+                    matches.append(match(task, others, turns=self.turns, seconds=self.turn_s))
                 except DataError:  # there is nothing to measure on
                     raise
                 except Exception as error:  # what the other works took minutes for is not lost

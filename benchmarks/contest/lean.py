@@ -1,7 +1,6 @@
 """A lean loop in plain torch: what a careful user writes who knows what is slow."""
 
 import time
-from itertools import takewhile
 
 import numpy as np
 import torch
@@ -9,8 +8,6 @@ from torch import Tensor, nn
 
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Task
 from harness.arrays import Floats
-
-_AT_ONCE = 500  # examples that go through frozen layers together
 
 
 class Trainer:
@@ -77,27 +74,6 @@ class Lean:
                 norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change))))
                 torch._foreach_add_(total, change, alpha=min(1.0, CLIP_NORM / norm))
         return total
-
-
-class LeanOfTrained(Lean):
-    """The same loop over only what is trained: what the frozen layers before it make of all examples is there already.
-
-    So it says what the trained part costs this loop, and what a model with frozen layers ought to cost.
-    """
-
-    name = "lean-trained"
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        trainer, layers = self.trainer, list(self.trainer.module.children())
-        begin = sum(1 for _ in takewhile(_frozen, layers))
-        frozen, trainer.module = nn.Sequential(*layers[:begin]), nn.Sequential(*layers[begin:])
-        with torch.no_grad():
-            trainer.features = torch.cat([frozen(some) for some in torch.split(trainer.features, _AT_ONCE)])
-
-
-def _frozen(layer: nn.Module) -> bool:
-    return not any(one.requires_grad for one in layer.parameters())
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:

@@ -6,8 +6,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from incrowd.learning import lora
-
 TOKENS, LENGTH = 64, 20
 
 
@@ -63,32 +61,10 @@ def group_norm_cnn() -> nn.Module:
     return nn.Sequential(*first, nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 10))
 
 
-def head_of_frozen() -> nn.Module:
-    """A new Linear on two frozen encoder layers."""
-    layers = [nn.Embedding(TOKENS, 64), _encoder(), _encoder()]
-    return nn.Sequential(*(layer.requires_grad_(False) for layer in layers), nn.Flatten(), nn.Linear(64 * LENGTH, 10))
-
-
-def adapters_of_frozen() -> nn.Module:
-    """A new Linear, and adapters in the second of two frozen encoder layers."""
-    layers = [nn.Embedding(TOKENS, 64).requires_grad_(False), _encoder().requires_grad_(False)]
-    adapted = lora(_encoder(), rank=4, on=("linear1", "linear2"))
-    return nn.Sequential(*layers, adapted, nn.AvgPool2d((LENGTH, 1)), nn.Flatten(), nn.Linear(64, 10))
-
-
-def _encoder() -> nn.Module:
-    return nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-
-
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cnn-gn": group_norm_cnn,
     "transformer": TokenTransformer,
     "gru": partial(TokenRecurrent, nn.GRU),
     "lstm": partial(TokenRecurrent, nn.LSTM),
-    "head": head_of_frozen,
-    "lora": adapters_of_frozen,
 }
 """Networks by the name of their work."""
-
-FROZEN = ("head", "lora")
-"""Those that begin with frozen layers."""

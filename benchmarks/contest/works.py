@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from contest.modules import FROZEN, LENGTH, NETWORKS, TOKENS, PlainCNN
+from contest.modules import LENGTH, NETWORKS, TOKENS, PlainCNN
 from harness import checks
 from incrowd import ConfigError, Local, SeededRandomness
 from incrowd.data import Clients, Examples, load_mnist, sorted_shards
@@ -43,11 +43,6 @@ class Work:
     tokens: bool = False
     cohort: int = 100
     examples: int = 600
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the model begins with layers that are not trained."""
-        return self.network in FROZEN
 
     def of(self, *, clients: int | None, examples: int | None) -> "Work":
         """The same for so many clients with so many examples each. Edge cases: more than there are are refused."""
@@ -104,8 +99,6 @@ WORKS = {
         Work(name="transformer", widths=None, network="transformer", tokens=True, cohort=20),
         Work(name="gru", widths=None, network="gru", tokens=True, cohort=20),
         Work(name="lstm", widths=None, network="lstm", tokens=True, cohort=20),
-        Work(name="head", widths=None, network="head", tokens=True, cohort=20),
-        Work(name="lora", widths=None, network="lora", tokens=True, cohort=20),
     )
 }
 

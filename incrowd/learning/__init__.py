@@ -9,7 +9,6 @@ from incrowd.learning.engine import CohortEngine, EngineCohort
 from incrowd.learning.execution import Execution, ieee, one_thread
 from incrowd.learning.inputs import ClientTensors, draw_batches
 from incrowd.learning.local_algorithms import descend, mean_gradient
-from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.mean_query import Answer, ClientExamples, MeanQuery
 from incrowd.learning.models import Model, linear, mlp, small_cnn
@@ -49,9 +48,7 @@ __all__ = [
     "draw_batches",
     "ieee",
     "linear",
-    "lora",
     "mean_gradient",
-    "merged",
     "mlp",
     "one_thread",
     "poisson_batches",

@@ -47,10 +47,6 @@ class FlatDelta:
         """As `run_squares` of the changes."""
         return run_squares(self.changes) if self._known is None else self._known
 
-    def moved(self) -> "FlatDelta":
-        """The same in memory that outlives the next training; its norms and sums have the same bits."""
-        return self
-
     def empty_total(self) -> Tensor:
         """A sum of nothing. An accelerator has float64, so that nothing has to leave it before the end."""
         kind = torch.float32 if self.changes.device.type == "cpu" else torch.float64
@@ -161,10 +157,6 @@ class Contributions:
         """The delta, for someone who overwrites its numbers; the chunk has none afterwards."""
         delta, self._delta = self.delta, None
         return delta
-
-    def moved(self) -> "Contributions":
-        """The same in memory that outlives the next training."""
-        return Contributions(self.clients, self.delta.moved())
 
     def __len__(self) -> int:
         return len(self.clients)

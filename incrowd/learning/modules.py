@@ -103,7 +103,7 @@ def _refuse_parameters(module: nn.Module) -> None:
         raise ConfigError(field="module", value=name, remedy=remedy)
     if not trainable(module):
         frozen = any(True for _ in module.parameters())
-        remedy = "all its parameters are frozen; unfreeze some, say module.head.requires_grad_(True), or use lora"
+        remedy = "all its parameters are frozen; unfreeze some, say module.head.requires_grad_(True)"
         raise ConfigError(
             field="module",
             value=type(module).__name__,

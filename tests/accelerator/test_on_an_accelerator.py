@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from incrowd import Local
-from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
+from incrowd.learning import CohortEngine, Execution, mlp, small_cnn
 from incrowd.learning.contributions import halved_squares
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.ghost import GhostClipping
@@ -146,22 +146,6 @@ def test_norms_are_those_of_a_processor() -> None:
     found = halved_squares(rows.cuda()).cpu()
     assert torch.equal(found, halved_squares(rows))
     torch.testing.assert_close(found, rows.double().square().sum(1), rtol=1e-12, atol=0)
-
-
-def frozen() -> Model:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        body = nn.Sequential(nn.Linear(24, 40), nn.Tanh()).requires_grad_(False)
-        return Model(nn.Sequential(*body, nn.Linear(40, 5)))
-
-
-def test_frozen_layers_are_computed_once_there_too() -> None:
-    model, data, local = frozen(), clients(), Local(learning_rate=0.3, batch_size=10)
-    engine = CohortEngine(model, data, local, THERE)
-    assert names(engine) == ["Frozen"]
-    assert_close(
-        trained(engine, model.weights, range(8)), trained(CohortEngine(model, data, local), model.weights, range(8))
-    )
 
 
 def gradients_there(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> RecordGradients:

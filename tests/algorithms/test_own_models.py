@@ -26,7 +26,7 @@ from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 
 SIZES = (5, 9, 4, 7)
 SEEDED = SeededRandomness(seed=2)
-NAMES = ("GRU on tokens", "labels of a sequence", "transformer, inputs by name", "inputs in order", "adapters")
+NAMES = ("GRU on tokens", "labels of a sequence", "transformer, inputs by name", "inputs in order", "tuned")
 
 
 def examples_of(case: Case) -> Examples:

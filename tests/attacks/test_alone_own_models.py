@@ -37,7 +37,7 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str) -> None:
     assert all(np.array_equal(one, found[0]) for one in found)
 
 
-@pytest.mark.parametrize("name", ["GRU on tokens", "transformer, inputs by name", "adapters", "dropout"])
+@pytest.mark.parametrize("name", ["GRU on tokens", "transformer, inputs by name", "tuned", "dropout"])
 def test_processes_change_no_bit_of_a_sum(name: str) -> None:
     case = CASES[name]
     model, local = case.model(), Local(learning_rate=0.5, batch_size=4)

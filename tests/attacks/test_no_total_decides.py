@@ -1,6 +1,6 @@
 """How a client is trained follows from the model, the settings and its own examples, whoever else there is.
 
-Attack: one client with one example more, and the examples of all no longer fitted into a gibibyte behind frozen layers.
+Attack: one client with one example more, and the examples of all no longer fitted into the memory of one way to train.
 Everybody else was then trained another way, and their sum moved by .06 to 1.3 clip bounds: 14.7 of epsilon where 8 was
 stated. So a stranger with extreme examples, or an extreme number of them, joins clients of every way to train.
 """
@@ -18,16 +18,14 @@ from incrowd import Local
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data.examples import each
 from incrowd.learning import (
-    SQUARED,
     ClientTensors,
     CohortEngine,
     Execution,
-    Model,
     as_loss,
     backends,
     small_cnn,
 )
-from incrowd.learning.backends import BACKENDS, WHOLE, fast
+from incrowd.learning.backends import BACKENDS, fast
 from incrowd.learning.backends.backend import Backend, MakeBackend, Task
 from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd.engine import BatchedRecords
@@ -35,14 +33,11 @@ from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import with_threads
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS, RecordTraining
 from incrowd.settings import Descent
-from tests.learning.backends.test_frozen import adapted, headed
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.own_models import CASES, WIDTH, Case, Recurrent
 
 SIZES = (9, 1, 23, 14)
-INPUTS, SPARSE = 2, 48
-LARGE, MORE = 2**18, 1025
-"""So many frozen outputs of float32, of so many examples, are more than a gibibyte."""
+SPARSE = 48
 STRANGERS = {"one example": "no numbers", "very many, all zero": "zeros", "very many, all large": "large"}
 
 
@@ -50,10 +45,6 @@ STRANGERS = {"one example": "no numbers", "very many, all zero": "zeros", "very 
 def one_thread() -> Iterator[None]:
     with with_threads(1):
         yield
-
-
-def behind_large_frozen() -> nn.Module:
-    return nn.Sequential(nn.Linear(INPUTS, LARGE).requires_grad_(False), nn.Linear(LARGE, 1))
 
 
 def stack(*widths: int, bend: Callable[[], nn.Module] = nn.ReLU, normal: bool = False) -> nn.Module:
@@ -81,11 +72,10 @@ class Company:
     case: Case
     execution: Execution = field(default_factory=Execution)
     backends: Sequence[MakeBackend] = BACKENDS
-    many: int = 150
 
     def clients(self, stranger: str | None) -> ClientTensors:
         """The same clients, and a stranger whose examples lie before theirs."""
-        count = 0 if stranger is None else 1 if stranger == "one example" else self.many
+        count = 0 if stranger is None else 1 if stranger == "one example" else 150
         own, generator = self.case.clients(SIZES), np.random.default_rng(99)
         features = each(lambda one: changed(one, STRANGERS.get(stranger or "")), self.case.features(generator, count))
         return replace(
@@ -151,12 +141,8 @@ COMPANIES: dict[str, Company] = {
     "loop, inputs by name": Company(case=NAMED),
     "compiled step": plain(lambda: stack(WIDTH, 6, 3, bend=nn.Softplus, normal=True), WIDTH, execution=ALWAYS),
     "compiled step of a transformer": Company(case=NAMED, execution=ALWAYS),
-    "frozen": Company(
-        case=Case(module=behind_large_frozen, features=floats(INPUTS), labels=floats(), loss=SQUARED), many=MORE
-    ),
-    "frozen, a head": Company(case=Case(module=headed, features=TOKENS)),
-    "frozen, adapters": Company(case=Case(module=adapted, features=TOKENS)),
-    "adapters": Company(case=CASES["adapters"]),
+    "frozen body": Company(case=CASES["frozen body"]),
+    "tuned": Company(case=CASES["tuned"]),
 }
 
 
@@ -176,40 +162,18 @@ def test_a_stranger_changes_no_bit_of_what_others_contribute(name: str) -> None:
 
 
 def by_the_total(task: Task) -> Backend | None:
-    """The broken twin: frozen layers are computed ahead for all or for nobody, by how many examples all have."""
-    return backends.frozen.before(WHOLE)(task) if len(task.data.indices) <= sum(SIZES) + 100 else None
+    """The broken twin: all clients go one way or another by how many examples all have."""
+    return fast.make(task) if len(task.data.indices) <= sum(SIZES) + 100 else None
 
 
 def test_a_way_that_follows_from_a_total_is_noticed() -> None:
-    backend = replace(COMPANIES["frozen, a head"], backends=(by_the_total, *WHOLE))
+    backend = replace(COMPANIES["fast"], backends=(by_the_total, backends.loop.make))
     ways, alone = backend.learnt(None)
     others_ways, found = backend.learnt("one example")
     assert others_ways == ways
     others_ways, found = backend.learnt("very many, all zero")
     assert others_ways != ways
-    assert not any(np.array_equal(found[client], alone[client]) for client in alone)
-
-
-class OfMany(backends.loop.Loop):
-    """A way that takes several clients with many examples together."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.takes, self.at_once = np.diff(task.data.offsets) >= 100, 3
-
-
-def test_clients_of_two_ways_behind_frozen_layers_have_the_same_bits_in_every_chunk() -> None:
-    """What one client had learnt was overwritten by the next, where other clients came in larger groups than they."""
-    data = Case(module=nn.Identity, features=floats(INPUTS)).clients((9, 200, 8, 7))
-    body = nn.Linear(INPUTS, 64).requires_grad_(False)
-    model = Model(nn.Sequential(body, nn.Linear(64, 190), nn.ReLU(), nn.Linear(190, 3)))
-    ways, found = (backends.frozen.before((OfMany, fast.make)),), []
-    for cohort in (range(4), [0, 2], [3, 2, 0]):
-        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=4), backends=ways)
-        chunks = engine.train(model.weights, cohort, randomness=RANDOMNESS, round=0)
-        rows = {client: row for chunk in chunks for client, row in zip(chunk.clients, chunk.rows(), strict=True)}
-        found.append([rows[client] for client in (0, 2)])
-    assert all(np.array_equal(one[k], found[0][k]) for one in found for k in range(2))
+    assert not all(np.array_equal(found[client], alone[client]) for client in alone)
 
 
 RECORDS: dict[str, Callable[[], Case]] = {
@@ -217,8 +181,8 @@ RECORDS: dict[str, Callable[[], Case]] = {
     "pictures": lambda: Case(module=lambda: small_cnn(side=16).module, features=floats(16, 16)),
     "side by side": lambda: CASES["GRU on tokens"],
     "one by one": lambda: replace(NAMED, loss=as_loss(own_loss)),
-    "frozen": lambda: Case(module=headed, features=TOKENS),
-    "adapters": lambda: CASES["adapters"],
+    "frozen body": lambda: CASES["frozen body"],
+    "tuned": lambda: CASES["tuned"],
 }
 
 

@@ -47,7 +47,7 @@ def exact_sum(task: Task) -> Floats:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [Ours, partial(Ours, threads=2), Lean, Pfl], ids=["1", "2", "lean", "pfl"])
-@pytest.mark.parametrize("work", [small.PERCEPTRON, small.NORMED, small.CNN, small.HEAD], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [small.PERCEPTRON, small.NORMED, small.CNN, small.GRU], ids=lambda work: work.name)
 def test_the_update_is_the_clipped_sum(make: Callable[[Task], Competitor], work: Work) -> None:
     if make is Pfl:
         pytest.importorskip("pfl", reason=PFL)

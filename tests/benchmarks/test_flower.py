@@ -39,7 +39,7 @@ def listening(processes: set[int]) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux shows them")
 def test_flower_does_the_same_work_and_leaves_nothing_behind() -> None:
-    tasks = small.task(), small.task(small.CNN), small.task(small.HEAD)
+    tasks = small.task(), small.task(small.CNN), small.task(small.GRU)
     with FlowerProcess() as process:
         for task in tasks:  # of two sizes of cohort, and one with a frozen part
             competitor = process.competitor(task)

@@ -1,4 +1,4 @@
-"""Modules as people have them, with made-up examples: tokens, several inputs, frozen parts, adapters."""
+"""Modules as people have them, with made-up examples: tokens, several inputs, frozen parts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ from incrowd.learning import (
     Loss,
     Model,
     as_loss,
-    lora,
 )
 from incrowd.learning.dpsgd.records import Records
 
@@ -106,10 +105,11 @@ def frozen() -> nn.Module:
     return nn.Sequential(body.requires_grad_(False), nn.Linear(9, CLASSES))
 
 
-def adapted() -> nn.Module:
-    """Adapters on frozen attention, and its head besides."""
-    module = lora(Attention(), rank=2)
-    module.get_submodule("head").requires_grad_(requires_grad=True)
+def tuned() -> nn.Module:
+    """Frozen attention of which the queries and the head are trained."""
+    module = Attention().eval().requires_grad_(requires_grad=False)
+    for name in ("query", "head"):
+        module.get_submodule(name).requires_grad_(requires_grad=True)
     return module
 
 
@@ -221,5 +221,5 @@ CASES: dict[str, Case] = {
     ),
     "tied": Case(module=tied, features=_floats(WIDTH)),
     "frozen body": Case(module=frozen, features=_floats(WIDTH)),
-    "adapters": Case(module=adapted, features=_tokens),
+    "tuned": Case(module=tuned, features=_tokens),
 }  # fmt: skip

@@ -152,10 +152,3 @@ def test_factors_and_totals_of_another_shape_are_refused() -> None:
         chunk.add_to(np.zeros(17), np.ones(2))
     with pytest.raises(ConfigError, match="a total of 17"):
         chunk.add_to(np.zeros(16), np.ones((2, 1)))
-
-
-def test_flat_contributions_outlive_the_next_training_as_they_are() -> None:
-    rows = dense(3, 0)
-    moved = chunk_of(rows).moved()
-    assert moved.clients == (0, 1, 2)
-    assert np.array_equal(moved.rows(), rows)

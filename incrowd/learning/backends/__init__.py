@@ -2,26 +2,19 @@
 
 | backend      | takes                                                                              |
 | ------------ | ---------------------------------------------------------------------------------- |
-| `frozen`     | models that begin with frozen layers: it caches their outputs, others train the rest |
 | `vectorized` | any module that `torch.func.vmap` takes, on an accelerator: many clients at a time |
 | `fast`       | stacks of Linear and convolution layers, on a CPU                                  |
 | `compiled`   | any module that `torch.compile` takes, in runs long enough to pay for it           |
 | `loop`       | any module and any local optimizer, by autograd: the reference, which has to stay  |
 """
 
-from incrowd.learning.backends import compiled, fast, frozen, loop, vectorized
+from incrowd.learning.backends import compiled, fast, loop, vectorized
 from incrowd.learning.backends.backend import MakeBackend
 
-WHOLE: tuple[MakeBackend, ...] = (
+BACKENDS: tuple[MakeBackend, ...] = (
     vectorized.make,
     fast.make,
     compiled.make,
     loop.make,
-)
-"""These train a whole model."""
-
-BACKENDS: tuple[MakeBackend, ...] = (
-    frozen.before(WHOLE),
-    *WHOLE,
 )
 """Fastest first: the first backend that takes a client trains it."""

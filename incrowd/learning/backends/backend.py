@@ -107,7 +107,9 @@ class Backend(ABC):
 
     @abstractmethod
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """Train these clients from the same flat weights, on the device, and leave the weights as they are."""
+        """Train these clients, at most `at_once`, from the same flat weights, on the device, and leave the weights as
+        they are.
+        """
 
 
 MakeBackend = Callable[[Task], Backend | None]
@@ -135,11 +137,6 @@ class Choice:
     def at_once(self) -> int:
         """See `Backend.at_once`."""
         return max((backend.at_once for backend in self.backends), default=1)
-
-    @property
-    def shares(self) -> int:
-        """See `Backend.shares`."""
-        return max((backend.shares for backend in self.backends), default=1)
 
     def of(self, client: int) -> Backend:
         """The backend of a client."""

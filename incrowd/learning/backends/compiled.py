@@ -18,7 +18,7 @@ from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.loop import batches_of, few
-from incrowd.learning.compiler import AttentionWeights, compiled, compiler_there, pays, written_out
+from incrowd.learning.compiler import compiled, compiler_there, pays
 from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.execution import ieee, one_thread
 from incrowd.learning.inputs import meant, noise
@@ -112,15 +112,13 @@ class _Attempt:
         if torch._dynamo.config.disable:
             raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
         with remembering_nothing(self.module, task.device, whose="client"):
-            with AttentionWeights() as weights:
-                expected = self.plainly()
-            again = self.plainly()
+            expected, again = self.plainly(), self.plainly()
             if remembered(self.module) != before or not all(map(torch.equal, expected, again)):
                 remedy = "it remembers something, which a compiled step would not"
                 raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns about its own code
-                self.compiled = compiled(written_out(self.plain) if weights.few else self.plain)
+                self.compiled = compiled(self.plain)
                 found = self._stepped(self.compiled)
         refuse_another(found, expected, self.weights)
 

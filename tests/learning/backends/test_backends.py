@@ -17,7 +17,7 @@ import incrowd
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, backends, linear, mlp, small_cnn
-from incrowd.learning.backends import WHOLE, fast
+from incrowd.learning.backends import BACKENDS, fast
 from incrowd.learning.backends.backend import MakeBackend
 from incrowd.learning.compiler import compiler_there
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
@@ -25,7 +25,6 @@ from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, 
 SIZES = (9, 23, 1, 14)
 LOCAL = Local(learning_rate=0.1, batch_size=8, epochs=2)
 MAKES: dict[str, tuple[MakeBackend, Execution]] = {
-    "frozen layers": (backends.frozen.before((fast.make, backends.loop.make)), Execution()),
     "vectorized": (backends.vectorized.side_by_side, Execution(chunk=2)),
     "fast": (fast.make, Execution()),
     "compiled step": (backends.compiled.make, Execution(compile="always")),
@@ -56,7 +55,7 @@ MODELS: dict[str, tuple[Callable[[], Model], Callable[[], ClientTensors]]] = {
     "convolutions": (lambda: small_cnn(side=16, outputs=CLASSES), pictures),
     "frozen": (frozen, lambda: clients(SIZES)),
 }
-TAKES = {"frozen layers": ["frozen"], "fast": [*list(MODELS)[:3], "convolutions"], "compiled step": ["normed"]}
+TAKES = {"fast": [*list(MODELS)[:3], "convolutions"], "compiled step": ["normed"]}
 PAIRS = [(backend, model) for backend in MAKES for model in TAKES.get(backend, MODELS)]
 
 
@@ -89,13 +88,12 @@ def test_clients_learn_what_a_plain_loop_teaches_in_the_same_bits_in_any_company
 
 
 def test_the_list_has_every_backend_and_ends_with_the_one_for_all_models() -> None:
-    assert list(WHOLE) == [backends.vectorized.make, fast.make, backends.compiled.make, backends.loop.make]
-    assert list(backends.BACKENDS[1:]) == list(WHOLE)
+    assert list(BACKENDS) == [backends.vectorized.make, fast.make, backends.compiled.make, backends.loop.make]
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
-    {"linear": "Fast", "perceptron": "Fast", "convolutions": "Fast", "frozen": "Frozen", "dropout": "Loop"}.items(),
+    {"linear": "Fast", "perceptron": "Fast", "convolutions": "Fast", "frozen": "Loop", "dropout": "Loop"}.items(),
 )
 def test_a_client_goes_the_first_way_that_takes_it(model: str, expected: str) -> None:
     engine = CohortEngine(MODELS[model][0](), MODELS[model][1](), LOCAL)
@@ -112,13 +110,12 @@ def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "incrowd/learning/backends"
     shutil.rmtree(folder / "fast")
-    for name in ("vectorized", "compiled", "frozen"):
+    for name in ("vectorized", "compiled"):
         (folder / f"{name}.py").unlink()
     text = (folder / "__init__.py").read_text()
     for line, left in {
         **{f"    {name}.make,\n": "" for name in ("fast", "vectorized", "compiled")},
-        "    frozen.before(WHOLE),\n": "",
-        "import compiled, fast, frozen, loop, vectorized": "import loop",
+        "import compiled, fast, loop, vectorized": "import loop",
     }.items():
         assert text.count(line) == 1
         text = text.replace(line, left)

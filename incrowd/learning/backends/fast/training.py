@@ -36,10 +36,6 @@ class StackDelta(FlatDelta):
         """See `FlatDelta.changes`: a copy."""
         return torch.from_numpy(np.stack([self.layout.flat(row) for row in self._rows]))
 
-    def moved(self) -> FlatDelta:
-        """See `FlatDelta.moved`."""
-        return FlatDelta(self.changes, self._known)
-
     def empty_total(self) -> Tensor:
         """See `FlatDelta.empty_total`."""
         return torch.zeros(self.layout.size)
@@ -99,14 +95,9 @@ class Fast(Backend):
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `Backend.train`."""
-        found = []
-        for begin in range(0, len(clients), self.at_once):
-            some = clients[begin : begin + self.at_once]
-            known = np.array([self._train(weights, one, row) for one, row in zip(some, self._rows, strict=False)])
-            delta = StackDelta(self._memory, self._rows[: len(some)], known)
-            chunk = Contributions(tuple(one.client for one in some), delta)
-            found.append(chunk if len(some) == len(clients) else chunk.moved())
-        return found
+        rows = self._rows[: len(clients)]
+        known = np.array([self._train(weights, one, row) for one, row in zip(clients, rows, strict=True)])
+        return [Contributions(tuple(one.client for one in clients), StackDelta(self._memory, rows, known))]
 
     def _train(self, weights: Tensor, one: ClientRound, out: Numbers) -> float:
         positions, sizes = one.batches.positions, one.batches.sizes
