@@ -71,7 +71,7 @@ class Work:
         if not self.normalised:
             return mlp(self.widths).module
         inputs, hidden, outputs = self.widths
-        layers = nn.Linear(inputs, hidden), nn.LayerNorm(hidden), nn.GELU(), nn.Linear(hidden, outputs)
+        layers = nn.Linear(inputs, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, outputs)
         return nn.Sequential(nn.Flatten(), *layers)
 
     @property

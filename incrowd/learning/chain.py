@@ -25,15 +25,14 @@ _FUNCTIONS: dict[object, Callable[[], nn.Module]] = {
     functional.relu: nn.ReLU,
     functional.tanh: nn.Tanh,
     functional.sigmoid: nn.Sigmoid,
-    functional.silu: nn.SiLU,
     "relu": nn.ReLU,
     "relu_": nn.ReLU,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
 _LAYERS = (
-    *(nn.Linear, nn.LayerNorm, nn.GELU, nn.SiLU),
-    *(nn.Conv2d, nn.GroupNorm, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten),
+    *(nn.Linear, nn.LayerNorm, nn.Conv2d, nn.GroupNorm, nn.MaxPool2d),
+    *(nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten),
 )
 """The layers of a table: modules with other parts, which may be large, are not copied and traced."""
 _POOLS = (torch.max_pool2d, functional.max_pool2d)
@@ -121,9 +120,6 @@ def _layer(
     simple = _FUNCTIONS.get(node.target)
     if simple is not None:
         return simple() if len(node.args) == 1 and not set(node.kwargs) - {"inplace"} else None
-    if node.target is functional.gelu:
-        given = set(node.kwargs) <= {"approximate"} and len(node.args) == 1
-        return nn.GELU(str(node.kwargs.get("approximate", "none"))) if given else None
     if node.target in _POOLS:
         return _pool(node)
     arguments = node.args[1:]

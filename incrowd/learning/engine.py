@@ -19,7 +19,7 @@ from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss, check_label_shares
 from incrowd.learning.mean_query import VectorCohort, label_query
 from incrowd.learning.models import Model
-from incrowd.learning.modules import ours, refuse_dropout
+from incrowd.learning.modules import ours
 from incrowd.learning.trial import OwnCode, tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
@@ -66,7 +66,6 @@ class CohortEngine:
         self.loss = as_loss(local.loss or CROSS_ENTROPY) if loss is None else loss
         self.execution = execution or Execution()
         self._data = data.to(torch.device(self.execution.device))
-        refuse_dropout(model.module, whose="client", own=True)
         check_label_shares(local.label_shares, self.loss)
         outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
         self.algorithm = algorithm or algorithm_of(local)

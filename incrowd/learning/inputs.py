@@ -156,6 +156,11 @@ def draw_batches(examples: int, local: Local, *, randomness: Randomness, round: 
     return Batches(positions=positions, sizes=np.tile(sizes, local.epochs))
 
 
+def batch_sizes(examples: int, local: Local) -> Integers:
+    """The sizes of the batches of an epoch over so many examples."""
+    return _template(examples, local.batch_size, local.batches)[1]
+
+
 @lru_cache(maxsize=1024)
 def _template(examples: int, batch_size: int | None, batches: int | None) -> tuple[NDArray[np.intp], Integers]:
     """The places in a shuffled list of each batch's examples, the last repeated to fill a row; the batches' sizes."""
@@ -246,13 +251,9 @@ class ClientTensors:
 
     def made_up(self, examples: int) -> "ClientTensors":
         """One client with so many examples like these, all zeros: it reads only shapes and types of these."""
-
-        def zeros(one: Tensor) -> Tensor:
-            return torch.zeros((examples, *one.shape[1:]), dtype=one.dtype)
-
         return ClientTensors(
-            features=each(zeros, self.features),
-            labels=zeros(self.labels),
+            features=zeros(self.features, examples),
+            labels=self.labels.new_zeros(examples, *self.labels.shape[1:]),
             offsets=np.array([0, examples]),
             indices=np.arange(examples),
             scale=self.scale,

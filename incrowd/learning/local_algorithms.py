@@ -68,11 +68,11 @@ class Adam(Sgd):
     @torch.no_grad()
     def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:
         """See `LocalAlgorithm.train`."""
-        local, (first, second) = self.local, BETAS
-        means = [torch.zeros_like(parameter) for parameter in client.parameters]
-        squares = [torch.zeros_like(parameter) for parameter in client.parameters]
+        local, parameters, (first, second) = self.local, list(client.parameters), BETAS
+        means, squares = ([torch.zeros_like(parameter) for parameter in parameters] for _ in range(2))
         for taken, batch in enumerate(client.batches(), 1):
-            gradients = _regularised(client, client.gradients(batch), local)
+            found = _filled(client.gradients(batch), parameters)
+            gradients = direction(local, found, parameters, list(client.starts), [])
             torch._foreach_lerp_(means, gradients, 1 - first)
             torch._foreach_mul_(squares, second)
             torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
@@ -80,7 +80,7 @@ class Adam(Sgd):
             torch._foreach_div_(lengths, math.sqrt(1 - second**taken))
             torch._foreach_add_(lengths, TINY)
             rate = local.learning_rate / (1 - first**taken)
-            torch._foreach_addcdiv_(list(client.parameters), means, list(lengths), value=-rate)
+            torch._foreach_addcdiv_(parameters, means, list(lengths), value=-rate)
         return ()
 
 
@@ -106,20 +106,38 @@ def sent_parts(parts: tuple[int, ...], algorithm: LocalAlgorithm) -> tuple[int, 
 @torch.no_grad()
 def descend(client: ClientAtWork, local: Local, *, drift: Sequence[Tensor] | None = None) -> None:
     """Take SGD's steps along gradients less a `drift`."""
-    velocity = [torch.zeros_like(parameter) for parameter in client.parameters] if local.momentum else None
+    parameters, starts = list(client.parameters), list(client.starts)
+    velocities = [torch.zeros_like(parameter) for parameter in parameters] if local.momentum else []
     for batch in client.batches():
         found = client.gradients(batch)
         if local.plain and drift is None:
-            _step(client.parameters, found, local.learning_rate)
+            _step(parameters, found, local.learning_rate)
             continue
-        gradients = _regularised(client, found, local)
+        gradients = _filled(found, parameters)
         if drift is not None:
-            gradients = list(torch._foreach_sub(gradients, list(drift)))
-        if velocity is not None:
-            torch._foreach_mul_(velocity, local.momentum)
-            torch._foreach_add_(velocity, gradients)
-            gradients = velocity
-        torch._foreach_add_(list(client.parameters), gradients, alpha=-local.learning_rate)
+            gradients = torch._foreach_sub(gradients, list(drift))
+        gradients = direction(local, gradients, parameters, starts, velocities)
+        torch._foreach_add_(parameters, gradients, alpha=-local.learning_rate)
+
+
+def direction(
+    local: Local,
+    gradients: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    starts: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+) -> Sequence[Tensor]:
+    """What a step of SGD goes along: gradients with weight decay and FedProx's term, or the velocities after them."""
+    if local.weight_decay or local.proximal:
+        # Not in place: the gradients of parameters that are added to each other are one tensor.
+        gradients = torch._foreach_add(gradients, parameters, alpha=local.weight_decay + local.proximal)
+    if local.proximal:
+        gradients = torch._foreach_sub(gradients, starts, alpha=local.proximal)
+    if not local.momentum:
+        return gradients
+    torch._foreach_mul_(velocities, local.momentum)
+    torch._foreach_add_(velocities, gradients)
+    return velocities
 
 
 @torch.no_grad()
@@ -141,13 +159,6 @@ def _step(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], rate
     torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
 
 
-def _regularised(client: ClientAtWork, found: Sequence[Tensor | None], local: Local) -> list[Tensor]:
-    """Gradients with weight decay and FedProx's term."""
-    parameters = list(client.parameters)
-    gradients = [torch.zeros_like(p) if one is None else one for p, one in zip(parameters, found, strict=True)]
-    if local.weight_decay or local.proximal:
-        # Not in place: the gradients of parameters that are added to each other are one tensor.
-        gradients = list(torch._foreach_add(gradients, parameters, alpha=local.weight_decay + local.proximal))
-    if local.proximal:
-        torch._foreach_sub_(gradients, list(client.starts), alpha=local.proximal)
-    return gradients
+def _filled(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Gradients, of zeros where there is none."""
+    return [torch.zeros_like(p) if one is None else one for p, one in zip(parameters, found, strict=True)]

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,20 +39,14 @@ def _anything(_labels: Tensor, _outputs: OutputShape) -> bool:
     return True
 
 
-class Mean(Protocol):
-    """The mean of the label that outputs [..., outputs] stand for (the inverse of the link), written into `out`."""
-
-    def __call__(self, outputs: Tensor, /, *, out: Tensor) -> Tensor:
-        """Compute it."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Canonical:
     """A loss whose gradient with respect to the outputs is `mean` - `target`, for the fast backend."""
 
-    mean: Mean
-    target: Callable[[Tensor, int], Tensor]  # labels and the number of outputs -> [labels, outputs]
+    mean: Callable[..., Tensor]
+    """Of outputs [..., outputs] the mean of the label that they stand for (the inverse of the link), into `out`."""
+    target: Callable[[Tensor, int], Tensor]
+    """Labels and the number of outputs -> [labels, outputs]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +68,6 @@ class Loss:
             several = f"{outputs[0] if outputs else 1} outputs" if len(outputs) < 2 else f"{tuple(outputs)} outputs"
             form = "" if labels.ndim == 1 else f", and labels of the shape {tuple(labels.shape[1:])} for each example"
             raise DataError(f"the loss {self.name!r} does not fit a model with {several}: {self.needs}{form}")
-
-    def fast(self, labels: Tensor) -> Canonical | None:
-        """The canonical form, if there is one label for each example."""
-        return self.canonical if labels.ndim == 1 else None
 
 
 def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]") -> Loss:

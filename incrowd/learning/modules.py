@@ -74,8 +74,7 @@ def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
 def refuse_unsuitable(module: nn.Module) -> None:
     """Refuse what `incrowd.learning.models.Model` says it refuses."""
     _refuse_parameters(module)
-    ready = settled(copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()}))
-    for name, layer in ready.named_modules():
+    for name, layer in _ready(module).named_modules():
         remedy = _trouble(layer)
         if remedy is not None:
             raise ConfigError(field="module", value=f"{type(layer).__name__} at {name or 'the top'}", remedy=remedy)
@@ -112,11 +111,11 @@ def _refuse_parameters(module: nn.Module) -> None:
 
 
 @contextmanager
-def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) -> Iterator[None]:
-    """Refuse, after a call, a module that changed its buffers or frozen parameters, or drew from torch's global
-    generator: `whose` data would have reached the next.
+def keeping_constants(module: nn.Module, *, whose: str) -> Iterator[None]:
+    """Refuse, after a call, a module that changed its buffers or frozen parameters: `whose` data would have reached the
+    next.
     """
-    drawn, constants = _drawn(device), _constants(module)
+    constants = _constants(module)
     versions = {name: one._version for name, one in constants.items()}
     yield
     now = _constants(module)
@@ -124,9 +123,28 @@ def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) 
         if now.get(name) is not one or one._version != versions[name]:
             carried = f"training changes it, which would carry one {whose}'s data to the next"
             raise ConfigError(field="module", value=name, remedy=f"{carried}; make it a constant")
+
+
+@contextmanager
+def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) -> Iterator[None]:
+    """Refuse, besides, a module that drew from torch's global generator."""
+    drawn = _drawn(device)
+    with keeping_constants(module, whose=whose):
+        yield
     if not all(map(torch.equal, drawn, _drawn(device))):
         remedy = f"it draws from torch's global generator, which no {whose} has for itself; leave that out"
         raise ConfigError(field="module", value=type(module).__name__, remedy=remedy)
+
+
+@contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators, from which dropout draws, and restore them afterwards."""
+    there = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if there else []):
+        torch.default_generator.manual_seed(seed)
+        if there:  # pragma: no cover - where there is one
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:
@@ -150,54 +168,19 @@ def whole_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def load_state(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Give a module this whole state. Edge cases: other names or shapes than its own are refused before it changes."""
-    own = module.state_dict()
-    for what, names in (("has no", own.keys() - state.keys()), ("has an unknown", state.keys() - own.keys())):
-        if names:
-            several = ", ".join(sorted(names)[:5]) + (" ..." if len(names) > 5 else "")
-            remedy = f"it {what} {several}: give the state of the same module, with the names of module.state_dict()"
-            raise ConfigError(field="state_dict", value=f"{len(state)} tensors", remedy=remedy)
-    first: dict[int, str] = {}
-    for name, one in module.state_dict(keep_vars=True).items():
-        given = torch.as_tensor(state[name])
-        if given.shape != one.shape:
-            remedy = f"the module has the shape {tuple(one.shape)}: give the state of the same module"
-            raise ConfigError(field=f"state_dict[{name!r}]", value=tuple(given.shape), remedy=remedy)
-        tied = first.setdefault(id(one), name)
-        if not torch.equal(given, torch.as_tensor(state[tied])):
-            remedy = f"it is tied to {tied}, which has other values: give both the same"
+    """Give a module this whole state. Edge cases: other names or shapes than its own, and two values of a tied
+    parameter, are refused.
+    """
+    given = {name: torch.as_tensor(one) for name, one in state.items()}
+    try:
+        module.load_state_dict(given)
+    except RuntimeError as error:
+        remedy = f"give the state of the same module, with the names of module.state_dict(): {error}"
+        raise ConfigError(field="state_dict", value=f"{len(state)} tensors", remedy=remedy) from error
+    for name, one in module.state_dict().items():
+        if not torch.equal(one, given[name].to(one)):
+            remedy = "it is tied to another, which has other values: give both the same"
             raise ConfigError(field="state_dict", value=name, remedy=remedy)
-    with torch.no_grad():
-        for name, one in module.state_dict(keep_vars=True).items():
-            one.copy_(torch.as_tensor(state[name]))
-
-
-class OwnDropout(nn.Module):
-    """nn.Dropout in training mode, with masks from a generator."""
-
-    def __init__(self, p: float, generator: torch.Generator) -> None:
-        super().__init__()
-        self.p = p
-        self.generator = generator
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Each number is 0 with probability p, and otherwise divided by 1 - p."""
-        if self.p >= 1:
-            return x * 0
-        return x * torch.empty_like(x).bernoulli_(1 - self.p, generator=self.generator).div_(1 - self.p)
-
-
-def with_own_dropout(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """The module, whose parts are settled, with every nn.Dropout at work drawing from the generator."""
-    own: dict[int, OwnDropout] = {}
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if _replaceable(layer) and _at_work(layer):
-            used = own.setdefault(id(layer), OwnDropout(float(layer.p), generator))
-            if not name:
-                return used
-            parent, _, last = name.rpartition(".")
-            setattr(module.get_submodule(parent), last, used)
-    return module
 
 
 def has_dropout(module: nn.Module) -> bool:
@@ -205,15 +188,14 @@ def has_dropout(module: nn.Module) -> bool:
     return any(map(_at_work, _ready(module).modules()))
 
 
-def refuse_dropout(module: nn.Module, *, whose: str, own: bool = False) -> None:
-    """Refuse dropout where the training of `whose` has no seed for it: with `own`, there is one for nn.Dropout."""
+def refuse_dropout(module: nn.Module) -> None:
+    """Refuse dropout where records are trained: no record has a seed for it."""
     for name, layer in _ready(module).named_modules():
-        if _at_work(layer) and not (own and _replaceable(layer)):
+        if _at_work(layer):
             remedy = (
-                f"its randomness is torch's global generator, which no {whose} has for itself; set its dropout to 0, "
+                "its randomness is torch's global generator, which no record has for itself; set its dropout to 0, "
                 "freeze the part that it is in, or call module.eval() before"
             )
-            remedy += "; nn.Dropout in a place of its own may stay" if own else ""
             kind = f"{type(layer).__name__} at {name or 'the top'}"
             raise ConfigError(field="module", value=kind, remedy=remedy)
 
@@ -221,10 +203,6 @@ def refuse_dropout(module: nn.Module, *, whose: str, own: bool = False) -> None:
 def _ready(module: nn.Module) -> nn.Module:
     """A copy with settled parts, which shares the parameters."""
     return settled(copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()}))
-
-
-def _replaceable(layer: nn.Module) -> bool:
-    return type(layer) is nn.Dropout
 
 
 def _at_work(layer: nn.Module) -> bool:

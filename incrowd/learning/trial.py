@@ -328,17 +328,8 @@ def _labels(labels: Tensor, outputs: Tensor) -> Tensor:
 
 def _check_module(module: nn.Module, features: Inputs) -> None:
     """Check with synthetic examples that an example's outputs are the same alone and in a batch."""
-    generator = torch.Generator().manual_seed(0)
-
-    def random(one: Tensor) -> Tensor:
-        shape = (_SEVERAL, *one.shape[1:])
-        if one.dtype in (torch.float32, torch.uint8):
-            return torch.randn(shape, generator=generator)
-        return (
-            torch.randint(0, 2, shape, generator=generator) if one.dtype == torch.int64 else torch.zeros(shape).bool()
-        )
-
-    made_up, call = each(random, features), calling(module, features)
+    drawn, call = noise(features, _SEVERAL, generator=torch.Generator().manual_seed(0)), calling(module, features)
+    made_up = meant(drawn, scale=1, offset=0)
     try:
         with torch.no_grad():
             together, alone = call(made_up), call(each(lambda one: one[:1].clone(), made_up))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd._random import Floats
-from incrowd.errors import ConfigError
 from incrowd.learning import (
     ClientTensors,
     CohortEngine,
@@ -152,7 +151,7 @@ MODELS: dict[str, Callable[[], Model]] = {
         nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES)), fresh=True
     ),
     "wide layer norm": lambda: Model(
-        nn.Sequential(nn.Linear(FEATURES, 190), nn.LayerNorm(190), nn.GELU(), nn.Linear(190, CLASSES)), fresh=True
+        nn.Sequential(nn.Linear(FEATURES, 190), nn.LayerNorm(190), nn.Tanh(), nn.Linear(190, CLASSES)), fresh=True
     ),
     "remembering": lambda: Model(Remembering(), fresh=True),
 }
@@ -244,12 +243,20 @@ def test_others_do_not_decide_about_a_client_s_way() -> None:
     assert not np.array_equal(learnt(0, [backends.loop.make]), found[0])  # else nothing could have been seen
 
 
-def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
-    # Its slopes would depend on who was trained before.
-    model = Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Linear(9, CLASSES)), fresh=True)
-    engine = CohortEngine(model, company("the same size", zeros=0.0), Local(learning_rate=0.3))
-    with pytest.raises(ConfigError, match="global generator"):
-        summed(engine, [ONE])
+@pytest.mark.parametrize("kind", ["nobody", "all sizes", "the same size", "others"])
+def test_a_module_that_draws_has_draws_of_its_own_for_each_client(kind: str) -> None:
+    """Its slopes depended on who was trained before."""
+    layers = nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Dropout1d(0.3), nn.Linear(9, CLASSES))
+    model, data = Model(layers, fresh=True), company(kind, zeros=0.0)
+    alone = CohortEngine(model, company("nobody", zeros=0.0), Local(learning_rate=0.3))
+    engine, there = (
+        CohortEngine(model, data, Local(learning_rate=0.3)),
+        [k for k in range(MANY) if data.examples(k).size],
+    )
+    before = torch.get_rng_state()
+    for cohort in (there, there[::-1]):
+        assert np.array_equal(alone_or_not(engine, cohort)[0], alone_or_not(alone, [ONE])[0])
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_client_s_answer_to_a_query_has_the_same_bits_in_every_company() -> None:

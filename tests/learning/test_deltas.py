@@ -30,7 +30,7 @@ def in_place(numbers: Tensor) -> FlatDelta:
     inputs = -(-numbers.shape[1] // LINE)
     layer = Layer(kind=LINEAR, before=(inputs, 1, 1), after=(LINE, 1, 1), weight=True)
     memory = Memory(Stack((layer,), SOFTMAX))
-    space, rows = memory.space(1, sparse=True, block=0, plain=True), zeros(1, memory.size)
+    space, rows = memory.space(1, sparse=True, plain=True), zeros(1, memory.size)
     space.floats[LINE : LINE + numbers.shape[1]] = numbers[0]  # behind the bias that there is none of
     return StackDelta(memory, rows, np.array([kernel.write(space, zeros(memory.size), inputs, True, rows[0])]))
 

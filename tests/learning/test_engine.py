@@ -34,7 +34,7 @@ COHORT = tuple(range(len(SIZES)))
 
 
 def normalised() -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)), fresh=True)
+    return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Tanh(), nn.Linear(9, CLASSES)), fresh=True)
 
 
 def through(*between: nn.Module) -> Model:
@@ -43,8 +43,8 @@ def through(*between: nn.Module) -> Model:
 
 def deep() -> Model:
     """All that may be between, in several orders."""
-    first = nn.Linear(FEATURES, 66, bias=False), nn.LayerNorm(66, bias=False), nn.ReLU(), nn.GELU("tanh")
-    second = nn.Linear(66, 8), nn.SiLU(), nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 7)
+    first = nn.Linear(FEATURES, 66, bias=False), nn.LayerNorm(66, bias=False), nn.ReLU()
+    second = nn.Linear(66, 8), nn.Sigmoid(), nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 7)
     return Model(nn.Sequential(*first, *second, nn.Tanh(), nn.LayerNorm(7, eps=0.1), nn.Linear(7, CLASSES)), fresh=True)
 
 

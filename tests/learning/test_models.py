@@ -57,10 +57,7 @@ def test_what_clients_cannot_train_is_refused_with_the_remedy(module: nn.Module,
 def test_dropout_is_seen(module: nn.Module, where: str) -> None:
     assert has_dropout(Model(module).module)
     with pytest.raises(ConfigError, match=f"{where}.*global generator, which no record has"):
-        refuse_dropout(module, whose="record")
-    if type(module[-1] if isinstance(module, nn.Sequential) else module) is not nn.Dropout:
-        with pytest.raises(ConfigError, match=f"{where}.*which no client has.*nn.Dropout in a place of its own may"):
-            refuse_dropout(module, whose="client", own=True)
+        refuse_dropout(module)
     assert not has_dropout(module.eval())
     assert not has_dropout(with_a_frozen_part())
 
@@ -170,10 +167,10 @@ def test_a_state_goes_in_and_comes_out_whole(make: Callable[[], nn.Module]) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"2.bias": None}, "it has no 2.bias"),
-        ({"3.bias": torch.ones(3)}, "unknown 3.bias"),
-        ({"0.bias": torch.ones(4)}, r"state_dict\['0.bias'\] = \(4,\).*shape \(3,\)"),
-        ({"2.weight": torch.ones(3, 3)}, "2.weight.*tied to 0.weight"),
+        ({"2.bias": None}, '(?s)state_dict = .*Missing key.*"2.bias"'),
+        ({"3.bias": torch.ones(3)}, '(?s)Unexpected key.*"3.bias"'),
+        ({"0.bias": torch.ones(4)}, "(?s)size mismatch for 0.bias"),
+        ({"2.weight": torch.ones(3, 3)}, "0.weight.*tied to another"),
     ],
 )
 def test_a_state_of_another_module_is_refused(change: dict[str, Tensor | None], message: str) -> None:

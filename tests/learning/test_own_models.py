@@ -15,7 +15,7 @@ from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, 
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.inputs import ClientTensors
-from incrowd.learning.modules import OwnDropout, with_own_dropout, working_copy
+from incrowd.learning.modules import working_copy
 from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings import Descent
@@ -54,18 +54,6 @@ def test_every_client_and_round_has_dropout_of_its_own() -> None:
     assert not np.array_equal(found[0][0], found[0][1])
     assert not np.array_equal(found[0][0], found[1][0])
     assert np.array_equal(found[0][0], found[2][0])
-
-
-def test_own_dropout_keeps_the_mean_and_drops_the_share() -> None:
-    layer = nn.Dropout(0.3)
-    module = with_own_dropout(nn.Sequential(layer, nn.Identity(), layer), torch.Generator().manual_seed(1))
-    assert module[0] is module[2]  # type: ignore[index]  # a module of unknown kind
-    kept = OwnDropout(0.3, torch.Generator().manual_seed(1))(torch.ones(100_000))
-    assert set(kept.unique().tolist()) == {0.0, torch.tensor(1.0).div(1 - 0.3).item()}
-    assert abs((kept == 0).double().mean() - 0.3) < 4 * (0.3 * 0.7 / 100_000) ** 0.5
-    assert not OwnDropout(1.0, torch.Generator())(torch.ones(3)).any()
-    assert type(with_own_dropout(nn.Dropout(0.3), torch.Generator())) is OwnDropout
-    assert type(with_own_dropout(nn.Dropout(0.3).eval(), torch.Generator())) is nn.Dropout
 
 
 @pytest.mark.parametrize("name", ["dropout"])

@@ -78,7 +78,7 @@ class ClientRound:
     batches: Batches
     randomness: Randomness
 
-    def masks_seed(self) -> int:
+    def seed(self) -> int:
         """The seed of torch's random numbers for this client in this round."""
         return int(self.randomness.stream("masks", self.round, self.client).bits(1)[0] >> np.uint64(1))
 

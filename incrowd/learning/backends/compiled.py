@@ -22,6 +22,7 @@ from incrowd.learning.compiler import compiled, compiler_there, pays
 from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.execution import ieee, one_thread
 from incrowd.learning.inputs import meant, noise
+from incrowd.learning.local_algorithms import direction
 from incrowd.learning.modules import has_dropout, remembered, remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
 from incrowd.settings import Local
@@ -149,15 +150,8 @@ def _plain_step(module: nn.Module, names: Sequence[str], task: Task) -> Step:
         offset: Tensor | None,
     ) -> None:
         gradients = grad(value)(parameters, inputs, labels, offset)
-        if local.weight_decay or local.proximal:
-            gradients = torch._foreach_add(gradients, parameters, alpha=local.weight_decay + local.proximal)
-        if local.proximal:
-            gradients = torch._foreach_sub(gradients, starts, alpha=local.proximal)
-        if local.momentum:
-            torch._foreach_mul_(velocities, local.momentum)
-            torch._foreach_add_(velocities, gradients)
-            gradients = velocities
-        torch._foreach_add_(parameters, gradients, alpha=-local.learning_rate)
+        along = direction(local, gradients, parameters, starts, velocities)
+        torch._foreach_add_(parameters, along, alpha=-local.learning_rate)
 
     return step
 

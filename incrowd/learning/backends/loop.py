@@ -11,7 +11,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.inputs import Feed, are_numbers, calling, chosen, meant
-from incrowd.learning.modules import has_dropout, known, remembering_nothing, trainable, with_own_dropout, working_copy
+from incrowd.learning.modules import drawing_from, keeping_constants, known, trainable, working_copy
 from incrowd.types import Batch
 
 _ROWS = 1000  # examples that are gathered at a time
@@ -61,7 +61,6 @@ class _Client:
 
     def __init__(self, task: Task) -> None:
         module, self._task = task.model.module, task
-        self._masked, self._masks = has_dropout(module), torch.Generator(task.device)
         self._forgets = all(map(known, module.modules()))
         # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
         prepared = copy.deepcopy(module).to(task.device)
@@ -70,7 +69,7 @@ class _Client:
 
     def _begin(self) -> None:
         """Start with a copy of the module."""
-        self._module = with_own_dropout(working_copy(self._prepared, self._task.device), self._masks)
+        self._module = working_copy(self._prepared, self._task.device)
         self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self._module)]
         self.starts: list[Tensor] = []
 
@@ -79,16 +78,14 @@ class _Client:
         task, size = self._task, self._task.model.size
         if not self._forgets:
             self._begin()
-        if self._masked:
-            self._masks.manual_seed(one.masks_seed())
         self._feed, self._offset = feed, task.offset(one.client)
         self._call = calling(self._module, feed.table)
         self.starts = task.model.by_parameter(weights[:size])
         shared = task.model.by_parameter(weights[size:]) if len(weights) > size else []
-        with remembering_nothing(self._module, task.device, whose="client"):
-            with torch.no_grad():
-                torch._foreach_copy_(self.parameters, self.starts)
-            version = weights._version
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.starts)
+        version = weights._version
+        with keeping_constants(self._module, whose="client"), drawing_from(one.seed(), task.device):
             changes = task.algorithm.train(self, shared)
         row = torch.empty(len(weights), device=weights.device)
         places = row[:size].split_with_sizes([start.numel() for start in self.starts])

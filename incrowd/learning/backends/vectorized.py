@@ -26,7 +26,8 @@ from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.compiler import Notes, Take
 from incrowd.learning.contributions import Contributions, FlatDelta
 from incrowd.learning.execution import ieee, in_one_order, one_thread
-from incrowd.learning.inputs import WithInputs, meant, noise
+from incrowd.learning.inputs import WithInputs, batch_sizes, meant, noise
+from incrowd.learning.local_algorithms import direction
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
 from incrowd.learning.modules import has_dropout, remembered, remembering_nothing, trainable
 from incrowd.learning.rewritten import rewrite
@@ -78,25 +79,13 @@ def _tried(task: Task, width: int) -> "Size | str":
     return reason
 
 
-def steps_of(examples: int, local: Local) -> int:
-    """The number of steps of a client with so many examples."""
-    batches = -(-examples // _largest(examples, local)) if local.batches is None else min(local.batches, examples)
-    return local.epochs * batches
-
-
 def width_of(examples: int, local: Local) -> int:
     """The width of the batches of a client with so many examples: its largest batch, or a little more."""
-    largest = _largest(examples, local)
+    largest = int(batch_sizes(examples, local).max())
     if largest == local.batch_size:
         return largest
     step = max(1, (1 << largest.bit_length() - 1) // _PARTS)
     return -(-largest // step) * step
-
-
-def _largest(examples: int, local: Local) -> int:
-    if local.batches is not None:
-        return -(-examples // min(local.batches, examples))
-    return examples if local.batch_size is None else min(local.batch_size, examples)
 
 
 def _widths(task: Task) -> NDArray[np.int64]:
@@ -187,7 +176,7 @@ class Vectorized(Backend):
 
     def effort(self, client: int) -> int:
         """See `Backend.effort`."""
-        return steps_of(len(self._task.data.examples(client)), self._task.local)
+        return len(batch_sizes(len(self._task.data.examples(client)), self._task.local))
 
     @torch.no_grad()
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
@@ -249,20 +238,12 @@ def step(task: Task, gradients: OfClients, clients: Abreast, *, everyone: bool) 
     local, parameters = task.local, clients.parameters
     inputs, labels = _batch(task, clients.rows)
     found = gradients(parameters, inputs, labels, clients.shares, clients.offsets)
-    if local.weight_decay or local.proximal:
-        # Not in place: the gradients of parameters that are added to each other are one tensor.
-        found = list(torch._foreach_add(found, parameters, alpha=local.weight_decay + local.proximal))
-    if local.proximal:
-        starts = [start.expand_as(one) for start, one in zip(clients.starts, parameters, strict=True)]
-        torch._foreach_sub_(found, starts, alpha=local.proximal)
-    if local.momentum:
-        torch._foreach_mul_(clients.velocities, local.momentum)
-        torch._foreach_add_(clients.velocities, found)
-        found = clients.velocities
+    starts = [start.expand_as(one) for start, one in zip(clients.starts, parameters, strict=True)]
+    along = direction(local, found, parameters, starts, clients.velocities)
     if not everyone:
         steps = clients.shares[:, 0] > 0
-        found = [torch.where(steps.view(-1, *[1] * (one.ndim - 1)), one, 0.0) for one in found]
-    torch._foreach_add_(parameters, found, alpha=-local.learning_rate)
+        along = [torch.where(steps.view(-1, *[1] * (one.ndim - 1)), one, 0.0) for one in along]
+    torch._foreach_add_(parameters, along, alpha=-local.learning_rate)
 
 
 def _batch(task: Task, rows: Tensor) -> tuple[Inputs, Tensor]:

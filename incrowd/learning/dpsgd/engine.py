@@ -45,7 +45,7 @@ class BatchedRecords:
     ) -> None:
         self.model, self.descent, self.loss, self.execution = model, descent, loss, execution
         self.records = records.to(torch.device(execution.device))
-        refuse_dropout(model.module, whose="record")
+        refuse_dropout(model.module)
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         tried_with_tokens(model, records.features, what="records")
         self._own = OwnCode(model.module, loss)

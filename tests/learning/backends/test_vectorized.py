@@ -22,7 +22,7 @@ from incrowd.learning import (
 )
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
-from incrowd.learning.backends.vectorized import Abreast, Trial, plan, step, steps_of, width_of
+from incrowd.learning.backends.vectorized import Abreast, Trial, plan, step, width_of
 from incrowd.learning.inputs import draw_batches
 from incrowd.learning.local_algorithms import algorithm_of
 from tests.learning.cohorts import (
@@ -112,9 +112,8 @@ def test_modules_of_all_kinds_learn_side_by_side_what_they_learn_alone(name: str
     "local", [Local(batch_size=10), Local(batches=3), Local(), Local(epochs=2, batch_size=7)], ids=str
 )
 @pytest.mark.parametrize("examples", [1, 2, 3, 5, 9, 10, 11, 17, 30, 64, 100, 601])
-def test_a_plan_has_room_for_a_client_s_batches_and_knows_their_number(local: Local, examples: int) -> None:
+def test_a_plan_has_room_for_a_client_s_batches(local: Local, examples: int) -> None:
     drawn = draw_batches(examples, local, randomness=RANDOMNESS, round=0, client=0)
-    assert steps_of(examples, local) == drawn.steps
     assert drawn.width <= width_of(examples, local) < 1.25 * drawn.width + 1
     if local.batch_size is not None and examples >= local.batch_size:
         assert width_of(examples, local) == local.batch_size

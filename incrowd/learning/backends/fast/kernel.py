@@ -4,10 +4,7 @@ A sparse client's examples are pairs of a feature and a nonzero number. Outputs 
 a step adds rows of gradients to the rows in use: example by example where rows are narrow, else feature by feature, so
 that a batch reads and writes each row once.
 
-A dense client's weights of the features in use are copied together for matrix products. For small batches a block of
-them defers the update of the first weight. Let W be the weights at the beginning of the block. The outputs of batch t
-are x_t W - rate * x_t (sum of x_s' d_s over the batches s before it). One matrix product gives the products x_t x_s' of
-all batches.
+A dense client's weights of the features in use are copied together for matrix products.
 """
 
 from typing import Any, NamedTuple
@@ -54,7 +51,6 @@ class Settings(NamedTuple):
     loss: int
     pictures: bool
     together: int  # pictures that are looked at together
-    block: int  # examples over which an update may be put off
 
 
 class Batches(NamedTuple):
@@ -72,46 +68,30 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
     place here, because machine code is made of them again wherever they are called.
     """
     used = _begin(e, s, how, start, b.rows, sparse)
-    lowest, shift, target = 0 if how.pictures else 1, s.integers[m.GRADIENTS], s.integers[m.VELOCITY]
-    t: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
-    begin = t
-    while t < len(b.sizes):
-        several, count = t + 1, b.sizes[t]
-        while how.block and not sparse and several < len(b.sizes) and count + b.sizes[several] <= how.block:
-            count += b.sizes[several]
-            several += 1
-        rows, put_off, done = b.rows[begin : begin + count], False, 0 * begin
-        if not sparse and not how.pictures:
-            _load(e, s, rows, used)
-            put_off = bool(several > t + 1) and _multiply_examples(s, count, used)
-            if put_off:
-                _multiply(s, 0, count, used, s.integers[m.BLOCK])
+    lowest, target = 0 if how.pictures else 1, s.integers[m.VELOCITY]
+    begin: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
+    for count in b.sizes:
+        done = 0 * begin
         while done < count:
-            size = min(count - done, how.together) if how.pictures else b.sizes[t]
-            own, labels = rows[done : done + size], b.labels[begin + done : begin + done + size]
+            size = min(count - done, how.together) if how.pictures else count
+            rows, labels = b.rows[begin + done :][:size], b.labels[begin + done :][:size]
             if how.pictures:
-                _load_pictures(e, s, own)
+                _load_pictures(e, s, rows)
             elif sparse:
-                _sparse_outputs(e, s, own, b.rows[begin + count : begin + 2 * count])
+                _sparse_outputs(e, s, rows, b.rows[begin + count : begin + 2 * count])
             else:
-                _dense_outputs(s, how, done, size, count, used, put_off)
+                _dense_outputs(e, s, rows, used)
             passes.forward(s, size, lowest)
-            passes.compare(s, how.loss, labels, b.offset, np.float32(1 / (count if how.pictures else size)))
+            passes.compare(s, how.loss, labels, b.offset, np.float32(1 / count))
             passes.backward(s, size, lowest, target, how.change)
             if sparse:
-                _sparse_step(e, s, how, own)
-            elif put_off:
-                width = s.table[0, m.WIDTH]
-                _copy(s.floats, s.table[0, m.OUT] + shift, s.integers[m.BLOCK] + done * width, size * width)
+                _sparse_step(e, s, how, rows)
             elif not how.pictures:
-                _dense_step(s, how, done, s.table[0, m.OUT] + shift, size, used)
+                _dense_step(s, how, size, used)
             done += size
-            t += 0 if how.pictures else 1
-        if put_off:
-            _dense_step(s, how, 0, s.integers[m.BLOCK], count, used)
         if count and not how.plain:
             _descend(s, how, start, used, sparse or how.pictures)
-        t, begin = several, begin + count
+        begin += count
     return write(s, start, used, sparse or how.pictures, out)
 
 
@@ -274,60 +254,24 @@ def _load(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
 
 
 @inner
-def _copy(numbers: Numbers, of: int, to: int, count: int) -> None:
-    for k in range(count):
-        numbers[to + k] = numbers[of + k]
-
-
-@inner
-def _multiply(s: Space, done: int, count: int, used: int, out: int) -> None:
-    """A dense first layer's outputs for some examples, of which so many lie before."""
+def _dense_outputs(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
+    """A dense first layer's outputs for a batch."""
+    _load(e, s, rows, used)
     t = s.table[0]
-    x, weight = (s.integers[m.X] + done * t[m.INPUTS], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH])
-    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], out, t[m.WIDTH], count)
-    product(s, (0, 0), (count, t[m.OUTPUTS], used), _ONE, x, weight, _ONE, (out, t[m.WIDTH]))
+    x, weight, out = (s.integers[m.X], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH]), (t[m.OUT], t[m.WIDTH])
+    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], t[m.OUT], t[m.WIDTH], len(rows))
+    product(s, (0, 0), (len(rows), t[m.OUTPUTS], used), _ONE, x, weight, _ONE, out)
 
 
 @inner
-def _dense_outputs(s: Space, how: Settings, done: int, size: int, count: int, used: int, put_off: bool) -> None:
-    """The first layer's outputs for a batch, `done` examples behind the first of its block.
-
-    With `put_off`, memory holds them already, for the weights at the beginning of the block. The gradients of earlier
-    examples, which have replaced their outputs, then add their share through the products of examples.
-    """
-    t, block = s.table[0], s.integers[m.BLOCK]
-    if not put_off:
-        _multiply(s, done, size, used, t[m.OUT])
-        return
-    _copy(s.floats, block + done * t[m.WIDTH], t[m.OUT], size * t[m.WIDTH])
-    if done:
-        past = s.integers[m.GRAM] + done * count, count
-        out = t[m.OUT], t[m.WIDTH]
-        product(s, (0, 0), (size, t[m.OUTPUTS], done), how.change, past, (block, t[m.WIDTH]), _ONE, out)
-
-
-@inner
-def _dense_step(s: Space, how: Settings, done: int, d: int, count: int, used: int) -> None:
+def _dense_step(s: Space, how: Settings, count: int, used: int) -> None:
     """The step, or the gradients, of a dense first layer, from examples and gradients of their outputs."""
     t, target = s.table[0], s.integers[m.VELOCITY]
-    into, x = (target + t[m.WEIGHT], t[m.WIDTH]), (s.integers[m.X] + done * t[m.INPUTS], t[m.INPUTS])
+    d = t[m.OUT] + s.integers[m.GRADIENTS]
+    into, x = (target + t[m.WEIGHT], t[m.WIDTH]), (s.integers[m.X], t[m.INPUTS])
     product(s, (1, 0), (used, t[m.OUTPUTS], count), how.change, x, (d, t[m.WIDTH]), _ONE, into)
     if t[m.BIASED]:
         passes.add_bias(s.floats, target + t[m.BIAS], t[m.WIDTH], how.change, d, t[m.WIDTH], count)
-
-
-@inner
-def _multiply_examples(s: Space, count: int, used: int) -> bool:
-    """Compute the products of examples with each other, and of the bias; return whether all are finite."""
-    x, gram = (s.integers[m.X], s.table[0, m.INPUTS]), s.integers[m.GRAM]
-    for k in range(count * count):
-        s.floats[gram + k] = s.table[0, m.BIASED]
-    product(s, (0, 1), (count, count, used), _ONE, x, x, _ONE, (gram, count))
-    trace = _ZERO
-    for i in range(count):
-        trace += s.floats[gram + i * count + i]
-    finite: bool = np.isfinite(trace)  # no product is larger than a square
-    return finite
 
 
 @compiled

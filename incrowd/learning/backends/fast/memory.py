@@ -23,15 +23,14 @@ from incrowd.learning.inputs import are_numbers
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss
 from incrowd.learning.modules import picture_of
 
-LINEAR, CONVOLUTION, NORM, POOL, RELU, TANH, SIGMOID, GELU, GELU_TANH, SILU = range(10)
+LINEAR, CONVOLUTION, NORM, POOL, RELU, TANH, SIGMOID = range(7)
 SOFTMAX, LOGIT, NUMBER, RATE = range(4)  # the mean of the outputs that a loss compares with a label
 
 Shape = tuple[int, int, int]
 """Channels, rows and columns; a vector has one row and one column."""
 
 _LOSSES = {CROSS_ENTROPY: SOFTMAX, LOGISTIC: LOGIT, SQUARED: NUMBER, POISSON: RATE}
-_ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID, nn.SiLU: SILU}
-_FROM_OUTPUT = (RELU, TANH, SIGMOID)  # their derivatives are computed from their outputs
+_ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +101,8 @@ def _layers(modules: list[nn.Module], shape: Sequence[int]) -> tuple[Layer, ...]
         layer = _layer(module, now, flat=flat)
         if layer is None or min(layer.after) < 1:
             return None
-        if layer.kind > POOL and layers and layers[-1].kind in _FROM_OUTPUT:
-            return None  # an activation works in place
+        if layer.kind > POOL and layers and layers[-1].kind > POOL:
+            return None  # an activation works in place, and its derivative is computed from its output
         if layer.kind == POOL and layers and layers[-1].kind == RELU:
             layers[-1:] = [layer, replace(layers[-1], before=layer.after, after=layer.after)]  # the same, on fewer
         else:
@@ -130,8 +129,6 @@ def _layer(module: nn.Module, now: Shape, *, flat: bool) -> Layer | None:
     if type(module) is nn.LayerNorm and vector and module.normalized_shape == (now[0],):
         return _norm(module, now, 1)
     kind = _ACTIVATIONS.get(type(module))
-    if type(module) is nn.GELU:
-        kind = {"none": GELU, "tanh": GELU_TANH}.get(module.approximate)
     return None if kind is None else Layer(kind=kind, before=now, after=now)
 
 
@@ -175,8 +172,8 @@ SIZE, STRIDE, PADDING, GROUPS, CHANNELS, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS, K
 """Columns of the table of layers, a row each."""
 
 
-VELOCITY, GRADIENTS, X, GRAM, BLOCK, AMOUNTS, REAL, KEPT_FROM = range(8)
-FIRSTS, ENDS, ORDER, MANY, USED, FLAGS, USERS, SUMS = range(8, 16)
+VELOCITY, GRADIENTS, X, AMOUNTS, REAL, KEPT_FROM = range(6)
+FIRSTS, ENDS, ORDER, MANY, USED, FLAGS, USERS, SUMS = range(6, 14)
 """Indices in `integers` of the offsets of the other parts of `Space`, and of the distance of gradients to values."""
 
 LETTERS = 6  # the place in `shorts` of arguments for BLAS, which it wants at addresses: six sizes and two letters
@@ -229,20 +226,16 @@ class Memory:
         windows = (row[PLACES] * row[INPUTS] for row in self.table if row[KIND] == CONVOLUTION)
         return max(1, min(_EXAMPLES, _WINDOWS // int(max(windows))))
 
-    def space(self, batch: int, *, sparse: bool, block: int, plain: bool) -> Space:
-        """Memory for batches of at most so many examples, and for updates of a dense first layer that are put off over
-        a `block` of them.
-        """
+    def space(self, batch: int, *, sparse: bool, plain: bool) -> Space:
+        """Memory for batches of at most so many examples."""
         pictures, first = self.stack.pictures, self.table[0]
         most = min(batch, self.together) if pictures else batch
         table, (begin, floats), shorts, shift = self._placed(most, plain=plain)
-        features, width = (0, 0) if pictures else (int(first[INPUTS]), int(first[WIDTH]))
-        rows, pairs = (0, batch * features) if sparse else (max(batch, block), 0)
-        head = np.zeros(16, np.int64)
+        features = 0 if pictures else int(first[INPUTS])
+        rows, pairs = (0, batch * features) if sparse else (batch, 0)
+        head = np.zeros(14, np.int64)
         head[VELOCITY], head[GRADIENTS], head[KEPT_FROM] = 0 if plain else self.size, shift, begin
-        for name, size in (
-            (X, rows * features), (GRAM, rows**2), (BLOCK, rows * width), (AMOUNTS, pairs), (REAL, 2),
-        ):  # fmt: skip
+        for name, size in ((X, rows * features), (AMOUNTS, pairs), (REAL, 2)):
             head[name], floats = floats, floats + padded(size)
         ones, channels = floats, int(self.table[:, CHANNELS].max())
         table[(table[:, KIND] == NORM) & (table[:, GAINED] == 0), WEIGHT] = ones
@@ -258,7 +251,7 @@ class Memory:
 
     def apart(self, records: int) -> list[Space]:
         """Memory for so many pictures, each on its own: they share weights, and the place of their gradients."""
-        one = self.space(1, sparse=True, block=0, plain=False)
+        one = self.space(1, sparse=True, plain=False)
         each, shorts = padded(len(one.floats) - 2 * self.size), len(one.shorts)
         floats, words = zeros(2 * self.size + records * each), np.tile(one.shorts, records)
         floats[2 * self.size :] = np.tile(
@@ -291,7 +284,7 @@ class Memory:
             sizes = {CONVOLUTION: layer.places * int(own[INPUTS]), NORM: row + layer.after[0]}
             own[KEPT] = which if layer.kind == POOL else kept
             which += most * row if layer.kind == POOL else 0
-            kept += padded(most * sizes.get(layer.kind, row if layer.kind >= GELU else 0))
+            kept += padded(most * sizes.get(layer.kind, 0))
         ends = 2 * value - begin  # of the gradients
         table[self.table[:, KIND] != POOL, KEPT] += ends
         return table, (ends, ends + kept), which, value - begin

@@ -1,7 +1,5 @@
 """Forward and backward passes of a stack's layers over some examples, and the loss."""
 
-import math
-
 import numpy as np
 
 import incrowd.learning.backends.fast.memory as m
@@ -9,21 +7,7 @@ from incrowd._random import Floats
 from incrowd.learning.backends.fast.memory import Numbers, Space
 from incrowd.learning.backends.fast.rows import compiled, exp, inner, sgemm
 
-_ONE, _HALF, _ZERO = np.float32(1), np.float32(0.5), np.float32(0)
-_ROOT, _DENSITY = np.float32(math.sqrt(0.5)), np.float32(1 / math.sqrt(2 * math.pi))
-_TANH, _CUBE = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.044715)
-
-# exp(t^2) erfc(t) for t >= 0 as a polynomial in u = 1 / (1 + 0.3 t) without a constant, at most 4e-8 of it off: found
-# by least squares, with weights that grow where it is off most (Lawson 1961).
-_SHARE = np.float32(0.3)
-_TAIL = tuple(
-    np.float32(one)
-    for one in (
-        0.1692047562830089, 0.17042366534432568, 0.1504692711638788, 0.20638350557408386, -0.07404510657009693,
-        0.5170427856132097, -0.4846863351630843, 0.4718234883989386, -0.12661599223770606,
-    )
-)  # fmt: skip
-_A, _B, _C, _D, _E, _F, _G, _H, _I = _TAIL
+_ONE, _ZERO = np.float32(1), np.float32(0)
 
 
 @inner
@@ -74,8 +58,7 @@ def forward(s: Space, count: int, begin: int) -> None:
         elif t[m.KIND] == m.POOL:
             pool(s, number, count)
         else:
-            size = count * t[m.OUT_ROW]
-            _activate(t[m.KIND], s.floats[t[m.OUT] : t[m.OUT] + size], s.floats[t[m.KEPT] : t[m.KEPT] + size])
+            _activate(t[m.KIND], s.floats[t[m.OUT] : t[m.OUT] + count * t[m.OUT_ROW]])
 
 
 @inner
@@ -111,8 +94,7 @@ def backward(s: Space, count: int, end: int, target: int, change: np.float32) ->
             pool_back(s, number, count)
         else:
             size, begin = count * t[m.OUT_ROW], t[m.OUT] + shift
-            values, kept = s.floats[t[m.OUT] : t[m.OUT] + size], s.floats[t[m.KEPT] : t[m.KEPT] + size]
-            _derive(t[m.KIND], values, kept, s.floats[begin : begin + size])
+            _derive(t[m.KIND], s.floats[t[m.OUT] : t[m.OUT] + size], s.floats[begin : begin + size])
 
 
 @inner
@@ -150,8 +132,8 @@ def _learn_norm(s: Space, number: int, target: int, change: np.float32) -> None:
 
 
 @inner
-def _activate(kind: int, values: Numbers, kept: Numbers) -> None:
-    """An activation, in place; `kept` gets its derivative where that is not computed from its output."""
+def _activate(kind: int, values: Numbers) -> None:
+    """An activation, in place."""
     if kind == m.RELU:
         for k in range(len(values)):
             x = values[k]
@@ -159,40 +141,13 @@ def _activate(kind: int, values: Numbers, kept: Numbers) -> None:
     elif kind == m.TANH:
         for k in range(len(values)):
             values[k] = np.float32(2) / (_ONE + exp(np.float32(-2) * values[k])) - _ONE
-    elif kind == m.SIGMOID:
+    else:
         for k in range(len(values)):
             values[k] = _ONE / (_ONE + exp(-values[k]))
-    elif kind == m.GELU:
-        _gelu(values, kept)
-    elif kind == m.GELU_TANH:
-        for k in range(len(values)):
-            x = values[k]
-            share = _ONE / (_ONE + exp(-_TANH * x * (_ONE + _CUBE * x * x)))
-            values[k] = x * share
-            kept[k] = share + x * share * (_ONE - share) * _TANH * (_ONE + np.float32(3) * _CUBE * x * x)
-    elif kind == m.SILU:
-        for k in range(len(values)):
-            x = values[k]
-            share = _ONE / (_ONE + exp(-x))
-            values[k] = x * share
-            kept[k] = share + x * share * (_ONE - share)
 
 
 @inner
-def _gelu(values: Numbers, kept: Numbers) -> None:
-    for k in range(len(values)):
-        x = values[k]
-        e = exp(-_HALF * x * x)
-        u = _ONE / (_ONE + _SHARE * _ROOT * abs(x))
-        tail = _A + u * (_B + u * (_C + u * (_D + u * (_E + u * (_F + u * (_G + u * (_H + u * _I)))))))
-        tail = _HALF * e * u * tail
-        below = tail if x < 0 else _ONE - tail
-        values[k] = x * below
-        kept[k] = below + x * e * _DENSITY
-
-
-@inner
-def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> None:
+def _derive(kind: int, values: Numbers, gradients: Numbers) -> None:
     """Turn the gradients of an activation's outputs into those of its inputs, in place."""
     if kind == m.RELU:
         for k in range(len(values)):
@@ -201,12 +156,9 @@ def _derive(kind: int, values: Numbers, kept: Numbers, gradients: Numbers) -> No
     elif kind == m.TANH:
         for k in range(len(values)):
             gradients[k] *= _ONE - values[k] * values[k]
-    elif kind == m.SIGMOID:
-        for k in range(len(values)):
-            gradients[k] *= values[k] * (_ONE - values[k])
     else:
         for k in range(len(values)):
-            gradients[k] *= kept[k]
+            gradients[k] *= values[k] * (_ONE - values[k])
 
 
 @inner

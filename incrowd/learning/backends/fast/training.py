@@ -52,7 +52,6 @@ class StackDelta(FlatDelta):
 _NARROW, _DENSE_NARROW, _DENSE_WIDE = 64, 0.6, 0.35
 """Pairs are faster up to a share of nonzero numbers: the first, up to so many outputs of the first layer, else the
 second; measured."""
-_BLOCK, _SMALL = 60, 30  # examples over which an update is put off, for batches of at most so many; measured
 _FEW, _CACHED = 25, 2**18  # clients who are trained in one go at most, and numbers of their updates
 _ROWS = 4096  # examples that are searched at a time
 
@@ -75,7 +74,7 @@ class Fast(Backend):
         self._sparse = self._mostly_zero()
         self._examples = self._pairs()
         self._plain = local.plain and not stack.pictures
-        self._large = kernel.Settings(
+        self._settings = kernel.Settings(
             rate=np.float32(local.learning_rate),
             momentum=np.float32(local.momentum),
             weight_decay=np.float32(local.weight_decay),
@@ -85,9 +84,7 @@ class Fast(Backend):
             loss=stack.loss,
             pictures=stack.pictures,
             together=self._memory.together if stack.pictures else 0,
-            block=0,
         )
-        self._small = self._large._replace(block=_BLOCK if self._plain else 0)
         self._no_offset = zeros(stack.layers[-1].after[0])
         self._spaces: dict[bool, tuple[int, Space]] = {}
         self._start: tuple[Tensor, Numbers] | None = None
@@ -117,8 +114,7 @@ class Fast(Backend):
             offset=self._no_offset if offset is None else offset.numpy(),
         )
         space, start = self._space(batch, sparse=sparse), self._arranged(weights)
-        how = self._small if batch <= _SMALL else self._large
-        return kernel.train(self._examples, space, how, start, batches, sparse, out)
+        return kernel.train(self._examples, space, self._settings, start, batches, sparse, out)
 
     def _compile(self) -> None:
         """Train on no examples, so that forked processes have the machine code."""
@@ -162,8 +158,7 @@ class Fast(Backend):
         """Memory for such a batch; the same again, because it is in the cache."""
         kept = self._spaces.get(sparse)
         if kept is None or kept[0] < batch:
-            block = _BLOCK if self._plain else 0
-            kept = batch, self._memory.space(batch, sparse=sparse, block=block, plain=self._plain)
+            kept = batch, self._memory.space(batch, sparse=sparse, plain=self._plain)
             self._spaces[sparse] = kept
         return kept[1]
 
