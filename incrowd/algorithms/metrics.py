@@ -25,6 +25,7 @@ from incrowd.data.examples import IGNORED, Examples, each
 from incrowd.learning.inputs import calling
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
+from incrowd.learning.scoring import shares_right
 
 Metrics = dict[str, Any]
 
@@ -51,7 +52,7 @@ def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, lo
     for outputs, labels in _outputs(model.with_weights(weights), examples):
         total += float(loss.value(outputs, labels)) * len(labels)
         if examples.classes is not None:
-            right += float(_right(outputs, labels))
+            right += float(shares_right(outputs, labels).sum())
     accuracy = right / len(examples) if examples.classes is not None else None
     return Score(loss=total / len(examples), accuracy=accuracy)
 
@@ -78,21 +79,6 @@ def _outputs(module: nn.Module, examples: Examples) -> Iterator[tuple[torch.Tens
         for start in range(0, len(examples), _BATCH):
             rows = slice(start, start + _BATCH)
             yield ask(each(torch.from_numpy, examples.values(rows))), torch.from_numpy(examples.labels[rows])
-
-
-def _right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The number of right predictions; a sequence counts as the share of its positions that are not ignored."""
-    if labels.ndim == 1:
-        return (_predicted(outputs) == labels).sum()
-    counted = labels != IGNORED
-    right = ((outputs.argmax(-1) == labels) & counted).sum(1)
-    return (right / counted.sum(1).clamp(min=1)).sum()
-
-
-def _predicted(outputs: torch.Tensor) -> torch.Tensor:
-    if outputs.ndim == 2 and outputs.shape[1] > 1:
-        return outputs.argmax(1)
-    return (outputs.reshape(len(outputs)) > 0).long()
 
 
 def metrics(

@@ -31,7 +31,7 @@ _FUNCTIONS: dict[object, Callable[[], nn.Module]] = {
     "sigmoid": nn.Sigmoid,
 }
 _LAYERS = (
-    *(nn.Linear, nn.LayerNorm, nn.Conv2d, nn.GroupNorm, nn.MaxPool2d),
+    *(nn.Linear, nn.Conv2d, nn.MaxPool2d),
     *(nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten),
 )
 """The layers of a table: modules with other parts, which may be large, are not copied and traced."""

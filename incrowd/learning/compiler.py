@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from incrowd._private import check_ours, compiled_code
-from incrowd.errors import ConfigError
+from incrowd._private import compiled_code
 from incrowd.learning.execution import Execution
 
 _CALL = 3e-6  # seconds that an operation of a plain step saves at least (`incrowd bench --work normed,transformer`)
@@ -100,44 +99,24 @@ def _backend(traced: GraphModule, arguments: list[Tensor]) -> Any:
 
 
 def keep_private() -> Path:
-    """Have torch cache compiled code in a private folder: the one that the environment names, if that is private, or
-    `incrowd._private.compiled_code`. Torch's default is in the temporary directory, where another user may make it.
+    """Have torch cache compiled code in `incrowd._private.compiled_code`. Its default is in the temporary directory,
+    where another user may make it.
 
     Guarantee: only this user can read or write the folder, or change the path to it.
     """
-    named = os.environ.get(_TORCH)
-    folder = Path(named).absolute() if named and _is_private(named) else compiled_code("torch")
-    if named != str(folder):
-        os.environ[_TORCH] = str(folder)
-        _forget()
-    os.environ[_TRITON] = str(folder / "triton")
-    _place_headers(folder / _HEADERS)
-    return folder
-
-
-def _is_private(folder: str) -> bool:
-    try:
-        check_ours(folder, secret=True)
-    except (ConfigError, OSError):
-        return False
-    return Path(folder).is_dir()
-
-
-def _forget() -> None:
-    """Have torch forget the files of the folder that it used before."""
+    from torch._inductor import codecache
     from torch._inductor.utils import clear_caches
 
-    clear_caches()
-
-
-def _place_headers(folder: Path) -> None:
-    """Have torch precompile its headers there; they go to the temporary directory whatever the environment says."""
-    from torch._inductor import codecache
-
-    module: Any = codecache
-    if getattr(module, "_HEADER_DIR", None) != str(folder):
-        module._HEADER_DIR, module._HEADER_LOCK_DIR = str(folder), str(folder / "locks")
+    folder, module = compiled_code("torch"), cast(Any, codecache)
+    if os.environ.get(_TORCH) != str(folder):
+        os.environ[_TORCH] = str(folder)
+        clear_caches()  # what is in the folder that it used before
+    os.environ[_TRITON] = str(folder / "triton")
+    headers = str(folder / _HEADERS)
+    if getattr(module, "_HEADER_DIR", None) != headers:  # in the temporary directory whatever the environment says
+        module._HEADER_DIR, module._HEADER_LOCK_DIR = headers, headers + "/locks"
         module._precompile_header.cache_clear()
+    return folder
 
 
 _log = logging.getLogger(__name__)

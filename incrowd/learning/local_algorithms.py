@@ -18,6 +18,8 @@ from incrowd.errors import ConfigError
 from incrowd.settings import Local
 from incrowd.types import ClientAtWork, LocalAlgorithm
 
+Tensors = list[Tensor] | tuple[Tensor, ...]
+
 BETAS, TINY = (0.9, 0.999), 1e-8
 """Adam's, as torch.optim.Adam has them."""
 
@@ -113,7 +115,7 @@ def descend(client: ClientAtWork, local: Local, *, drift: Sequence[Tensor] | Non
         if local.plain and drift is None:
             _step(parameters, found, local.learning_rate)
             continue
-        gradients = _filled(found, parameters)
+        gradients: Tensors = _filled(found, parameters)
         if drift is not None:
             gradients = torch._foreach_sub(gradients, list(drift))
         gradients = direction(local, gradients, parameters, starts, velocities)
@@ -122,11 +124,11 @@ def descend(client: ClientAtWork, local: Local, *, drift: Sequence[Tensor] | Non
 
 def direction(
     local: Local,
-    gradients: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    starts: Sequence[Tensor],
-    velocities: Sequence[Tensor],
-) -> Sequence[Tensor]:
+    gradients: Tensors,
+    parameters: Tensors,
+    starts: Tensors,
+    velocities: Tensors,
+) -> Tensors:
     """What a step of SGD goes along: gradients with weight decay and FedProx's term, or the velocities after them."""
     if local.weight_decay or local.proximal:
         # Not in place: the gradients of parameters that are added to each other are one tensor.
@@ -159,6 +161,6 @@ def _step(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], rate
     torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
 
 
-def _filled(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+def _filled(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensors:
     """Gradients, of zeros where there is none."""
     return [torch.zeros_like(p) if one is None else one for p, one in zip(parameters, found, strict=True)]

@@ -139,11 +139,13 @@ def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) 
 @contextmanager
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global generators, from which dropout draws, and restore them afterwards."""
-    there = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if there else []):
-        torch.default_generator.manual_seed(seed)
-        if there:  # pragma: no cover - where there is one
-            torch.cuda.manual_seed(seed)
+    devices, generators = [], [torch.default_generator]
+    if device.type == "cuda":  # pragma: no cover - where there is one
+        devices.append(torch.cuda.current_device() if str(device) == "cuda" else device.index)
+        generators.append(torch.cuda.default_generators[devices[0]])
+    with torch.random.fork_rng(devices=devices):
+        for generator in generators:
+            generator.manual_seed(seed)
         yield
 
 

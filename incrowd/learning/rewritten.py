@@ -7,8 +7,7 @@
 | `look_up`  | Embedding as products: each client's rows add up in an order of their own                      |
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,30 +87,28 @@ class ProductEmbedding(nn.Module):
 def unroll(module: nn.Module) -> None:
     """Have every recurrent layer of a module, which is a copy of our own, written out when it is called."""
     for part in module.modules():
-        written = _WRITTEN.get(type(part))
-        if written is not None and not getattr(part, "proj_size", 0):
-            part.__class__ = written  # it keeps its parameters and settings
+        if type(part) in (nn.RNN, nn.GRU, nn.LSTM) and not getattr(part, "proj_size", 0):
+            part.__class__ = Unrolled  # it keeps its parameters and settings
 
 
-class Unrolled(nn.Module, ABC):
+class Unrolled(nn.Module):
     """A recurrent layer of torch, step by step, the same to rounding. One product takes the inputs of all times. What
     it does not take raises a ValueError, and is left to torch's layer.
     """
 
+    mode: str
     num_layers: int
     hidden_size: int
     batch_first: bool
     bidirectional: bool
     bias: bool
-    passed = 1
-    """The number of tensors that pass from one time to the next."""
 
     def forward(self, x: Tensor, hx: Tensor | Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor | States]:
         """The last layer's outputs at all times, and every layer's last states."""
         if getattr(x, "ndim", 0) != 3:
             raise ValueError("only sequences of one length, in batches, are written out")
         x = x.transpose(0, 1) if self.batch_first else x
-        directions = 1 + self.bidirectional
+        directions, several = 1 + self.bidirectional, self.mode == "LSTM"
         if len(x) * self.num_layers * directions > _CELLS:
             raise ValueError("so long a sequence is not written out")
         given = [hx] if isinstance(hx, Tensor) else hx
@@ -120,64 +117,44 @@ class Unrolled(nn.Module, ABC):
             outputs = []
             for back in range(directions):
                 place = layer * directions + back
-                nothing = [x.new_zeros(x.shape[1], self.hidden_size)] * self.passed
+                nothing = [x.new_zeros(x.shape[1], self.hidden_size)] * (1 + several)
                 start = nothing if given is None else [one[place] for one in given]
                 found = self._found(x, tuple(start), f"_l{layer}" + "_reverse" * back, back=bool(back))
                 last.append(found[0 if back else -1])
                 outputs.append(torch.stack([one[0] for one in found]))
             x = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
         ends = tuple(torch.stack(one) for one in zip(*last, strict=True))
-        return (x.transpose(0, 1) if self.batch_first else x), ends if self.passed > 1 else ends[0]
+        return (x.transpose(0, 1) if self.batch_first else x), ends if several else ends[0]
 
     def _found(self, x: Tensor, states: States, name: str, *, back: bool) -> list[States]:
         """The states after each time, in the order of time."""
-        product, bias = getattr(self, "weight_hh" + name), getattr(self, "bias_hh" + name) if self.bias else None
-        inputs = functional.linear(
-            x, getattr(self, "weight_ih" + name), getattr(self, "bias_ih" + name) if self.bias else None
-        ).unbind(0)
+        into, again = (getattr(self, f"weight_{kind}{name}") for kind in ("ih", "hh"))
+        first, second = (getattr(self, f"bias_{kind}{name}") if self.bias else None for kind in ("ih", "hh"))
+        inputs = functional.linear(x, into, first).unbind(0)
         found = []
         for now in reversed(inputs) if back else inputs:
-            states = self.step(now, functional.linear(states[0], product, bias), states)
+            states = _STEPS[self.mode](now, functional.linear(states[0], again, second), states)
             found.append(states)
         return found[::-1] if back else found
 
-    @abstractmethod
-    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
-        """The next states, from the products with the inputs and with the layer's last output, and the last states."""
+
+def _gru(inputs: Tensor, own: Tensor, states: States) -> States:
+    from_inputs, from_own = inputs.chunk(3, 1), own.chunk(3, 1)
+    reset, keep = torch.sigmoid(from_inputs[0] + from_own[0]), torch.sigmoid(from_inputs[1] + from_own[1])
+    new = torch.tanh(from_inputs[2] + reset * from_own[2])
+    return (new + keep * (states[0] - new),)
 
 
-class UnrolledRNN(Unrolled):
-    """nn.RNN."""
-
-    nonlinearity: str
-
-    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
-        """See `Unrolled.step`."""
-        total = inputs + own
-        return (torch.tanh(total) if self.nonlinearity == "tanh" else torch.relu(total),)
+def _lstm(inputs: Tensor, own: Tensor, states: States) -> States:
+    enter, keep, new, show = (inputs + own).chunk(4, 1)
+    cell = torch.sigmoid(keep) * states[1] + torch.sigmoid(enter) * torch.tanh(new)
+    return torch.sigmoid(show) * torch.tanh(cell), cell
 
 
-class UnrolledGRU(Unrolled):
-    """nn.GRU."""
-
-    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
-        """See `Unrolled.step`."""
-        from_inputs, from_own = inputs.chunk(3, 1), own.chunk(3, 1)
-        reset, keep = torch.sigmoid(from_inputs[0] + from_own[0]), torch.sigmoid(from_inputs[1] + from_own[1])
-        new = torch.tanh(from_inputs[2] + reset * from_own[2])
-        return (new + keep * (states[0] - new),)
-
-
-class UnrolledLSTM(Unrolled):
-    """nn.LSTM."""
-
-    passed = 2
-
-    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
-        """See `Unrolled.step`."""
-        enter, keep, new, show = (inputs + own).chunk(4, 1)
-        cell = torch.sigmoid(keep) * states[1] + torch.sigmoid(enter) * torch.tanh(new)
-        return torch.sigmoid(show) * torch.tanh(cell), cell
-
-
-_WRITTEN: dict[type[nn.Module], type[Unrolled]] = {nn.RNN: UnrolledRNN, nn.GRU: UnrolledGRU, nn.LSTM: UnrolledLSTM}
+_STEPS: dict[str, Callable[[Tensor, Tensor, States], States]] = {
+    "RNN_TANH": lambda inputs, own, _: (torch.tanh(inputs + own),),
+    "RNN_RELU": lambda inputs, own, _: (torch.relu(inputs + own),),
+    "GRU": _gru,
+    "LSTM": _lstm,
+}
+"""The next states, from the products with the inputs and with the layer's last output, and the last states."""

@@ -85,7 +85,7 @@ class Scoring:
 
     def shares(self, outputs: Tensor, labels: Tensor, loss: Loss) -> Floats:
         """The sums of these examples' figures, [size], before they are halved."""
-        right = _right(outputs, labels)
+        right = shares_right(outputs, labels)
         sums = [float(right.sum())] if self.accuracy else []
         if self.loss_bound is not None:
             sums.append(math.fsum(_losses(outputs, labels, loss=loss, bound=self.loss_bound)))
@@ -176,8 +176,10 @@ class Scorer:
         return self.scoring.contribution(shares, examples=len(own))
 
 
-def _right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The share of each example's labels that are right, [N] in 0 .. 1, over several labels or places that count."""
+def shares_right(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The share of each example's labels that are right, [N] in 0 .. 1, over several labels or places that count;
+    outputs that are not finite are wrong.
+    """
     finite = outputs.isfinite()
     if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1:
         right = (outputs.argmax(-1) == labels) & finite.all(-1)

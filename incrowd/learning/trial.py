@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from incrowd._random import SeededRandomness
 from incrowd.data.examples import IGNORED, Inputs, each, named
@@ -25,7 +26,7 @@ from incrowd.learning.modules import known, ours, refused, remembered, trainable
 _CLOSE = 1e-3  # relative error that rounding may cause
 _AT_A_KINK = 0.1  # and so far where it took a rectifier, or the maximum of some, to its other side
 _FEW = 1 / 8  # of all gradients: to more than these that does not happen
-_PROBES = 7  # companies that are tried
+PLACEMENTS = 16  # companies of records that are tried at least
 _OTHERS = (1.0, torch.nan, 1e30, 10.0, 0.0, 1e3, torch.inf)  # noise times these is what others hold
 
 
@@ -45,32 +46,41 @@ def check_values(found: Tensor, expected: Tensor) -> None:
 
 
 def check_company(
-    compute: Callable[[list[Tensor]], Sequence[Tensor]],
-    made_up: Callable[[int, float], list[Tensor]],
+    compute: Callable[[Any], Sequence[Tensor]],
+    made_up: Callable[[int, int, float], Any],
     *,
-    probes: int = _PROBES,
+    counts: Sequence[int],
+    tested: int,
+    alone: bool,
+    seed: int = 0,
 ) -> None:
     """Refuse a function whose results for a unit, a client or a record, change with its place or with the others.
 
-    `made_up` gives tensors [units, ...] of a seed, noise times a factor; `compute` gives results [units, ...] of these.
-    Every second unit stays the same in all companies, because a few short results often do not show how they round.
+    `made_up` gives what so many units hold (tensors [units, ...], in lists, tuples and dicts) of a seed, noise times a
+    factor; `compute` gives results [units, ...] of these. So many units are `tested`, in every second place of
+    companies of these `counts`, and `alone`, too, where that can be.
     """
-    mine, expected = made_up(0, 1.0), list[Tensor]()
-    units = len(mine[0])
-    tried = torch.arange(0, units, 2, device=mine[0].device)
-    for probe in range(probes):
-        where = (tried + probe * (units - 1) // max(1, probes - 1)) % units
-        batch = made_up(1 + probe, _OTHERS[probe % len(_OTHERS)])
-        for own, theirs in zip(mine, batch, strict=True):
-            theirs[where] = own[tried]
+    mine, turns = made_up(tested, seed, 1.0), max(PLACEMENTS, len(counts)) if alone else len(_OTHERS)
+    expected: list[Tensor] = []
+    if alone:
+        several = [compute(tree_map(lambda one, row=row: one[row : row + 1], mine)) for row in range(tested)]
+        expected = [torch.cat(one) for one in zip(*several, strict=True)]
+    for turn in range(turns):
+        count = counts[turn % len(counts)]
+        batch = made_up(count, seed + 1000 + turn, _OTHERS[(turn + seed) % len(_OTHERS)])
+        device = tree_leaves(batch)[0].device
+        where = (torch.arange(0, count, 2, device=device) + turn * ((count - 1) // turns | 1)) % count
+        which = torch.arange(len(where), device=device) % tested
+        for own, theirs in zip(tree_leaves(mine), tree_leaves(batch), strict=True):
+            theirs[where] = own[which]
         found = [one[where] for one in compute(batch)]
         expected = expected or found
-        if not all(map(_same_bits, found, expected)):
+        if not all(_same_bits(one, other[which]) for one, other in zip(found, expected, strict=True)):
             raise Unlike("this machine rounds them by their place, by the others, or anew each time")
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors of float32 have the same bits, NaN included."""
+    """Return whether two tensors of floats have the same bits, NaN included."""
     return torch.equal(one.contiguous().view(torch.int32), other.contiguous().view(torch.int32))
 
 

@@ -74,16 +74,6 @@ def test_torch_loads_nothing_from_a_folder_that_is_not_ours(
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_a_private_folder_that_the_environment_names_is_used(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine").mkdir(mode=0o700)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
-    assert keep_private() == tmp_path / "mine"
-    assert all(place.is_relative_to(tmp_path / "mine") for place in places())
-    assert not home.exists()
-
-
 def test_without_a_private_place_code_is_kept_for_this_process_alone(home: Path) -> None:
     home.mkdir(parents=True)
     home.chmod(0o777)

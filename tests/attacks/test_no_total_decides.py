@@ -128,7 +128,8 @@ def plain(module: Callable[[], nn.Module], *shape: int, zeros: float = 0.0, **ho
 COMPANIES: dict[str, Company] = {
     "fast": plain(lambda: stack(WIDTH, 5, 3), WIDTH),
     "fast, sparse": plain(lambda: stack(SPARSE, 800, 3), SPARSE, zeros=0.9),
-    "fast, dense and normed": plain(lambda: stack(SPARSE, 90, 3, normal=True), SPARSE),
+    "fast, dense": plain(lambda: stack(SPARSE, 90, 3), SPARSE),
+    "normed": plain(lambda: stack(SPARSE, 90, 3, normal=True), SPARSE),
     "fast, convolutions": plain(lambda: small_cnn(side=16).module, 16, 16),
     "loop, large": plain(lambda: stack(SPARSE, 800, 3, bend=nn.ELU), SPARSE),
     "vectorized": plain(

@@ -32,7 +32,7 @@ def in_place(numbers: Tensor) -> FlatDelta:
     memory = Memory(Stack((layer,), SOFTMAX))
     space, rows = memory.space(1, sparse=True, plain=True), zeros(1, memory.size)
     space.floats[LINE : LINE + numbers.shape[1]] = numbers[0]  # behind the bias that there is none of
-    return StackDelta(memory, rows, np.array([kernel.write(space, zeros(memory.size), inputs, True, rows[0])]))
+    return StackDelta(memory, rows, np.array([kernel.write(space, zeros(memory.size), rows[0])]))
 
 
 both = pytest.mark.parametrize("make", [flat, in_place])

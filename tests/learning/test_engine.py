@@ -1,11 +1,6 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from incrowd import Local
@@ -13,7 +8,6 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning import (
     CROSS_ENTROPY,
     CohortEngine,
-    Execution,
     Model,
     linear,
     mlp,
@@ -23,10 +17,8 @@ from tests.learning.cohorts import (
     FEATURES,
     RANDOMNESS,
     SIZES,
-    assert_close,
     clients,
     trained,
-    twin,
     with_labels,
 )
 
@@ -35,76 +27,6 @@ COHORT = tuple(range(len(SIZES)))
 
 def normalised() -> Model:
     return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Tanh(), nn.Linear(9, CLASSES)), fresh=True)
-
-
-def through(*between: nn.Module) -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 70), *between, nn.Linear(70, CLASSES)), fresh=True)
-
-
-def deep() -> Model:
-    """All that may be between, in several orders."""
-    first = nn.Linear(FEATURES, 66, bias=False), nn.LayerNorm(66, bias=False), nn.ReLU()
-    second = nn.Linear(66, 8), nn.Sigmoid(), nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 7)
-    return Model(nn.Sequential(*first, *second, nn.Tanh(), nn.LayerNorm(7, eps=0.1), nn.Linear(7, CLASSES)), fresh=True)
-
-
-MODELS: dict[str, Callable[[], Model]] = {
-    "linear": lambda: linear(FEATURES, CLASSES),
-    "linear without bias": lambda: linear(FEATURES, CLASSES, bias=False),
-    "wide": lambda: mlp((FEATURES, 70, CLASSES)),
-    "deep without biases": lambda: mlp((FEATURES, 66, 8, CLASSES), bias=False),
-    "layer norm": normalised,
-    "all between": deep,
-    "any, through autograd": lambda: through(nn.LayerNorm(70), nn.Softplus()),
-    "one weight, through autograd": lambda: Model(
-        nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False), nn.GELU()), fresh=True
-    ),
-}
-
-LOCALS = {
-    "plain": {},
-    "momentum": {"momentum": 0.9},
-    "weight decay": {"weight_decay": 0.1},
-    "proximal": {"proximal": 0.5},
-    "all": {"momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3},
-}
-
-
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 140), min_size=1, max_size=6),
-    kind=st.sampled_from(sorted(MODELS)),
-    steps=st.sampled_from(sorted(LOCALS)),
-    batching=st.one_of(
-        st.builds(lambda n: {"batch_size": n}, st.integers(1, 150)),
-        st.builds(lambda n: {"batches": n}, st.integers(1, 12)),
-        st.just({}),
-    ),
-    epochs=st.integers(1, 2),
-    chunk=st.integers(1, 7),
-    look=st.fixed_dictionaries(
-        {
-            "real": st.booleans(),
-            "dead": st.sampled_from([0.5, 0.8]),
-            "offset": st.sampled_from([0.0, 0.25]),
-        }
-    ),
-)
-def test_any_cohort_learns_what_the_slow_twin_learns(
-    sizes: list[int],
-    kind: str,
-    steps: str,
-    batching: dict[str, int],
-    epochs: int,
-    chunk: int,
-    look: dict[str, Any],
-) -> None:
-    model, data = MODELS[kind](), clients(sizes, **look)
-    local = Local(learning_rate=0.05, epochs=epochs, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # as above
-    weights, cohort = model.initial(RANDOMNESS), range(len(sizes))
-    found = trained(CohortEngine(model, data, local, Execution(chunk=chunk)), weights, cohort)
-    assert_close(found, twin(model, data, local, weights, cohort), tolerance=2e-4)
 
 
 def test_the_global_generators_are_neither_read_nor_changed() -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 
 from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import IncrowdError
@@ -94,7 +95,7 @@ def _widths(task: Task) -> NDArray[np.int64]:
     return np.array([width_of(int(count), task.local) if count else 0 for count in counts])[places]
 
 
-OfClients = Callable[[list[Tensor], Inputs, Tensor, Tensor, Tensor | None], list[Tensor]]
+OfClients = Callable[..., list[Tensor]]
 """Gradients [c, ...] of clients' parameters [c, ...], inputs, labels, shares of examples [c, width], and offsets."""
 
 
@@ -271,7 +272,7 @@ def gradients_of(module: nn.Module, names: Sequence[str], loss: Loss, features: 
         return (_of_each(loss, outputs, labels) * shares).sum()
 
     def gradients(
-        parameters: list[Tensor], inputs: Inputs, labels: Tensor, shares: Tensor, offsets: Tensor | None
+        parameters: list[Tensor], inputs: Inputs, labels: Tensor, shares: Tensor, offsets: Tensor | None = None
     ) -> list[Tensor]:
         of_each = vmap(grad(value), in_dims=(0, 0, 0, 0, None if offsets is None else 0))
         found: list[Tensor] = of_each(parameters, inputs, labels, shares, offsets)
@@ -379,24 +380,15 @@ class Trial:
         return self._task.loss.value(outputs if offset is None else outputs + offset[client], labels[client, :count])
 
     def _check_company(self, several: int) -> None:
-        inputs, count = self._made_up(several, seed=2)[0], len(self._weights(several))
-        names = list(named(inputs))
-
-        def made_up(seed: int, factor: float) -> list[Tensor]:
-            inputs, labels, shares, offset = self._made_up(several, seed=2 + seed)
-            weights, offsets = self._weights(several), [] if offset is None else [offset]
-            for one in filter(torch.is_floating_point, (*weights, *offsets, *named(inputs).values())):
+        def made_up(count: int, seed: int, factor: float) -> list[Any]:
+            weights, (inputs, labels, shares, offset) = self._weights(count), self._made_up(count, seed=2 + seed)
+            for one in filter(torch.is_floating_point, tree_leaves((weights, inputs))):
                 one.mul_(factor)
-            return [*weights, *named(inputs).values(), labels, shares, *offsets]
+            given = [weights, inputs, labels, shares]
+            return given if offset is None else [*given, offset.mul_(factor)]
 
-        def compute(flat: list[Tensor]) -> list[Tensor]:
-            weights, rest = flat[:count], flat[count:]
-            inputs_ = iter(rest[: len(names)])
-            labels, shares, *offsets = rest[len(names) :]
-            found = each(lambda _: next(inputs_), inputs)
-            return self.gradients(weights, found, labels, shares, offsets[0] if offsets else None)
-
-        check_company(compute, made_up)
+        tested = -(-several // 2)
+        check_company(lambda given: self.gradients(*given), made_up, counts=[several], tested=tested, alone=False)
 
     def _weights(self, clients: int) -> list[Tensor]:
         return [one.detach().expand(clients, *one.shape).clone() for _, one in trainable(self._module)]

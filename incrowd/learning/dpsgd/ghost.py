@@ -60,31 +60,34 @@ class GhostClipping(RecordGradients):
         super().__init__([weight.shape for weight in weights], weights[0].device)
         left = iter(weights)
         self.rows = rows
-        self._loss = loss
+        self._loss, self._count = loss, 0
         self._layers = [_Layer(dense, left, rows) for dense in layers]
         self._inputs = _Rows(rows, layers[0].inputs, self._device)
 
     def norms(self, features: Inputs, labels: Tensor) -> Tensor:
         """See `RecordGradients.norms`."""
-        self._inputs.several = len(labels)
-        self._inputs.values[:] = single(features).flatten(1)
+        count = self._count = len(labels)
+        self._inputs.first(count)[:] = single(features).flatten(1)
         inputs = self._inputs
         for layer in self._layers:
-            inputs = layer.forward(inputs)
+            inputs = layer.forward(inputs, _filled_up(count))
         last = self._layers[-1]
-        means = self._loss.mean(last.outputs.values, out=last.outputs.values)
-        torch.sub(means, self._loss.target(labels, last.dense.outputs), out=last.d.values)
+        outputs = last.outputs.first(count)
+        means = self._loss.mean(outputs, out=outputs)
+        torch.sub(means, self._loss.target(labels, last.dense.outputs), out=last.d.first(count))
         for after, before in pairwise(reversed(self._layers)):
-            after.backward(before.d)
-            before.bend()
-        return sum((layer.squares() for layer in self._layers[1:]), self._layers[0].squares()).sqrt_()
+            after.backward(before.d, _filled_up(count))
+            if before.dense.activation is not None:
+                _in_runs(before.dense.activation.backward, before.d.first(count), before.outputs.first(count))
+        # The squared norm of d times that of the inputs and, for the bias, of 1.
+        squares = [one.d.squares(count) * (one.inputs.squares(count) + one.dense.bias) for one in self._layers]
+        return sum(squares[1:], squares[0]).sqrt_()
 
     def below(self) -> Tensor:
         """The gradients of the features of the records just measured."""
         below = _Rows(self.rows, self._layers[0].dense.inputs, self._device)
-        below.several = self._inputs.several
-        self._layers[0].backward(below)
-        return below.values
+        self._layers[0].backward(below, _filled_up(self._count))
+        return below.first(self._count)
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
@@ -100,21 +103,14 @@ class _Rows:
     def __init__(self, rows: int, columns: int, device: torch.device) -> None:
         self._whole = torch.zeros(_filled_up(rows), _filled_up(columns), device=device)
         self._columns = columns
-        self.several = rows
 
-    @property
-    def values(self) -> Tensor:
-        """The rows in use."""
-        return self._whole[: self.several, : self._columns]
+    def first(self, count: int) -> Tensor:
+        """The first rows."""
+        return self._whole[:count, : self._columns]
 
-    @property
-    def filled(self) -> Tensor:
-        """These, and the rows that fill up."""
-        return self._whole[: _filled_up(self.several), : self._columns]
-
-    def squares(self) -> Tensor:
-        """The squared norm of each row."""
-        return squares_of(self._whole[: self.several])
+    def squares(self, count: int) -> Tensor:
+        """The squared norm of each of the first rows, in float64."""
+        return squares_of(self._whole[:count])
 
 
 class _Layer:
@@ -124,39 +120,27 @@ class _Layer:
         self.dense = dense
         self.weight = next(weights)
         self.bias = next(weights) if dense.bias else None
-        self.outputs = _Rows(rows, dense.outputs, self.weight.device)
-        self.d = _Rows(rows, dense.outputs, self.weight.device)
+        self.outputs, self.d = (_Rows(rows, dense.outputs, self.weight.device) for _ in range(2))
         self.inputs = self.outputs
 
-    def forward(self, inputs: _Rows) -> _Rows:
-        """The outputs of the layer and its activation."""
-        self.inputs = inputs
-        self.outputs.several = self.d.several = inputs.several
-        out = self.outputs.filled
+    def forward(self, inputs: _Rows, filled: int) -> _Rows:
+        """The outputs of the layer and its activation, of records and what fills up."""
+        self.inputs, out = inputs, self.outputs.first(filled)
         if self.bias is None:
-            torch.mm(inputs.filled, self.weight.t(), out=out)
+            torch.mm(inputs.first(filled), self.weight.t(), out=out)
         else:
-            torch.addmm(self.bias, inputs.filled, self.weight.t(), out=out)
+            torch.addmm(self.bias, inputs.first(filled), self.weight.t(), out=out)
         if self.dense.activation is not None:
             _in_runs(self.dense.activation.apply, out)
         return self.outputs
 
-    def backward(self, before: _Rows) -> None:
+    def backward(self, before: _Rows, filled: int) -> None:
         """Write the gradients of the inputs."""
-        torch.mm(self.d.filled, self.weight, out=before.filled)
-
-    def bend(self) -> None:
-        """Take the gradients of the activation's outputs to those of its inputs."""
-        if self.dense.activation is not None:
-            _in_runs(self.dense.activation.backward, self.d.values, self.outputs.values)
-
-    def squares(self) -> Tensor:
-        """The squared norm of each record's gradient, in float64."""
-        return self.d.squares() * (self.inputs.squares() + self.dense.bias)
+        torch.mm(self.d.first(filled), self.weight, out=before.first(filled))
 
     def add(self, factors: Tensor, kept: Tensor, places: Iterator[Tensor]) -> None:
         """Add the gradients of the records that are kept, times their factors."""
-        d, inputs = self.d.values, self.inputs.values
+        d, inputs = self.d.first(len(factors)), self.inputs.first(len(factors))
         if len(kept) < len(d):
             d, inputs, factors = d[kept], inputs[kept], factors[kept]
         weight_sum, d = next(places), d.double().mul_(factors[:, None])

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from incrowd._random import Floats
 from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.compiler import compiled, compiler_there, pays
@@ -31,11 +30,11 @@ from incrowd.learning.dpsgd.gradients import (
 )
 from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import LINE, Execution, in_one_order, one_thread
-from incrowd.learning.inputs import WithInputs, chosen, meant, noise
+from incrowd.learning.inputs import WithInputs, meant, noise
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembered, remembering_nothing, trainable, working_copy
-from incrowd.learning.trial import MadeUp, Unlike, check_values, tried_copy
+from incrowd.learning.trial import MadeUp, check_company, check_values, tried_copy
 from incrowd.privacy.mechanism.grid import RecordTraining
 
 _log = logging.getLogger(__name__)
@@ -47,8 +46,7 @@ _VECTORIZED, _COMPILED = 32, 16  # records at a time; measured: calls cost less 
 _EXPECTED = 8  # records in a batch; padding a smaller one to so many would cost more than one at a time
 _ACCELERATED, _NUMBERS_ACCELERATED = 256, 2**28  # records at a time and numbers of gradients on an accelerator
 _RECORDS = 48  # in a trial, at least: rounding seldom shows in short gradients
-_PROBES, _PLACEMENTS = 4, 16  # weights in a trial, and batches at each, at least
-_OTHERS = (1.0, torch.nan, 10.0, 1e30, 0.0, 1e3, torch.inf)  # factors of the noise beside a record
+_PROBES = 4  # weights in a trial
 
 _SELECTED: WeakKeyDictionary[Model, dict[tuple[object, ...], Make]] = WeakKeyDictionary()
 
@@ -182,30 +180,19 @@ class _Trial:
         check_values(torch.stack(found), torch.stack(expected))
 
     def _check_alone(self, make: Make, probe: int) -> None:
+        """Put records into every second place, and anything between them."""
         way = make(self._moved(probe) if probe else self.weights)
         way.begin(1)
         tested = max(1, min(way.rows // 2, LINE))
         for turn in range(max(1, -(-_RECORDS // (_PROBES * tested)))):
-            self._check_places(way, tested, seed=100 * probe + turn)
-
-    def _check_places(self, way: RecordGradients, tested: int, *, seed: int) -> None:
-        """Put records into every second place, and anything between them."""
-        own, labels = self._anything(tested, seed)
-        rows = torch.split(torch.arange(tested, device=self._device), 1)
-        each_alone = [way.norms(chosen(own, row), labels[row]) for row in rows]
-        expected: Floats = torch.cat(each_alone).cpu().numpy()
-        for turn, (count, place) in enumerate(_placements(way.rows)):
-            where = (torch.arange(0, count, 2, device=self._device) + place) % count
-            which = torch.arange(len(where), device=self._device) % tested
-            beside, targets = self._anything(count, 1000 + turn)
-            for other, one in zip(named(beside).values(), named(own).values(), strict=True):
-                if other.is_floating_point():
-                    other.mul_(_OTHERS[(turn + seed) % len(_OTHERS)])
-                other[where] = one[which]
-            targets[where] = labels[which]
-            found: Floats = way.norms(beside, targets)[where].cpu().numpy()
-            if not np.array_equal(found, expected[which.cpu().numpy()], equal_nan=True):
-                raise Unlike("this machine rounds them by their place, or by the others")
+            check_company(
+                lambda given: [way.norms(*given)],
+                self._anything,
+                counts=[*range(LINE, way.rows, LINE), way.rows],
+                tested=tested,
+                alone=True,
+                seed=100 * probe + turn,
+            )
 
     def noise(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
         """So many records of noise, and labels of zero."""
@@ -214,14 +201,18 @@ class _Trial:
         labels = self._records.labels.new_zeros(count, *self._records.labels.shape[1:]).to(self._device)
         return meant(made, scale=self._records.scale, offset=self._records.offset), labels
 
-    def _anything(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
-        """Records with all tokens of the model, masks that hide something, and labels of all kinds."""
+    def _anything(self, count: int, seed: int, factor: float) -> tuple[Inputs, Tensor]:
+        """Records with all tokens of the model, masks that hide something, numbers times a factor, and labels of all
+        kinds.
+        """
         (inputs, labels), generator = self.noise(count, seed), torch.Generator().manual_seed(seed)
-        whole = [(one, self._tokens) for one in named(inputs).values() if not one.is_floating_point()]
-        for one, values in (*whole, (labels, self._classes)):
-            drawn = torch.rand(one.shape, generator=generator)
-            one.copy_(drawn if one.is_floating_point() else (drawn * values).floor())
-        return inputs, labels
+        for one in named(inputs).values():
+            if one.is_floating_point():
+                one.mul_(factor)
+            else:
+                one.copy_((torch.rand(one.shape, generator=generator) * self._tokens).floor())
+        drawn = torch.rand(labels.shape, generator=generator)
+        return inputs, labels.copy_(drawn if labels.is_floating_point() else (drawn * self._classes).floor())
 
     def _moved(self, seed: int) -> list[Tensor]:
         """Other weights: some modules start from zeros, where much is zero in any order."""
@@ -243,10 +234,3 @@ def _one_by_one(way: RecordGradients, features: Inputs, labels: Tensor) -> Itera
         way.begin(1)
         way.add(torch.nn.functional.one_hot(torch.tensor(row), len(labels)).double().to(labels.device))
         yield way.total.clone()
-
-
-def _placements(rows: int) -> list[tuple[int, int]]:
-    """Numbers of records, and places where those begin that are tried."""
-    counts = [*range(LINE, rows, LINE), rows]
-    several = max(_PLACEMENTS, len(counts))
-    return [(counts[turn % len(counts)], turn) for turn in range(several)]

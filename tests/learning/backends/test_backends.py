@@ -50,7 +50,8 @@ def pictures() -> ClientTensors:
 MODELS: dict[str, tuple[Callable[[], Model], Callable[[], ClientTensors]]] = {
     "linear": (lambda: linear(FEATURES, CLASSES), lambda: clients(SIZES, dead=0.6)),
     "perceptron": (lambda: mlp((FEATURES, 70, CLASSES)), lambda: clients(SIZES, real=True, dead=0.1)),
-    "normed": (lambda: through(nn.LayerNorm(70), nn.Tanh()), lambda: clients(SIZES, offset=-0.3)),
+    "bent": (lambda: through(nn.Tanh()), lambda: clients(SIZES, offset=-0.3)),
+    "normed": (lambda: through(nn.LayerNorm(70), nn.Tanh()), lambda: clients(SIZES)),
     "dropout": (lambda: through(nn.Dropout(0.2), nn.ELU()), lambda: clients(SIZES)),
     "convolutions": (lambda: small_cnn(side=16, outputs=CLASSES), pictures),
     "frozen": (frozen, lambda: clients(SIZES)),

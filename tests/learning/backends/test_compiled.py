@@ -14,7 +14,7 @@ from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model, backends
 from incrowd.learning.compiler import compiler_there, pays
-from incrowd.learning.rewritten import Unrolled, UnrolledLSTM, unroll
+from incrowd.learning.rewritten import Unrolled, unroll
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained
 from tests.learning.own_models import CASES
 
@@ -223,7 +223,7 @@ def test_sequences_that_are_long_or_alone_are_not_written_out(kind: str) -> None
 def test_an_lstm_that_projects_stays_torch_s() -> None:
     module = nn.Sequential(nn.LSTM(5, 4, proj_size=2), nn.LSTM(2, 4))
     unroll(module)
-    assert [type(part) for part in module] == [nn.LSTM, UnrolledLSTM]
+    assert [type(part) for part in module] == [nn.LSTM, Unrolled]
 
 
 @pytest.mark.slow

@@ -157,10 +157,6 @@ def _recurrent(kind: type[nn.GRU | nn.LSTM | nn.RNN], inputs: int, hidden: int) 
     return lambda: Model(Recurrent(kind, inputs=inputs, hidden=hidden), fresh=True)
 
 
-def _normed(*more: nn.Module) -> Callable[[], Model]:
-    return lambda: layers(nn.Conv2d(2, 4, 3), *more, nn.Flatten(), nn.Linear(168, 4))
-
-
 GHOST, CONVOLUTIONS = (GhostClipping,), (ConvolutionGradients,)
 SMOOTHED = Loss(name="smoothed", value=partial(nn.functional.cross_entropy, label_smoothing=0.1))
 PICTURES = rows(40, shape=(2, 9, 8))
@@ -193,8 +189,12 @@ KINDS: dict[str, Case] = {
         lambda: small_cnn(side=16, outputs=4), CROSS_ENTROPY, rows(12, shape=(16, 16), whole=True), CONVOLUTIONS
     ),
     "narrow convolutions": (narrow_convolutions, CROSS_ENTROPY, PICTURES, CONVOLUTIONS),
-    "normalised convolutions": (_normed(nn.GroupNorm(2, 4), nn.ReLU()), CROSS_ENTROPY, PICTURES, CONVOLUTIONS),
-    "normalised afterwards": (_normed(nn.ReLU(), nn.GroupNorm(2, 4)), CROSS_ENTROPY, PICTURES, CONVOLUTIONS),
+    "normalised convolutions": (
+        lambda: layers(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(168, 4)),
+        CROSS_ENTROPY,
+        PICTURES,
+        EITHER,
+    ),
     "recurrent": (_recurrent(nn.GRU, 6, 7), CROSS_ENTROPY, tokens(), EITHER),
     "gated, of whole registers": (_recurrent(nn.GRU, 16, 32), CROSS_ENTROPY, tokens(), (VectorizedGradients,)),
     "long short, of whole registers": (_recurrent(nn.LSTM, 16, 32), CROSS_ENTROPY, tokens(), (VectorizedGradients,)),

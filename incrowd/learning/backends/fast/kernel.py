@@ -1,10 +1,10 @@
 """One client's training: a compiled loop over its batches, and the first layer where that is Linear.
 
 A sparse client's examples are pairs of a feature and a nonzero number. Outputs are then sums of rows of the weight, and
-a step adds rows of gradients to the rows in use: example by example where rows are narrow, else feature by feature, so
-that a batch reads and writes each row once.
+a step adds rows of gradients to the rows of its features: example by example where rows are narrow, else feature by
+feature, so that a batch reads and writes each row once.
 
-A dense client's weights of the features in use are copied together for matrix products.
+A dense client's outputs are matrix products.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from incrowd.learning.backends.fast.passes import product
 from incrowd.learning.backends.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
 from incrowd.learning.contributions import RUN
 
-_MOST = 0.9  # share of features in use, above which taking all is as fast
 _NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
 _ONE, _ZERO = np.float32(1), np.float32(0)
 
@@ -67,7 +66,10 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
     """Train a client from the weights `start` and `write` what it learnt. All layers behind the first go through one
     place here, because machine code is made of them again wherever they are called.
     """
-    used = _begin(e, s, how, start, b.rows, sparse)
+    for k in range(len(start)):
+        s.floats[k] = start[k]
+    for k in range(len(start), s.integers[m.KEPT_FROM]):  # NaN in the padding must not reach the next client
+        s.floats[k] = 0
     lowest, target = 0 if how.pictures else 1, s.integers[m.VELOCITY]
     begin: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
     for count in b.sizes:
@@ -80,77 +82,30 @@ def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, spar
             elif sparse:
                 _sparse_outputs(e, s, rows, b.rows[begin + count : begin + 2 * count])
             else:
-                _dense_outputs(e, s, rows, used)
+                _dense_outputs(e, s, rows)
             passes.forward(s, size, lowest)
             passes.compare(s, how.loss, labels, b.offset, np.float32(1 / count))
             passes.backward(s, size, lowest, target, how.change)
             if sparse:
                 _sparse_step(e, s, how, rows)
             elif not how.pictures:
-                _dense_step(s, how, size, used)
+                _dense_step(s, how, size)
             done += size
         if count and not how.plain:
-            _descend(s, how, start, used, sparse or how.pictures)
+            _descend(s, how, start)
         begin += count
-    return write(s, start, used, sparse or how.pictures, out)
+    return write(s, start, out)
 
 
 @inner
-def _begin(e: Examples, s: Space, how: Settings, start: Numbers, rows: NDArray[np.int64], sparse: bool) -> int:
-    """Copy the weights of features in use, and all other layers' weights; return the number of these features."""
-    first = s.table[0]
-    used: int = first[m.INPUTS]
-    if not sparse and not how.pictures:
-        used = _find_used(e, s, rows, how.weight_decay != 0 or e.offset != 0)
-    # NaN in the padding must not reach the next client.
-    for k in range(len(start), s.integers[m.KEPT_FROM]):
-        s.floats[k] = 0
-    for k in range(first[m.WEIGHT]):
-        s.floats[k] = start[k]
-    for j in range(used):
-        to = first[m.WEIGHT] + j * first[m.WIDTH]
-        of = first[m.WEIGHT] + (j if sparse or how.pictures else s.integers[s.integers[m.USED] + j]) * first[m.WIDTH]
-        for h in range(first[m.WIDTH]):
-            s.floats[to + h] = start[of + h]
-    return used
-
-
-@inner
-def _find_used(e: Examples, s: Space, rows: NDArray[np.int64], every: bool) -> int:
-    """Find the features that are not zero in a client's examples; take all if few are zero."""
-    flags, found = s.shorts[s.integers[m.FLAGS] :][: e.table.shape[1]], s.integers[m.USED]
-    flags[:] = every
-    several = np.int32(0)
-    if not every:
-        for row in rows:
-            own = e.table[row]
-            for j in range(len(own)):
-                flags[j] |= own[j] != 0
-        for j in range(len(flags)):
-            several += flags[j]
-        every = bool(several > _MOST * len(flags))
-    used = 0
-    for j in range(len(flags)):
-        if every or flags[j] != 0:
-            s.integers[found + used] = j
-            used += 1
-    return used
-
-
-@inner
-def _descend(s: Space, how: Settings, start: Numbers, used: int, whole: bool) -> None:
+def _descend(s: Space, how: Settings, start: Numbers) -> None:
     """A step along the gradients in the velocity, which is made ready for the next."""
-    pull, other, width = how.weight_decay + how.proximal, s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
-    size = other + used * width
-    weights, velocity = s.floats[:size], s.floats[s.integers[m.VELOCITY] :][:size]
+    pull = how.weight_decay + how.proximal
+    weights, velocity = s.floats[: len(start)], s.floats[s.integers[m.VELOCITY] :][: len(start)]
     if pull != 0:
-        for k in range(size if whole else other):
+        for k in range(len(start)):
             velocity[k] += pull * weights[k] - how.proximal * start[k]
-        for j in range(0 if whole else used):
-            to, of = other + j * width, other + s.integers[s.integers[m.USED] + j] * width
-            for h in range(width):
-                velocity[to + h] += pull * weights[to + h] - how.proximal * start[of + h]
-    for k in range(size):
+    for k in range(len(start)):
         weights[k] -= how.rate * velocity[k]
         velocity[k] *= how.momentum
 
@@ -239,66 +194,41 @@ def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
 
 
 @inner
-def _load(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
-    """The examples, of the features in use."""
-    features, h = e.table.shape[1], s.integers
-    which = h[h[m.USED] :]
-    for i in range(len(rows)):
-        own, x = e.table[rows[i]], s.floats[h[m.X] + i * features :]
-        if used == features:
-            for j in range(used):
-                x[j] = np.float32(own[j]) * e.scale + e.offset
-        else:
-            for j in range(used):
-                x[j] = np.float32(own[which[j]]) * e.scale + e.offset
-
-
-@inner
-def _dense_outputs(e: Examples, s: Space, rows: NDArray[np.int64], used: int) -> None:
+def _dense_outputs(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
     """A dense first layer's outputs for a batch."""
-    _load(e, s, rows, used)
     t = s.table[0]
-    x, weight, out = (s.integers[m.X], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH]), (t[m.OUT], t[m.WIDTH])
+    for i in range(len(rows)):
+        own, x = e.table[rows[i]], s.floats[s.integers[m.X] + i * t[m.INPUTS] :]
+        for j in range(len(own)):
+            x[j] = np.float32(own[j]) * e.scale + e.offset
+    seen, weight, out = (s.integers[m.X], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH]), (t[m.OUT], t[m.WIDTH])
     passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], t[m.OUT], t[m.WIDTH], len(rows))
-    product(s, (0, 0), (len(rows), t[m.OUTPUTS], used), _ONE, x, weight, _ONE, out)
+    product(s, (0, 0), (len(rows), t[m.OUTPUTS], t[m.INPUTS]), _ONE, seen, weight, _ONE, out)
 
 
 @inner
-def _dense_step(s: Space, how: Settings, count: int, used: int) -> None:
+def _dense_step(s: Space, how: Settings, count: int) -> None:
     """The step, or the gradients, of a dense first layer, from examples and gradients of their outputs."""
     t, target = s.table[0], s.integers[m.VELOCITY]
     d = t[m.OUT] + s.integers[m.GRADIENTS]
     into, x = (target + t[m.WEIGHT], t[m.WIDTH]), (s.integers[m.X], t[m.INPUTS])
-    product(s, (1, 0), (used, t[m.OUTPUTS], count), how.change, x, (d, t[m.WIDTH]), _ONE, into)
+    product(s, (1, 0), (t[m.INPUTS], t[m.OUTPUTS], count), how.change, x, (d, t[m.WIDTH]), _ONE, into)
     if t[m.BIASED]:
         passes.add_bias(s.floats, target + t[m.BIAS], t[m.WIDTH], how.change, d, t[m.WIDTH], count)
 
 
 @compiled
-def write(s: Space, start: Numbers, used: int, whole: bool, out: Numbers) -> float:
+def write(s: Space, start: Numbers, out: Numbers) -> float:
     """Write the update, laid out as `start`; return its squared length, see `incrowd.learning.contributions`."""
-    other, width = s.table[0, m.WEIGHT], s.table[0, m.WIDTH]
-    end = other + used * width if whole else other
     total = 0.0
-    for k in range(0, end, RUN):
-        total += _run(s.floats[k : min(k + RUN, end)], start[k:], out[k:])
-    if not whole:
-        out[other:] = 0
-        for j in range(used):
-            to, of = other + j * width, other + s.integers[s.integers[m.USED] + j] * width
-            for h in range(0, width, RUN):
-                total += _run(s.floats[to + h : to + min(h + RUN, width)], start[of + h :], out[of + h :])
+    for begin in range(0, len(start), RUN):
+        run = _ZERO
+        for k in range(begin, min(begin + RUN, len(start))):
+            change = s.floats[k] - start[k]
+            out[k] = change
+            run += change * change
+        total += np.float64(run)
     return total
-
-
-@inner
-def _run(weights: Numbers, start: Numbers, out: Numbers) -> float:
-    total = _ZERO
-    for k in range(len(weights)):
-        change = weights[k] - start[k]
-        out[k] = change
-        total += change * change
-    return np.float64(total)
 
 
 @compiled

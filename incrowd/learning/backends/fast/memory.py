@@ -1,8 +1,8 @@
 """A module as a table of layers that compiled code can compute, and the memory of such a stack while a client trains.
 
 A weight is [inputs][outputs], the outputs padded to whole cache lines. The inputs of a window, or of a picture, are in
-the order row, column, channel. The first weight comes last, because it alone may have rows out of use. Values are
-[example][row][column][channel]; vectors are padded to whole cache lines, too.
+the order row, column, channel. Values are [example][row][column][channel]; vectors are padded to whole cache lines,
+too.
 """
 
 import math
@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from incrowd._random import Floats
 from incrowd.data.examples import Inputs, single
 from incrowd.learning.chain import chained
 from incrowd.learning.execution import LINE
@@ -23,7 +22,7 @@ from incrowd.learning.inputs import are_numbers
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss
 from incrowd.learning.modules import picture_of
 
-LINEAR, CONVOLUTION, NORM, POOL, RELU, TANH, SIGMOID = range(7)
+LINEAR, CONVOLUTION, POOL, RELU, TANH, SIGMOID = range(6)
 SOFTMAX, LOGIT, NUMBER, RATE = range(4)  # the mean of the outputs that a loss compares with a label
 
 Shape = tuple[int, int, int]
@@ -35,9 +34,7 @@ _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sig
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A layer. `size`, `stride` and `padding` are those of a window; a norm has `groups` of channels, its weight is its
-    gain.
-    """
+    """A layer. `size`, `stride` and `padding` are those of a window."""
 
     kind: int
     before: Shape
@@ -47,14 +44,10 @@ class Layer:
     size: int = 1
     stride: int = 1
     padding: int = 0
-    groups: int = 1
-    eps: float = 0.0
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of the inputs of one number of the output, in torch's order; empty for a norm."""
-        if self.kind == NORM:
-            return ()
+        """The shape of the inputs of one number of the output, in torch's order."""
         return self.before if self.kind == LINEAR else (self.before[0], self.size, self.size)
 
     @property
@@ -114,7 +107,6 @@ def _layers(modules: list[nn.Module], shape: Sequence[int]) -> tuple[Layer, ...]
 
 def _layer(module: nn.Module, now: Shape, *, flat: bool) -> Layer | None:
     """The layer that a module is for inputs of this shape, or None for any other module."""
-    vector = flat and now[1:] == (1, 1)
     if type(module) is nn.Linear:
         outputs, inputs = module.weight.shape
         known = flat and inputs == math.prod(now)
@@ -124,17 +116,8 @@ def _layer(module: nn.Module, now: Shape, *, flat: bool) -> Layer | None:
         return None if flat else _convolution(module, now)
     if type(module) is nn.MaxPool2d:
         return None if flat else _pool(module, now)
-    if type(module) is nn.GroupNorm and (vector or not flat) and module.num_channels == now[0]:
-        return _norm(module, now, module.num_groups)
-    if type(module) is nn.LayerNorm and vector and module.normalized_shape == (now[0],):
-        return _norm(module, now, 1)
     kind = _ACTIVATIONS.get(type(module))
     return None if kind is None else Layer(kind=kind, before=now, after=now)
-
-
-def _norm(module: nn.GroupNorm | nn.LayerNorm, now: Shape, groups: int) -> Layer:
-    gain, shift = module.weight is not None, module.bias is not None
-    return Layer(kind=NORM, before=now, after=now, weight=gain, bias=shift, groups=groups, eps=float(module.eps))
 
 
 def _convolution(module: nn.Conv2d, now: Shape) -> Layer | None:
@@ -167,13 +150,13 @@ _EXAMPLES = 10  # most examples in one product, measured as well
 
 Numbers = NDArray[np.float32]
 
-KIND, INPUTS, OUTPUTS, WIDTH, PLACES, WEIGHT, BIAS, GAINED, BIASED, IN, OUT, IN_ROW, OUT_ROW = range(13)
-SIZE, STRIDE, PADDING, GROUPS, CHANNELS, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS, KEPT = range(13, 23)
+KIND, INPUTS, OUTPUTS, WIDTH, PLACES, WEIGHT, BIAS, BIASED, IN, OUT, IN_ROW, OUT_ROW = range(12)
+SIZE, STRIDE, PADDING, CHANNELS, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS, KEPT = range(12, 21)
 """Columns of the table of layers, a row each."""
 
 
 VELOCITY, GRADIENTS, X, AMOUNTS, REAL, KEPT_FROM = range(6)
-FIRSTS, ENDS, ORDER, MANY, USED, FLAGS, USERS, SUMS = range(6, 14)
+FIRSTS, ENDS, ORDER, MANY, USERS = range(6, 11)
 """Indices in `integers` of the offsets of the other parts of `Space`, and of the distance of gradients to values."""
 
 LETTERS = 6  # the place in `shorts` of arguments for BLAS, which it wants at addresses: six sizes and two letters
@@ -181,14 +164,13 @@ LETTERS = 6  # the place in `shorts` of arguments for BLAS, which it wants at ad
 
 class Space(NamedTuple):
     """The memory of a client in training: the offsets of each layer (`table`), the numbers (`floats`), where these
-    begin (`integers`), arguments for BLAS and places in windows and batches (`shorts`), and sums of norms (`doubles`).
+    begin (`integers`), arguments for BLAS and places in windows and batches (`shorts`).
     """
 
     table: NDArray[np.int64]
     floats: Numbers
     integers: NDArray[np.int64]
     shorts: NDArray[np.int32]
-    doubles: Floats
 
 
 def padded(count: int) -> int:
@@ -211,12 +193,9 @@ class Memory:
         for row, layer in zip(self.table, stack.layers, strict=True):
             _describe(row, layer)
         place = 0
-        weighted = [row for row in self.table if row[WIDTH]]
-        for row in weighted:
-            row[BIAS], place = place, place + row[WIDTH]
-        for row in (*weighted[1:], weighted[0]):
-            if row[GAINED]:
-                row[WEIGHT], place = place, place + row[INPUTS] * row[WIDTH]
+        for row in (row for row in self.table if row[WIDTH]):
+            row[BIAS], row[WEIGHT] = place, place + row[WIDTH]
+            place += (1 + row[INPUTS]) * row[WIDTH]
         self.size = int(place)
         self.numbers = sum(size for _, _, size in self._parameters())
 
@@ -233,21 +212,17 @@ class Memory:
         table, (begin, floats), shorts, shift = self._placed(most, plain=plain)
         features = 0 if pictures else int(first[INPUTS])
         rows, pairs = (0, batch * features) if sparse else (batch, 0)
-        head = np.zeros(14, np.int64)
+        head = np.zeros(11, np.int64)
         head[VELOCITY], head[GRADIENTS], head[KEPT_FROM] = 0 if plain else self.size, shift, begin
         for name, size in ((X, rows * features), (AMOUNTS, pairs), (REAL, 2)):
             head[name], floats = floats, floats + padded(size)
-        ones, channels = floats, int(self.table[:, CHANNELS].max())
-        table[(table[:, KIND] == NORM) & (table[:, GAINED] == 0), WEIGHT] = ones
-        numbers, integers = zeros(floats + channels), len(head)
-        numbers[ones:] = 1
-        for name in (FIRSTS, ENDS, ORDER, MANY, USED):
+        integers = len(head)
+        for name in (FIRSTS, ENDS, ORDER, MANY):
             head[name], integers = integers, integers + (batch + 2 if name == MANY else features)
-        head[FLAGS], head[USERS], head[SUMS] = shorts, shorts + features, len(table)
-        words = np.zeros(shorts + features + pairs, np.int32)
+        head[USERS] = shorts
+        words = np.zeros(shorts + pairs, np.int32)
         words[LETTERS : LETTERS + 2] = ord("N"), ord("T")
-        doubles = np.array([*(layer.eps for layer in self.stack.layers), *[0.0] * (4 * channels)])
-        return Space(table, numbers, np.append(head, np.zeros(integers - len(head), np.int64)), words, doubles)
+        return Space(table, zeros(floats), np.append(head, np.zeros(integers - len(head), np.int64)), words)
 
     def apart(self, records: int) -> list[Space]:
         """Memory for so many pictures, each on its own: they share weights, and the place of their gradients."""
@@ -264,7 +239,7 @@ class Memory:
             table[:, [IN, OUT]] += record * each
             table[~pools, KEPT] += record * each
             table[pools, KEPT] += record * shorts
-            spaces.append(Space(table, floats, one.integers, words, one.doubles))
+            spaces.append(Space(table, floats, one.integers, words))
         return spaces
 
     def _placed(self, most: int, *, plain: bool) -> tuple[NDArray[np.int64], tuple[int, int], int, int]:
@@ -278,13 +253,11 @@ class Memory:
             own[IN], own[IN_ROW] = place, row
             if layer.kind <= POOL:  # the others work in place
                 row = padded(layer.after[0]) if layer.kind == LINEAR else layer.after[0] * layer.places
-                row = int(own[IN_ROW]) if layer.kind == NORM else row
                 place, value = value, value + padded(most * row)
             own[OUT], own[OUT_ROW] = place, row
-            sizes = {CONVOLUTION: layer.places * int(own[INPUTS]), NORM: row + layer.after[0]}
             own[KEPT] = which if layer.kind == POOL else kept
             which += most * row if layer.kind == POOL else 0
-            kept += padded(most * sizes.get(layer.kind, 0))
+            kept += padded(most * layer.places * int(own[INPUTS])) if layer.kind == CONVOLUTION else 0
         ends = 2 * value - begin  # of the gradients
         table[self.table[:, KIND] != POOL, KEPT] += ends
         return table, (ends, ends + kept), which, value - begin
@@ -326,9 +299,9 @@ class _Place(NamedTuple):
 def _describe(row: NDArray[np.int64], layer: Layer) -> None:
     """Write down what does not depend on how many examples come together."""
     row[KIND], row[PLACES], row[OUTPUTS] = layer.kind, layer.places, layer.after[0]
-    if layer.kind in (LINEAR, CONVOLUTION, NORM):
+    if layer.weight:
         row[INPUTS], row[WIDTH] = int(np.prod(layer.inputs)), padded(layer.after[0])
-    row[GAINED], row[BIASED], row[GROUPS] = layer.weight, layer.bias, layer.groups
+    row[BIASED] = layer.bias
     row[SIZE], row[STRIDE], row[PADDING] = layer.size, layer.stride, layer.padding
     row[CHANNELS], row[ROWS], row[COLUMNS] = layer.before
     row[OUT_ROWS], row[OUT_COLUMNS] = layer.after[1:]

@@ -3,7 +3,6 @@
 import numpy as np
 
 import incrowd.learning.backends.fast.memory as m
-from incrowd._random import Floats
 from incrowd.learning.backends.fast.memory import Numbers, Space
 from incrowd.learning.backends.fast.rows import compiled, exp, inner, sgemm
 
@@ -53,8 +52,6 @@ def forward(s: Space, count: int, begin: int) -> None:
         t = s.table[number]
         if t[m.KIND] <= m.CONVOLUTION:
             _multiply(s, number, count)
-        elif t[m.KIND] == m.NORM:
-            normalize(s, number, count)
         elif t[m.KIND] == m.POOL:
             pool(s, number, count)
         else:
@@ -87,9 +84,6 @@ def backward(s: Space, count: int, end: int, target: int, change: np.float32) ->
             _linear_back(s, number, count, target, change)
         elif t[m.KIND] == m.CONVOLUTION:
             _convolution_back(s, number, count, target, change)
-        elif t[m.KIND] == m.NORM:
-            normalize_back(s, number, count)
-            _learn_norm(s, number, target, change)
         elif t[m.KIND] == m.POOL:
             pool_back(s, number, count)
         else:
@@ -119,16 +113,6 @@ def _convolution_back(s: Space, number: int, count: int, target: int, change: np
     if number:  # the windows have been used: their memory takes their gradients
         product(s, (0, 1), (rows, t[m.INPUTS], outputs), _ONE, d, (t[m.WEIGHT], t[m.WIDTH]), _ZERO, windows)
         fold(s, number, count)
-
-
-@inner
-def _learn_norm(s: Space, number: int, target: int, change: np.float32) -> None:
-    t, sums = s.table[number], s.integers[m.SUMS]
-    for c in range(t[m.OUTPUTS]):
-        if t[m.GAINED]:
-            s.floats[target + t[m.WEIGHT] + c] += change * np.float32(s.doubles[sums + c])
-        if t[m.BIASED]:
-            s.floats[target + t[m.BIAS] + c] += change * np.float32(s.doubles[sums + t[m.OUTPUTS] + c])
 
 
 @inner
@@ -292,95 +276,6 @@ def pool_back(s: Space, number: int, count: int) -> None:
                     back = s.floats[at : at + channels]
                     for c in range(channels):
                         back[c] = own[c] if which[c] == k else _ZERO
-
-
-@inner
-def _by_group(sums: Floats, channels: int, groups: int) -> None:
-    """Give each channel the sum of its group."""
-    width = channels // groups
-    for g in range(groups):
-        total = 0.0
-        for c in range(g * width, (g + 1) * width):
-            total += sums[c]
-        sums[g * width : (g + 1) * width] = total
-
-
-@inner
-def normalize(s: Space, number: int, count: int) -> None:
-    """Each group of channels of each example moved to mean 0 and variance 1, then times the gain, plus the shift."""
-    t, eps, sums = s.table[number], s.doubles[number], s.doubles[s.integers[m.SUMS] :]
-    channels, places, row, groups = t[m.OUTPUTS], t[m.PLACES], t[m.OUT_ROW], t[m.GROUPS]
-    size, scales = places * channels, t[m.KEPT] + count * row
-    gain, shift = s.floats[t[m.WEIGHT] : t[m.WEIGHT] + channels], s.floats[t[m.BIAS] : t[m.BIAS] + channels]
-    means, squares, shared = sums[:channels], sums[channels : 2 * channels], groups / size
-    for i in range(count):
-        of, kept, to = t[m.IN] + i * row, t[m.KEPT] + i * row, t[m.OUT] + i * row
-        own, out = (
-            s.floats[of : of + size].reshape(places, channels),
-            s.floats[to : to + size].reshape(places, channels),
-        )
-        normal = s.floats[kept : kept + size].reshape(places, channels)
-        means[:], squares[:] = 0, 0
-        for p in range(places):
-            for c in range(channels):
-                means[c] += own[p, c]
-        _by_group(means, channels, groups)
-        for c in range(channels):
-            means[c] *= shared
-        for p in range(places):
-            for c in range(channels):
-                off = own[p, c] - means[c]
-                squares[c] += off * off
-        _by_group(squares, channels, groups)
-        for c in range(channels):
-            squares[c] = 1 / np.sqrt(squares[c] * shared + eps)
-        scale = s.floats[scales + i * channels : scales + (i + 1) * channels]
-        for c in range(channels):
-            scale[c] = squares[c]
-        for p in range(places):
-            for c in range(channels):
-                value = np.float32(own[p, c] - means[c]) * scale[c]
-                normal[p, c] = value
-                out[p, c] = value * gain[c] + shift[c]
-
-
-@inner
-def normalize_back(s: Space, number: int, count: int) -> None:
-    """The gradients of the inputs; the first two sums are the gradients of gain and shift."""
-    t, move, sums = s.table[number], s.integers[m.GRADIENTS], s.doubles[s.integers[m.SUMS] :]
-    channels, places, row, groups = t[m.OUTPUTS], t[m.PLACES], t[m.OUT_ROW], t[m.GROUPS]
-    size, scales, shared = places * channels, t[m.KEPT] + count * row, groups / (places * channels)
-    gain, of_gain, of_shift = (
-        s.floats[t[m.WEIGHT] : t[m.WEIGHT] + channels],
-        sums[:channels],
-        sums[channels : 2 * channels],
-    )
-    totals, products = sums[2 * channels : 3 * channels], sums[3 * channels : 4 * channels]
-    of_gain[:], of_shift[:] = 0, 0
-    for i in range(count):
-        of, kept, to = t[m.OUT] + move + i * row, t[m.KEPT] + i * row, t[m.IN] + move + i * row
-        own, back = (
-            s.floats[of : of + size].reshape(places, channels),
-            s.floats[to : to + size].reshape(places, channels),
-        )
-        normal = s.floats[kept : kept + size].reshape(places, channels)
-        totals[:], products[:] = 0, 0
-        for p in range(places):
-            for c in range(channels):
-                totals[c] += own[p, c]
-                products[c] += own[p, c] * normal[p, c]
-        for c in range(channels):
-            of_gain[c] += products[c]
-            of_shift[c] += totals[c]
-            products[c] *= gain[c] * shared
-            totals[c] *= gain[c] * shared
-        _by_group(totals, channels, groups)
-        _by_group(products, channels, groups)
-        scale = s.floats[scales + i * channels : scales + (i + 1) * channels]
-        for p in range(places):
-            for c in range(channels):
-                steep = gain[c] * own[p, c] - np.float32(totals[c]) - np.float32(products[c]) * normal[p, c]
-                back[p, c] = scale[c] * steep
 
 
 @inner
