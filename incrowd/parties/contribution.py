@@ -116,7 +116,7 @@ class Part:
     It is the owner of the charges, too: see `incrowd.privacy.paid.Owner`.
 
     Guarantee: an offer is refused by what the owner states alone, and tried on synthetic examples before a ledger is
-    begun. A round is on the ledger before any of it is computed, and all rounds before it, too.
+    begun. A round is on the ledger before any noise is drawn and any part of it leaves.
     """
 
     keeps: ClassVar[bool] = True
@@ -135,16 +135,12 @@ class Part:
         self.place = offer.parties.index(self.name)
         if isinstance(own, OwnRecords):
             own.check(offer, stated=offer.declared(self.name, plan))
+        self.third_party = own.third_party if isinstance(own, CohortEngine) else own.engine.third_party
 
     @property
     def ready(self) -> bool:
         """Whether it has a part that waits for a list, and would be lost with it."""
         return False
-
-    @property
-    def third_party(self) -> str:
-        """The code of other packages that trains here, in words."""
-        return self.own.third_party if isinstance(self.own, CohortEngine) else self.own.engine.third_party
 
     @property
     def ledger(self) -> Ledger:
@@ -182,7 +178,7 @@ class Part:
     def _rehearse(self, own: OwnRecords) -> None:
         if not self.offer.together:
             self.plan.check_held(own.engine.held, silo=self.name)
-        with in_words_of_the_server("an offer whose rounds cannot be made: "):
+        with in_words_of_the_server("an offer whose rounds cannot be done: "):
             training = replace(self.plan.training(self.offer.size), physical_batch=own.physical_batch)
             if self.offer.together:
                 RoundTask.stated(self.offer, 0, self.plan.config.clip)

@@ -5,7 +5,7 @@ from datetime import date
 from pathlib import Path
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, SpecificationRefused
 from incrowd.learning.engine import CohortEngine
 from incrowd.parties.contribution import MaskedPart, OwnRecords, Part, SiloPart
 from incrowd.parties.frames import MOST_BESIDE, Frame, Place, Request, opened, refusal
@@ -147,31 +147,30 @@ class Participant:
         return self._offers[plan]
 
     def _part(self, offer: Offer) -> Part:
-        """The party's work for an offer, if the present policy allows it."""
+        """The party's work for an offer that its policy allows."""
+        label = offer.fingerprint
+        if label not in self._parts:
+            plan = self._allowed(offer)
+            while len(self._parts) >= _OPEN:
+                idle = [label for label, part in self._parts.items() if not part.ready]
+                del self._parts[next(iter(idle or self._parts))]
+            kind = MaskedPart if plan.noise_by == "parties" else Part if offer.together else SiloPart
+            self._parts[label] = kind(self.guard, offer, plan, self._learner(offer), self.randomness)
+        return self._parts[label]
+
+    def _allowed(self, offer: Offer) -> Plan:
+        """The plan of an offer, if the policy and the compared roster allow it."""
         name = self.identity.name
         self.policy.look(offer, name)  # a plan takes time to price, so it is measured first
         with in_words_of_the_server():
             plan = offer.plan_of(name)
         self.policy.check(offer, plan)
-        if offer.fingerprint not in self._parts:
-            while len(self._parts) >= _OPEN:
-                idle = [label for label, part in self._parts.items() if not part.ready]
-                del self._parts[next(iter(idle or self._parts))]
-            self._parts[offer.fingerprint] = self._made(offer, plan)
-        return self._parts[offer.fingerprint]
-
-    def _made(self, offer: Offer, plan: Plan) -> Part:
-        if plan.noise_by == "parties":
-            self._check_roster(offer)
-        kind = MaskedPart if plan.noise_by == "parties" else Part if offer.together else SiloPart
-        return kind(self.guard, offer, plan, self._learner(offer), self.randomness)
-
-    def _check_roster(self, offer: Offer) -> None:
-        try:
+        if plan.noise_by != "parties":
+            return plan
+        with in_words_of_the_server("an offer whose roster is none: "):
             offered = Roster.from_json(offer.roster)
-        except ConfigError as error:
-            raise SpecificationRefused(f"an offer whose roster is none: {error}") from error
-        if self.roster is None or self.roster != offered:
+        if self.roster != offered:
             raise SpecificationRefused(
                 f"the roster {offered.shown} is not the one that this party has compared (incrowd party compare)"
             )
+        return plan

@@ -327,16 +327,12 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
         ({"plan": {"members": "500"}}, "members"),
         ({"plan": {"steps": 10**9}}, "1000000000 steps a round are more"),
         ({"plan": {"steps": "2"}}, "2 steps a round are more"),
-        ({"plan": {"accountants": ["RDP"] * 10**5}}, "list of 100000"),
-        ({"plan": {"budget": {"epsilon": 1e300, "delta": 1e-5}}}, "beyond 2"),
         ({"plan": {"budget": {"epsilon": 0.1, "delta": 1e-5}}}, "these rounds cost"),
-        ({"schedule": {"rounds": 10**6}}, "1000000 rounds are more"),
     ],
 )
 def test_what_makes_no_offer_is_refused(change: dict[str, Any], words: str, hospitals: Hospitals) -> None:
     form, given = hospitals.offer.to_json(), dict(change)
     form["plans"]["silo-1"] |= given.pop("plan", {})
-    form["plans"]["silo-1"]["schedule"][0] |= given.pop("schedule", {})
     form |= given
     signed = hospitals.offer.fingerprint if words == "fingerprint" else forms.fingerprint(form)
     where = Place(plan=signed, round=0, party="")
