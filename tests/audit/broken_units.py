@@ -178,7 +178,6 @@ def mask_from(secret: Callable[[bytes], bytes], *, about: bool) -> Breakage:
 
 OTHERS: Sequence[tuple[str, str, Breakage, str]] = (
     # what is attacked, the name, the breakage, and what has to speak against it
-    ("silo", "noise halved", noise_is(0.5), "noise of the steps"),
     ("silo", "noise a tenth short", noise_is(0.9), "noise of the steps"),
     (
         "silo",
@@ -193,7 +192,6 @@ OTHERS: Sequence[tuple[str, str, Breakage, str]] = (
     ("silo", "divided by the batch", divided_by_the_batch, "divisor of a step"),
     ("silo", "a shuffle priced as Poisson", shuffle_as_poisson, "spread of the draws"),
     ("silo", "a ledger that begins anew for each run", ledger_anew_each_run, "may spend together"),
-    ("sums", "noise of the server halved", noise_is(0.5), "noise of the steps"),
     ("sums", "noise of the server a tenth short", noise_is(0.9), "noise of the steps"),
     ("sums", "gradients not clipped", clip_off, "rounds of all silos"),
     ("sums", "gradients clipped at twice the bound", clip_twice, "longest gradient"),
@@ -201,7 +199,6 @@ OTHERS: Sequence[tuple[str, str, Breakage, str]] = (
     ("sums", "a ledger that begins anew for each run", ledger_anew_each_run, "may spend together"),
     ("shared sums", "share too small", share_is(0.8), "noise of the steps"),
     ("sums seen by colluders", "share too small", share_is(0.8), "noise of the steps"),
-    ("whole", "noise halved", laplace_is(0.5), "noise of a contribution"),
     ("whole", "noise a tenth short", laplace_is(0.9), "noise of a contribution"),
     ("whole", "noise in floats", instead(WholeLaplace, "noised", laplace_in_floats), "what a contribution is made of"),
     ("whole", "noise from a seed", changed(whole_noise, "discrete_laplace", _fresh_stream), "noise that comes again"),
@@ -215,7 +212,6 @@ OTHERS: Sequence[tuple[str, str, Breakage, str]] = (
     ),
     ("gaussian", "noise halved", noise_is(0.5), "noise of a contribution"),
     ("direction", "never lies", instead(whole_noise, "survives", always_true), "two tables"),
-    ("direction", "lies too rarely", lies_too_rarely, "two tables"),
     ("direction", "lies too rarely, by count", lies_too_rarely, "how often"),
     ("direction", "numbers of several sizes", after(ChosenDirection, "steps_of", weighed), "size of the numbers"),
     (

@@ -29,20 +29,16 @@ def a_plan(kind: str) -> Plan:
     """Small plans of every kind, made anew each time: a broken one may calibrate otherwise."""
     if kind == "correlated":
         return PlanConfig.in_turns(clients=60, rounds=8, groups=4).calibrate(BUDGET)
-    schedule: Schedule = constant(
-        rounds=6, cohort=60 if kind in ("everyone", "local", "fixed clip", "layers", "elementwise") else 20
-    )
-    given: dict[str, object] = {}
+    clips = {
+        "layers": PerLayerClip(clip_norms=(0.5, 0.2), parts=LAYERS),
+        "elementwise": ElementwiseClip(limit=0.1, size=2_000),
+        "fixed clip": FixedClip(clip_norm=0.7),
+        "quantile": QuantileClip(clip_norm=0.5, bit_noise=4.0),
+    }
+    given = {"clip": clips[kind]} if kind in clips else {}
+    schedule: Schedule = constant(rounds=6, cohort=20 if kind in ("fixed", "poisson", "quantile") else 60)
     if kind == "growing":
         schedule = growing(rounds=6, first_cohort=5, last_cohort=20, steps=2)
-    if kind == "layers":
-        given["clip"] = PerLayerClip(clip_norms=(0.5, 0.2), parts=LAYERS)
-    if kind == "elementwise":
-        given["clip"] = ElementwiseClip(limit=0.1, size=2_000)
-    if kind == "fixed clip":
-        given["clip"] = FixedClip(clip_norm=0.7)
-    if kind == "quantile":
-        given["clip"] = QuantileClip(clip_norm=0.5, bit_noise=4.0)
     sampling = {"fixed": FixedSize, "poisson": Poisson, "growing": Poisson, "quantile": Poisson}.get(kind, Everyone)
     noise_by = "party" if kind == "local" else "server"
     config = PlanConfig(members=60, schedule=schedule, sampling=sampling, noise_by=noise_by, **given)  # type: ignore[arg-type]  # by name

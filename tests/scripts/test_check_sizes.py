@@ -4,6 +4,8 @@ import pytest
 
 from scripts.check_sizes import problems
 
+TOO_MANY = "f has 9 parameters, at most 8: make it a dataclass"
+
 
 def problems_of(code: str, root: Path) -> list[str]:
     (root / "incrowd").mkdir()
@@ -19,25 +21,16 @@ def function(*, lines: int, docstring: int = 0, parameters: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "problem"),
+    ("code", "line", "problem"),
     [
-        ("pass\n" * 501, "incrowd/thing.py: 501 lines, at most 500"),
-        (function(lines=61), "incrowd/thing.py:1: f has 61 lines, at most 60"),
-        (function(lines=101, docstring=40), "incrowd/thing.py:1: f has 61 lines, at most 60"),
-        ("async " + function(lines=61), "incrowd/thing.py:1: f has 61 lines, at most 60"),
-        (
-            function(lines=2, parameters=9),
-            "incrowd/thing.py:1: f has 9 parameters, at most 8: make it a dataclass",
-        ),
-        (
-            "@app.cached()\n" + function(lines=2, parameters=9),
-            "incrowd/thing.py:2: f has 9 parameters, at most 8: make it a dataclass",
-        ),
-        (
-            "def f(a, b, c, /, d, e, f, *, g, h, i): pass\n",
-            "incrowd/thing.py:1: f has 9 parameters, at most 8: make it a dataclass",
-        ),
+        ("pass\n" * 501, "", "501 lines, at most 500"),
+        (function(lines=61), "1:", "f has 61 lines, at most 60"),
+        (function(lines=101, docstring=40), "1:", "f has 61 lines, at most 60"),
+        ("async " + function(lines=61), "1:", "f has 61 lines, at most 60"),
+        (function(lines=2, parameters=9), "1:", TOO_MANY),
+        ("@app.cached()\n" + function(lines=2, parameters=9), "2:", TOO_MANY),
+        ("def f(a, b, c, /, d, e, f, *, g, h, i): pass\n", "1:", TOO_MANY),
     ],
 )
-def test_what_is_one_too_large_is_named(code: str, problem: str, tmp_path: Path) -> None:
-    assert problems_of(code, tmp_path) == [problem]
+def test_what_is_one_too_large_is_named(code: str, line: str, problem: str, tmp_path: Path) -> None:
+    assert problems_of(code, tmp_path) == [f"incrowd/thing.py:{line} {problem}"]

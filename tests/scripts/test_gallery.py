@@ -5,8 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click import Command, Context, Group
-from typer.main import get_command
+from typer.testing import CliRunner
 
 from incrowd.cli import app
 from scripts import gallery
@@ -24,18 +23,6 @@ def shown() -> list[str]:
     return [line.partition("#")[0].strip() for line in lines if line.startswith("incrowd ")]
 
 
-def parse(command: str) -> str:
-    """Parses a command as the program would, without running it; gives the last command's name."""
-    last: Command = get_command(app)
-    given = words(command)
-    context = Context(last)
-    while isinstance(last, Group):
-        name, found, given = last.resolve_command(context, given)
-        assert found is not None
-        last, context = found, Context(found, info_name=name, parent=context)
-    return str(last.make_context(last.name, given).info_name)
-
-
 def test_the_page_shows_the_commands_that_are_run_and_no_other() -> None:
     run = [command for exhibit in EXHIBITS for command in exhibit.commands]
     assert sorted(shown()) == sorted(run)
@@ -44,7 +31,8 @@ def test_the_page_shows_the_commands_that_are_run_and_no_other() -> None:
 @pytest.mark.parametrize("command", sorted({command for exhibit in EXHIBITS for command in exhibit.commands}))
 def test_every_command_parses(command: str) -> None:
     assert command.startswith("incrowd reproduce ")
-    assert parse(command) == words(command)[1]
+    parsed = CliRunner().invoke(app, [*words(command), "--help"])
+    assert parsed.exit_code == 0, parsed.output
 
 
 def test_every_exhibit_has_its_picture_and_a_table() -> None:
