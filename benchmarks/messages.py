@@ -156,11 +156,10 @@ class Server:
             signed = read_answer(frame, expected=expected, key=by_number[node].verifier())
             return decoded(*signed, expected=expected).unclipped
 
-        frames = dict.fromkeys(by_number, question)
         patience = Patience(timeout=300.0, again=60.0, poll=0.1)
-        found = ask(self.link, frames, longest=longest_answer(size), read=read, patience=patience)
-        if len(found) < len(frames):
-            raise IncrowdError(f"{len(found)} of {len(frames)} parties answered")
+        found = ask(self.link, by_number, question, longest=longest_answer(size), read=read, patience=patience)
+        if len(found) < len(by_number):
+            raise IncrowdError(f"{len(found)} of {len(by_number)} parties answered")
         return time.monotonic() - begin
 
     def used(self) -> dict[str, float]:

@@ -3,11 +3,11 @@
 The server asks silent nodes again, because a message to a killed node is lost without an error.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from incrowd import _validate
@@ -109,27 +109,15 @@ class Attendance:
 
 
 class Clock(Protocol):
-    """Tells and passes time."""
+    """Tells and passes time, as the module `time` does."""
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         """Seconds since some moment."""
         ...
 
-    def wait(self, seconds: float) -> None:
+    def sleep(self, seconds: float, /) -> None:
         """Let so many seconds pass."""
         ...
-
-
-class SystemClock:
-    """The machine's monotonic clock."""
-
-    def now(self) -> float:
-        """See `Clock.now`."""
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        """See `Clock.wait`."""
-        time.sleep(seconds)
 
 
 class Transport(Protocol):
@@ -150,15 +138,12 @@ class Patience:
 
     It looks every `poll`, and asks silent nodes again after `again`, then after twice as long, and so on, because each
     message costs the SuperLink memory. After `timeout` the round goes on without them; `Attendance` says how often.
-
-    With `all_needed`, for simulated blocks, the server asks no node twice, and a missing answer is an error.
     """
 
     timeout: float = 600.0
     again: float = 5.0
     poll: float = 0.1
-    all_needed: bool = False
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = time
 
     def __post_init__(self) -> None:
         _validate.positive(timeout=self.timeout, again=self.again, poll=self.poll)
@@ -166,57 +151,41 @@ class Patience:
 
 def ask(
     transport: Transport,
-    frames: Mapping[int, bytes],
+    nodes: Collection[int],
+    frame: bytes,
     *,
     longest: int,
     read: Callable[[int, bytes], T],
     patience: Patience,
     attendance: Attendance | None = None,
 ) -> dict[int, T]:
-    """The first answer of each node to its frame, as `read` understands it.
+    """The first answer of each node to a frame, as `read` understands it.
 
     Guarantee: a node counts once, however often it sends; answers that are late, or that `read` refuses (`DataError`),
     do not count. Until one is there that is not None, the server waits for all.
     """
     clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
-    begin, again, attendance = clock.now(), 0.0, attendance or Attendance()
-    asked = attendance.begin(frames, now=begin, timeout=patience.timeout)
+    begin, again, attendance = clock.monotonic(), 0.0, attendance or Attendance()
+    asked = attendance.begin(nodes, now=begin, timeout=patience.timeout)
     while True:
-        silent = {node: frame for node, frame in frames.items() if node in asked and node not in found}
-        elapsed = clock.now() - begin
+        silent = [node for node in nodes if node in asked and node not in found]
+        elapsed = clock.monotonic() - begin
         if not silent or elapsed >= patience.timeout:
             break
         counted = any(answer is not None for answer in found.values())  # who refuses, or lies, hurries nobody
         if counted and attendance.enough(silent, elapsed=elapsed, least=patience.again):
             break
         if elapsed >= again:
-            owners |= _pushed(transport, silent, patience.timeout - elapsed)
-            again = math.inf if patience.all_needed else elapsed + max(patience.again, elapsed)
+            owners |= transport.push(silent, frame, patience.timeout - elapsed)
+            again = elapsed + max(patience.again, elapsed)
         wanted = [number for number, node in owners.items() if node in silent]
         for number, answer in transport.pull([*wanted, *attendance.late], longest):
             node = owners.get(number)
             attendance.hear(number)
-            if node is None or node in found:
-                continue
-            try:
-                found[node] = read(node, answer)
-            except DataError:
-                if patience.all_needed:
-                    raise
+            if node is not None and node not in found:
+                with suppress(DataError):
+                    found[node] = read(node, answer)
         if len(found) < len(asked):
-            clock.wait(patience.poll)
+            clock.sleep(patience.poll)
     attendance.end(owners, found)
-    if silent and patience.all_needed:
-        raise DataError(f"{len(silent)} of {len(frames)} nodes did not answer within {patience.timeout:g} s")
     return found
-
-
-def _pushed(transport: Transport, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
-    """Push the frames, one message for all nodes with the same frame; return the node of each message."""
-    nodes: dict[bytes, list[int]] = {}
-    for node, frame in frames.items():
-        nodes.setdefault(frame, []).append(node)
-    owners: dict[str, int] = {}
-    for frame, asked in nodes.items():
-        owners |= transport.push(asked, frame, seconds)
-    return owners

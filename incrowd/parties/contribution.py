@@ -1,6 +1,6 @@
 """A party's part of a round: the contributions of its clients, or its records, clipped, in whole steps, and paid."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from dp_accounting import DpEvent
 
-from incrowd._random import Randomness
+from incrowd._random import Floats, Randomness
 from incrowd.algorithms.silos import Silo, clipped_sum, rehearse
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.learning.dpsgd.engine import BatchedRecords
@@ -25,6 +25,7 @@ from incrowd.parties.secure_sum import Member, SumPlan, sum_plan
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
+from incrowd.privacy.mechanism.clipped_sum import Part as SumPart
 from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.paid import Note, RecordRun, ShareRun
@@ -41,23 +42,22 @@ MOST_BATCH = 2**16
 
 def part(
     task: RoundTask,
-    request: Request,
+    weights: Floats | SentWeights,
+    clients: Sequence[int],
     *,
-    place: Place,
     engine: CohortEngine,
     randomness: Randomness,
     receipt: Receipt | None,
-) -> PartyAnswer:
-    """Train the clients of a request, or have them score its weights, and add up what they contribute; a receipt pays
-    for noise that is local.
+) -> SumPart:
+    """Train clients from these weights, or have them score these, and add up what they contribute; a receipt pays for
+    noise that is local.
 
     Guarantee: bit for bit what the engine adds up on one machine for the same clients, weights and randomness.
     """
     clip, noise = task.clip, task.noise
     total = ClippedSum(task.offer.size, clip, contributions_bound=task.members)
-    cohort = trainer_of(task.offer, engine, request.weights, randomness=randomness).cohort(
-        request.clients, round=task.round
-    )
+    sent = weights.astype(np.float32)
+    cohort = trainer_of(task.offer, engine, sent, randomness=randomness).cohort(clients, round=task.round)
     if noise is None and isinstance(clip, ScalingClip) and task.plan.noise_by == "server":
         total.add_summed(clip, cohort)
     else:
@@ -70,8 +70,8 @@ def part(
                 else:
                     at = "noise", task.round, client
                     total.add_noised(clip, row, partial(noise.add, receipt=receipt, at=at, contributions_bound=1))
-    seen = total.observed
-    return PartyAnswer(place=place, steps=total.close().on(task.step), unclipped=seen.unclipped, dropped=seen.dropped)
+    whole = Whole(steps=total.close().on(task.step), step=task.step)
+    return SumPart(total=whole, observed=total.observed)
 
 
 def trainer_of(
@@ -231,10 +231,11 @@ class Part:
             with with_threads(self.own.threads):
                 summed = clipped_sum(self.own.engine, request.weights, training, batches=batches)
             return PartyAnswer(place=place, steps=summed.steps, unclipped=0, dropped=0)
-        asked = replace(request, clients=(self.place,))
-        found = part(task, asked, place=place, engine=self.own, randomness=self.randomness, receipt=receipt)
+        clients, randomness = [self.place], self.randomness
+        found = part(task, request.weights, clients, engine=self.own, randomness=randomness, receipt=receipt)
         # A plan pays for the bit of an adaptive clip, and for no other count.
-        return replace(found, unclipped=found.unclipped if isinstance(task.clip, QuantileClip) else 0, dropped=0)
+        unclipped = found.observed.unclipped if isinstance(task.clip, QuantileClip) else 0
+        return PartyAnswer(place=place, steps=found.total.steps, unclipped=unclipped, dropped=0)
 
     def task(self, request: Request) -> RoundTask:
         """The round of a question, as the plan has it."""

@@ -283,13 +283,12 @@ class RoundTask:
     def of(cls, offer: Offer, request: Request) -> "RoundTask":
         """The task of a request. Edge cases: refuses another clip than the plan's, which the plan has not priced."""
         clip, told = offer.plan.config.clip, request.clip
-        form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
-        if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
+        if isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
             clip = replace(clip, clip_norm=told.get("clip_norm", math.nan))
-            form["clip_norm"] = clip.clip_norm
-        if told != form:
+        task = cls.stated(offer, request.place.round, clip)
+        if told != task.form:
             raise ConfigError(field="clip", value=told.get("kind"), remedy=f"the plan's is {clip}")
-        return cls.stated(offer, request.place.round, clip)
+        return task
 
     @classmethod
     def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
@@ -299,6 +298,13 @@ class RoundTask:
             remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
             raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
         return cls(offer=offer, round=number, clip=clip)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The clip as a question states it."""
+        told = forms.RoundForm(plan=self.offer.fingerprint, round=self.round, clip=self.clip)
+        form: dict[str, Any] = forms.to_json(told)["clip"]
+        return form
 
     @property
     def plan(self) -> Plan:

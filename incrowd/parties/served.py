@@ -5,31 +5,39 @@ request  server -> party   the weights of a round, as in every plan; answered wi
 list     server -> party   the ready parties; answered with the masked part
 """
 
+import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from incrowd._random import Floats
 from incrowd.algorithms.fedavg import State
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError, RoundLost, RoundUnanswered
-from incrowd.parties.asking import ask
-from incrowd.parties.frames import MOST_BESIDE, Place, read_refusal, sealed, unsealed
-from incrowd.parties.network import Network, Node, SiloServer, recomputed
-from incrowd.parties.offer import RoundTask
+from incrowd.parties.asking import Attendance
+from incrowd.parties.frames import MOST_BESIDE, Place, read_silo, sealed, unsealed
+from incrowd.parties.network import AskedCohort, AskedTrainer, Network, Node
+from incrowd.parties.offer import LAST, RoundTask
 from incrowd.parties.secure_sum import SumPlan, SumServer, is_random, sum_plan
-from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
+from incrowd.privacy.account.accounting import ACCOUNTANTS, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipped_sum import Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.plan import forms
-from incrowd.privacy.statement import Claims, Statement
-from incrowd.runs.folder import Record
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.statement import FORGOTTEN, Claims, Statement
 from incrowd.runs.round_loop import RoundLoop, SiloSession
 from incrowd.runs.run import Run
 from incrowd.runs.work import ClientWork, RecordWork, SiloWork
+from incrowd.settings import Descent
 
 
 def served(run: Run, network: Network) -> Run:
@@ -53,7 +61,7 @@ class ServedSilos(SiloWork):
     Guarantee: a server that was killed and restarted asks the same questions, and so gets the same bytes.
     """
 
-    server: SiloServer
+    server: "SiloServer"
 
     def __post_init__(self) -> None:
         every = self.config.run.checkpoint_every
@@ -69,51 +77,8 @@ class ServedSilos(SiloWork):
     @contextmanager
     def open(self, folder: Path) -> Iterator["ServedSession"]:
         """Ready to train, for as long as the `with` block lasts."""
-        heard = Heard(self.server)
-        algorithm = replace(self, together=heard.answers).asking(())
-        yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
-
-
-class Heard:
-    """The server's latest answers and claims of its silos in a run."""
-
-    def __init__(self, server: SiloServer) -> None:
-        names = server.offer.parties
-        self.server = server
-        self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
-        self.answered: dict[str, set[int]] = {name: set() for name in names}
-        self.last: Mapping[str, Statement] = {}
-
-    def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
-        """See `SiloServer.answers`; a silent silo has spent at least its last figure."""
-        heard = self.server.answers(number, weights)
-        for answer in heard:
-            if answer.absence not in ("no answer", "refused"):
-                self.epsilons[answer.silo] = answer.epsilon
-        return [replace(answer, epsilon=self.epsilons[answer.silo]) for answer in heard]
-
-    def remember(self, number: int, standings: Iterable[Mapping[str, Any]]) -> None:
-        """Remember the state of the silos after a round."""
-        for standing in standings:
-            name = standing["silo"]
-            self.epsilons[name] = standing["epsilon"]
-            if standing["absence"] is None:
-                self.answered[name].add(number)
-
-    def claims(self) -> Claims:
-        """The claims of all silos; for a missing or wrong claim, the recomputed statement."""
-        offer = self.server.offer
-        return Claims(
-            by_party={
-                name: self.last.get(name) or recomputed(offer.plan_of(name), len(self.answered[name]))
-                for name in offer.parties
-            }
-        )
-
-    def ask_last(self, weights: Floats) -> None:
-        """Ask the silos for their claims."""
-        self.last = self.server.last(weights, {name: len(rounds) for name, rounds in self.answered.items()})
-        self.epsilons |= {name: said.epsilon for name, said in self.last.items()}
+        algorithm = replace(self, together=self.server.answers).asking(())
+        yield ServedSession(work=self, algorithm=algorithm, outboxes=())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,34 +86,194 @@ class ServedSession(SiloSession):
     """The work, ready to ask the silos."""
 
     work: ServedSilos
-    heard: Heard = field(repr=False)
 
     def restored(self, loop: RoundLoop) -> State:
         """See `SiloSession.restored`: silos state their own spending."""
         past = loop.database.rounds()
-        done = max((record.round + 1 for record in past), default=0)
-        state = loop.start_from(self.algorithm.init(), charged=done)
         for record in past:  # of a round that is asked again, too: it gets the same answers
-            self.heard.remember(record.round, record.silos or ())
-        return state
-
-    def rehearse(self, state: State) -> None:
-        """Nothing: each silo has tried the plan before it accepted."""
-
-    def step(self, state: State) -> tuple[State, Record]:
-        """Take a state through its round."""
-        after, record = super().step(state)
-        self.heard.remember(record.round, record.silos or ())
-        return after, record
+            said: Mapping[str, Any]
+            for said in record.silos or ():
+                self.work.server.remember(said["silo"], record.round, said["epsilon"], said["absence"])
+        done = max((record.round + 1 for record in past), default=0)
+        return loop.start_from(self.algorithm.init(), charged=done)
 
     def claims(self, state: State) -> Claims:
         """The claim of each silo about its records, for which it is asked."""
-        self.heard.ask_last(state.published)
-        return self.heard.claims()
+        return self.work.server.claims(state.published)
 
     @property
     def _spent(self) -> dict[str, float]:
-        return dict(self.heard.epsilons)
+        return dict(self.work.server.epsilons)
+
+
+_BESIDE = 2**17
+"""The most bytes of a silo's answer around its numbers."""
+
+
+@dataclass(kw_only=True, eq=False)
+class SiloServer:
+    """Silos that noise their own steps, asked over a network: for rounds, and at the end for their claims.
+
+    Guarantee: a silo's signed answer for this round of this offer counts once. The server marks a signed answer that
+    the plan cannot give `refused`, by name: infinite numbers, too long an update, other noise than planned. A silo that
+    does not take part, or answer in time, has `no answer`, and has spent at least its last figure; the round goes on
+    without it. A round in which all silos are silent or refuse ends the run before the server charges it
+    (`RoundUnanswered`).
+    """
+
+    network: Network
+    descent: Descent
+    epsilons: dict[str, float] = field(init=False)
+    answered: dict[str, set[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = self.network.offer.parties
+        self.epsilons, self.answered = dict.fromkeys(names, 0.0), {name: set() for name in names}
+
+    def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
+        """The silos' answers to a round from these weights, in order."""
+        offer = self.network.offer
+        small, size = weights.astype(np.float32).astype(np.float64), offer.size
+        start = math.sqrt(np.dot(small, small))
+
+        def read(node: Node, frame: bytes) -> Answer:
+            expected = self.network.place(node, number)
+            where, _head, _body = unsealed(frame, kind="silo", key=node.key, most=8 * size)
+            if where != expected:
+                raise DataError("an answer of another plan, round or silo than was asked")
+            try:
+                answer = read_silo(frame, place=expected, size=size, key=node.key)
+                check_answer(answer, offer.plan_of(node.party), descent=self.descent, start=start)
+            except DataError:  # to ask again what it signed has no point
+                return Answer(silo=node.party, round=number, epsilon=0.0, absence="refused")
+            return answer
+
+        longest, everybody = 8 * size + _BESIDE, range(len(offer.parties))
+        found = self.network.ask(everybody, weights, {}, round=number, longest=longest, read=read)
+        counted = {name: each for name, each in found.items() if each is not None and each.absence != "refused"}
+        answers = sum(each.absence != "daily limit" for each in counted.values())
+        refusals = len(found) - answers
+        self.network.attendance.check_answered(number, answers=answers, refusals=refusals, everyone=True)
+        for name, each in counted.items():
+            self.remember(name, number, each.epsilon, each.absence)
+        absent = [
+            Answer(silo=name, round=number, epsilon=self.epsilons[name], absence="no answer") for name in offer.parties
+        ]
+        return [replace(found.get(nobody.silo) or nobody, epsilon=nobody.epsilon) for nobody in absent]
+
+    def remember(self, name: str, number: int, epsilon: float, absence: str | None) -> None:
+        """Remember what a silo has spent after a round, and whether it answered."""
+        self.epsilons[name] = epsilon
+        if absence is None:
+            self.answered[name].add(number)
+
+    def claims(self, weights: Floats) -> Claims:
+        """The silos' claims, for which they are asked with the last weights; for a silent silo or an invalid claim, the
+        recomputed statement.
+        """
+        offer = self.network.offer
+
+        def read(node: Node, frame: bytes) -> Statement | None:
+            found, head, _body = unsealed(frame, kind="statement", key=node.key, most=0)
+            if found != self.network.place(node, offer.rounds):
+                raise DataError("a statement of another plan or silo than was asked")
+            said, plan = head.get("statement"), offer.plan_of(node.party)
+            with suppress(DataError):  # to ask again what it signed has no point
+                return checked_statement(said, plan, answered=len(self.answered[node.party]))
+            return None
+
+        everyone = replace(self.network, attendance=Attendance())  # an absent silo may be back for its claim
+        places = range(len(offer.parties))
+        asked = everyone.ask(places, weights, LAST, round=offer.rounds, longest=_BESIDE, read=read)
+        found = {name: said for name, said in asked.items() if said is not None}
+        self.epsilons |= {name: said.epsilon for name, said in found.items()}
+        return Claims(
+            by_party={
+                name: found.get(name) or recomputed(offer.plan_of(name), len(self.answered[name]))
+                for name in offer.parties
+            }
+        )
+
+
+UNSAID = (
+    "the silo has not said this itself: it is what the answers that it gave come to by its plan. "
+    "Rounds that it paid for and lost, and what others spent on its records, are not in epsilon"
+)
+
+LARGEST = 1e18
+"""No update is longer than this, whatever its settings are: weights stay finite in float32 for any number of rounds."""
+
+_TOLERANCE = 1e-6  # for epsilons, which another kind of processor may round otherwise
+
+_CAVEATS, _LONGEST, _MOST_SPENT = 20, 500, 1e300
+
+
+def longest_update(plan: Plan, *, size: int, descent: Descent, start: float = 0.0) -> float:
+    """A bound on the norm of an update of so many numbers, from weights of the norm `start`.
+
+    In a step a silo moves along a sum of clipped gradients and noise. Noise of d numbers is longer than sqrt(d) + t
+    deviations with probability e^(-t^2 / 2), and a batch exceeds this bound with less than 10^-20. Momentum makes a
+    step at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
+    """
+    training = plan.training()
+    expected = training.expected_batch
+    batch = min(training.most_records, expected + 10 * math.sqrt(expected) + 50)
+    noise = 1.01 * training.noise_multiplier * (math.sqrt(size) + grid.REACH)
+    pull = training.sensitivity * (batch + noise) / expected
+    rate, decay = descent.learning_rate / (1 - descent.momentum), descent.weight_decay
+    rounding, moved = 2.0**-22, 0.0
+    for _ in range(training.steps):
+        moved = (1 + rounding) * moved + rate * (pull + decay * (start + moved)) + rounding * start
+        if moved > LARGEST:
+            return LARGEST
+    return 1.01 * moved
+
+
+def check_answer(answer: Answer, plan: Plan, *, descent: Descent, start: float) -> None:
+    """Refuse (`DataError`) an answer that a silo with this plan cannot give, to weights of the norm `start`."""
+    if answer.update is None:
+        return
+    size = answer.update.size
+    longest = longest_update(plan, size=size, descent=descent, start=start)
+    with np.errstate(over="ignore"):
+        norm = math.sqrt(np.dot(answer.update, answer.update))
+    if not norm <= longest:
+        raise DataError(f"an update longer than its plan can give, {longest:.4g}")
+
+
+def recomputed(plan: Plan, answered: int) -> Statement:
+    """A silo's statement, recomputed from the number of its answers."""
+    nothing = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    said = plan.statement(nothing, own=0)
+    event = compose([(plan.round(0).event, answered)] if answered else [])
+    cost = price(event, delta=plan.budget.delta, relation=plan.relation)
+    caveats = (UNSAID, *(caveat for caveat in said.caveats if caveat != FORGOTTEN))
+    return replace(said, epsilon=cost.epsilon, accountant=cost.accountant, caveats=caveats)
+
+
+def checked_statement(form: object, plan: Plan, *, answered: int) -> Statement:
+    """A silo's own statement, checked against the number of its answers.
+
+    Guarantee: its words are the plan's, or weaker; its epsilon is at least the epsilon of the answered rounds.
+    """
+    said, ours = form if isinstance(form, Mapping) else {}, recomputed(plan, answered)
+    epsilon, accountant, caveats = (said.get(name) for name in ("epsilon", "accountant", "caveats"))
+    if not isinstance(caveats, list) or len(caveats) > _CAVEATS or not all(map(_is_caveat, caveats)):
+        raise DataError("a statement whose caveats are not a few short lines")
+    if not set(ours.caveats) <= {UNSAID, *caveats}:
+        raise DataError("a statement that leaves out what weakens it")
+    if not isinstance(epsilon, float | int) or not ours.epsilon * (1 - _TOLERANCE) <= epsilon < _MOST_SPENT:
+        raise DataError(f"a statement of epsilon = {epsilon}, and its rounds come to {ours.epsilon:.6g}")
+    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
+        raise DataError("a statement of another accountant than there are")
+    found = replace(ours, epsilon=float(epsilon), accountant=accountant, caveats=tuple(caveats))
+    if json.loads(json.dumps(found.to_json())) != said:
+        raise DataError("a statement whose words are not the plan's, or not those of its facts")
+    return found
+
+
+def _is_caveat(words: object) -> bool:
+    return isinstance(words, str) and len(words) <= _LONGEST and words.isprintable()
 
 
 _MOST_LOST = 2
@@ -196,7 +321,7 @@ class SumNetwork:
         sizes = {"sizes": [len(piece) for piece in pieces]}
         frame = sealed("keys", place, sizes, b"".join(pieces), key=network.key)
         kind = ("hello", "sealed", "zeros")[stage]
-        found = self._told(self._nodes(names), frame, kind, number=0)
+        found = self._told([node for node in network.nodes() if node.party in names], frame, kind, number=0)
         missing = [name for name in names if name not in found]
         if missing:
             raise DataError(f"all parties of the roster have to agree on keys, and these did not: {', '.join(missing)}")
@@ -212,22 +337,20 @@ class SumNetwork:
                 f"round {number + 1}: {self._garbled} rounds were lost although all listed parties answered, so one of "
                 "them sends wrong numbers, and masks hide which: find it, and begin a new run without it"
             )
-        network, longest = self.network, 2**13
-        told = forms.RoundForm(plan=network.offer.fingerprint, round=number, clip=clip)
-        form = forms.to_json(told)["clip"]
-
+        network = self.network
+        form = RoundTask.stated(network.offer, number, clip).form
         digest = network.question(weights, form, round=number).digest
 
-        def read(node: Node, _: tuple[int, ...], frame: bytes) -> bytes:
+        def read(node: Node, frame: bytes) -> bytes:
             head = self._own(node, frame, "ready", number)
             if head.get("question") != digest or not is_random(head.get("random")):
                 raise DataError("a party that is ready for another question, or has no random number")
+            self._there[node.party] = node  # no pause comes between charge and list
             return frame
 
         everybody = range(len(network.offer.parties))
-        found = network.ask(everybody, weights, form, round=number, longest=longest, read=read)
-        frames = {node.party: frame for node, _, frame in found.values() if frame is not None}
-        self._there = {node.party: node for node, _, _ in found.values()}  # no pause comes between charge and list
+        found = network.ask(everybody, weights, form, round=number, longest=2**13, read=read)
+        frames = {name: frame for name, frame in found.items() if frame is not None}
         ready = {name: frame for name, frame in frames.items() if self._lost[name] < _MOST_LOST}
         if len(ready) <= network.offer.plan.config.sharing[1]:
             raise RoundUnanswered(
@@ -239,7 +362,7 @@ class SumNetwork:
 
     def total(self, number: int, names: Sequence[str]) -> Whole:
         """The sum of the parts of all listed parties, with the noise of their shares."""
-        answers = self._told({name: self._there[name] for name in names}, self._list, "masked", number=number)
+        answers = self._told([self._there[name] for name in names], self._list, "masked", number=number)
         try:
             return self.server.total(number, answers)
         except DataError as error:
@@ -254,13 +377,21 @@ class SumNetwork:
         names = self.ready(number, weights, clip)
         return len(names), lambda: self.total(number, names)
 
-    def trainer(self, weights: Floats) -> "SumTrainer":
+    def trainer(self, weights: Floats) -> AskedTrainer:
         """The trainer of a round that starts from these weights: see `incrowd.algorithms.clients.Trainers`."""
-        return SumTrainer(self, weights)
+        return AskedTrainer(self._cohort, weights)
 
-    def _nodes(self, names: Sequence[str]) -> dict[str, Node]:
-        dealt = self.network.deal(range(len(self.network.offer.parties)))
-        return {node.party: node for node in dealt if node.party in names}
+    def _cohort(self, weights: Floats, clients: Sequence[int], number: int) -> AskedCohort:
+        """The ready clients, which are then listed."""
+        offer = self.network.offer
+        names = self.ready(number, weights, RoundTask.stated(offer, number, offer.plan.config.clip).clip)
+        listed = [client for client in clients if offer.parties[client] in names]
+
+        def collected(_: Clip) -> Part:
+            observed = Observed(contributions=len(listed), dropped=0, unclipped=0)
+            return Part(total=self.total(number, names), observed=observed)
+
+        return AskedCohort(listed, collected)
 
     def _own(self, node: Node, frame: bytes, kind: str, number: int) -> Mapping[str, Any]:
         """The head of a frame that this party has signed for this round of the sum, with a body of the right length."""
@@ -270,15 +401,10 @@ class SumNetwork:
             raise DataError("an answer of another sum, round, party or length than was asked")
         return head
 
-    def _told(self, nodes: Mapping[str, Node], frame: bytes, kind: str, *, number: int) -> dict[str, bytes]:
+    def _told(self, nodes: Collection[Node], frame: bytes, kind: str, *, number: int) -> dict[str, bytes]:
         """The answers of these parties in time, by name."""
-        by_id = {node.id: node for node in nodes.values()}
 
-        def read(number_of: int, reply: bytes) -> bytes:
-            node = by_id[number_of]
-            if (why := read_refusal(reply, question=frame, key=node.key)) is not None:
-                self.network.told(why)
-                return b""
+        def read(node: Node, reply: bytes) -> bytes:
             head = self._own(node, reply, kind, number)
             if kind == "hello":
                 self.server.check_hello(node.party, reply)
@@ -286,37 +412,5 @@ class SumNetwork:
                 raise DataError("an answer to another list")
             return reply
 
-        frames, longest = dict.fromkeys(by_id, frame), 4 * self.plan.size + MOST_BESIDE
-        found = ask(self.network.transport, frames, longest=longest, read=read, patience=self.network.patience)
-        return {by_id[place].party: reply for place, reply in found.items() if reply}
-
-
-@dataclass(frozen=True, eq=False)
-class SumTrainer:
-    """A network whose clients mask their parts: see `incrowd.privacy.release.Trainer`."""
-
-    network: SumNetwork
-    weights: Floats = field(repr=False)
-
-    def cohort(self, clients: ClientNumbers, *, round: int) -> "SumCohort":
-        """The ready clients, which are then listed."""
-        offer = self.network.network.offer
-        clip = RoundTask.stated(offer, round, offer.plan.config.clip).clip
-        names = self.network.ready(round, self.weights, clip)
-        listed = [client for client in clients if offer.parties[client] in names]
-        return SumCohort(network=self.network, names=names, clients=listed, round=round)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SumCohort:
-    """Listed clients: see `incrowd.privacy.mechanism.clipped_sum.Elsewhere`."""
-
-    network: SumNetwork
-    names: Sequence[str]
-    clients: Sequence[int] = field(repr=False)
-    round: int
-
-    def collected(self, clip: Clip) -> Part:
-        """Their sum, with all noise."""
-        total = self.network.total(self.round, self.names)
-        return Part(total=total, observed=Observed(contributions=len(self.clients), dropped=0, unclipped=0))
+        found = self.network.tell(frame, nodes, longest=4 * self.plan.size + MOST_BESIDE, read=read)
+        return {name: reply for name, reply in found.items() if reply is not None}

@@ -16,7 +16,7 @@ from incrowd.learning import CohortEngine
 from incrowd.parties.asking import Patience
 from incrowd.parties.contribution import alone
 from incrowd.parties.frames import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, sealed
-from incrowd.parties.network import Network, Node, by_party
+from incrowd.parties.network import Network, Node
 from incrowd.parties.offer import Offer, RoundTask
 from incrowd.settings import Local
 from tests.parties.nodes import PlainLine, VirtualClock
@@ -137,12 +137,12 @@ def test_a_party_that_lies_moves_the_sum_by_its_clip_and_no_more() -> None:
 
 
 def test_a_node_of_another_key_is_not_the_party() -> None:
-    nodes = {number: Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)}
+    nodes = [Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)]
     line = saying({number: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)})
     network = Network(
         transport=line,
         offer=OFFER,
-        deal=by_party(nodes),
+        nodes=lambda: nodes,
         key=SERVER,
         patience=Patience(timeout=1, clock=VirtualClock()),
     )

@@ -1,31 +1,13 @@
-"""`incrowd`, whose server notes each reply of a party to a list, as it came, in the file that REPLIES names."""
+"""`incrowd`, whose server notes each reply of a party, as it came, in the file that REPLIES names."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from incrowd.cli import main
-from incrowd.parties import served
-from incrowd.parties.asking import Transport, ask
+from incrowd.flower.superlink import SuperLink
 
 REPLIES = "INCROWD_TESTS_REPLIES"
-
-
-class Tap:
-    """A transport that is listened to."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        return self._transport.push(nodes, content, seconds)
-
-    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
-        for message, reply in self._transport.pull(asked, longest):
-            with Path(os.environ[REPLIES]).open("ab") as replies:
-                replies.write(len(reply).to_bytes(4) + reply)
-            yield message, reply
 
 
 def replies_in(path: Path) -> list[bytes]:
@@ -39,9 +21,13 @@ def replies_in(path: Path) -> list[bytes]:
 
 
 if __name__ == "__main__":
+    pull = SuperLink.pull
 
-    def tapped(transport: Transport, *given: Any, **named: Any) -> Any:
-        return ask(Tap(transport), *given, **named)
+    def noted(self: SuperLink, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        for message, reply in pull(self, asked, longest):
+            with Path(os.environ[REPLIES]).open("ab") as replies:
+                replies.write(len(reply).to_bytes(4) + reply)
+            yield message, reply
 
-    setattr(served, "ask", tapped)  # noqa: B010 - the module does not export it
+    SuperLink.pull = noted  # type: ignore[method-assign]  # to listen
     main()

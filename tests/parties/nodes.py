@@ -12,12 +12,12 @@ class VirtualClock:
 
     time: float = 0.0
 
-    def now(self) -> float:
-        """See `Clock.now`."""
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
         return self.time
 
-    def wait(self, seconds: float) -> None:
-        """See `Clock.wait`."""
+    def sleep(self, seconds: float, /) -> None:
+        """See `Clock.sleep`."""
         self.time += seconds
 
 

@@ -14,7 +14,7 @@ from incrowd.parties.asking import Patience, Transport
 from incrowd.parties.contribution import alone
 from incrowd.parties.frames import Place, Request
 from incrowd.parties.guard import Identity
-from incrowd.parties.network import Network, Node, by_party
+from incrowd.parties.network import Network, Node
 from incrowd.parties.offer import Offer
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PartyPolicy
@@ -111,8 +111,8 @@ def asked(offer: Offer, number: int, **rest: Any) -> bytes:
 
 
 def network_of(line: Transport, offer: Offer, *, patience: Patience) -> Network:
-    nodes = {number: Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)}
-    return Network(transport=line, offer=offer, deal=by_party(nodes), key=SERVER, patience=patience)
+    nodes = [Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)]
+    return Network(transport=line, offer=offer, nodes=lambda: nodes, key=SERVER, patience=patience)
 
 
 def zeros() -> Floats:

@@ -1,6 +1,5 @@
 """Three silos of a small run, each a party with a folder of its own, who can be killed and started again."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -16,11 +15,11 @@ from incrowd.parties.asking import Patience, Transport
 from incrowd.parties.contribution import OwnRecords
 from incrowd.parties.frames import ASKED, AskedBefore, Place, Request
 from incrowd.parties.guard import LEDGER, Identity
-from incrowd.parties.network import Dealt, Network, Node, SiloServer, by_party, offer_of
+from incrowd.parties.network import Network, Node, offer_of
 from incrowd.parties.offer import LAST, Offer
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PartyPolicy
-from incrowd.parties.served import served
+from incrowd.parties.served import SiloServer, served
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Config, parse
@@ -125,9 +124,9 @@ class Hospitals:
 
         return PlainLine({10 + place: node(place) for place in range(3)})
 
-    def nodes(self) -> dict[int, Node]:
+    def nodes(self) -> list[Node]:
         """All of them, whether they answer or not."""
-        return {place: Node(id=10 + place, party=name, key=KEYS[name].public_key()) for place, name in enumerate(NAMES)}
+        return [Node(id=10 + place, party=name, key=KEYS[name].public_key()) for place, name in enumerate(NAMES)]
 
     def run(self, folder: Path, line: Transport | None = None) -> Run:
         """A server's run, or the one that is there."""
@@ -139,11 +138,7 @@ class Hospitals:
     def network(self, line: Transport, **rest: Any) -> Network:
         """The way of a server to them."""
         given = {"patience": Patience(timeout=3, clock=VirtualClock())} | rest
-        return Network(transport=line, offer=self.offer, deal=self.deal, key=SERVER, **given)
-
-    def deal(self, clients: Sequence[int]) -> Dealt:
-        """Those who are there now."""
-        return by_party(self.nodes())(clients)
+        return Network(transport=line, offer=self.offer, nodes=self.nodes, key=SERVER, **given)
 
     def server(self, line: Transport, **rest: Any) -> SiloServer:
         """A server that asks them."""

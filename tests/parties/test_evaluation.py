@@ -18,7 +18,7 @@ from incrowd.parties.asking import Patience
 from incrowd.parties.contribution import alone
 from incrowd.parties.frames import Place, Request, sealed
 from incrowd.parties.guard import LEDGER, given
-from incrowd.parties.network import Network, Node, by_party
+from incrowd.parties.network import Network, Node
 from incrowd.parties.network import offer_of as offered
 from incrowd.parties.offer import Offer
 from incrowd.parties.participant import Participant
@@ -94,11 +94,11 @@ def deployed(
     made = [Own(folder / name, name, policy, drawn, work=work) for name, policy in zip(NAMES, policies, strict=True)]
     parties = [each.start() for each in made]
     offer = offered(work).replaced(parties=NAMES)
-    nodes = {number: Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)}
+    nodes = [Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)]
     return Network(
         transport=PlainLine({number: polite(each.answer) for number, each in enumerate(parties)}),
         offer=offer,
-        deal=by_party(nodes),
+        nodes=lambda: nodes,
         key=SERVER,
         patience=Patience(timeout=5, clock=VirtualClock()),
     ), parties

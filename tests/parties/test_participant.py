@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.parties.contribution import MOST_BATCH, alone, part
-from incrowd.parties.frames import Place
 from incrowd.parties.guard import LEDGER, MEMORY
 from incrowd.parties.offer import RoundTask
 from incrowd.parties.participant import Participant
@@ -21,7 +20,7 @@ from incrowd.parties.policy import PartyPolicy
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import FixedClip, QuantileClip
 from incrowd.privacy.plan.sampling import Poisson, Schedule, Step
-from tests.parties.parties import CLIP, NAMES, ROOMY, SERVER, Made, asked, offer_for, own, plan_of, request
+from tests.parties.parties import CLIP, ROOMY, SERVER, Made, asked, offer_for, own, plan_of, request, zeros
 from tests.parties.silo_parties import federation_of, own_of
 
 
@@ -215,11 +214,9 @@ def test_how_long_a_contribution_was_is_not_told_where_nobody_pays_for_it(noise_
 
 def test_local_noise_without_a_receipt_is_refused(made: Made) -> None:
     offer = offer_for(plan_of(noise_by="party"))
-    place = Place(plan=offer.fingerprint, round=0, party=NAMES[0])
-    asked = replace(request(offer, 0), clients=(0,))
     task, drawn = RoundTask.stated(offer, 0, CLIP), SeededRandomness(1)
     with pytest.raises(ConfigError, match="charge the round"):
-        part(task, asked, place=place, engine=made.engine(offer), randomness=drawn, receipt=None)
+        part(task, zeros(), [0], engine=made.engine(offer), randomness=drawn, receipt=None)
 
 
 def test_one_client_has_one_number() -> None:

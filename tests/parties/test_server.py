@@ -152,15 +152,15 @@ def test_no_round_begins_while_a_run_is_paused(hospitals: Hospitals, line: Membe
     run, said = run_of(hospitals), list[str]()
     (run.folder / PAUSED).write_text("")
     server = hospitals.server(say=said.append)
-    waits = server.patience.clock.wait
+    waits = server.patience.clock.sleep
 
-    def wait(seconds: float) -> None:
+    def wait(seconds: float, /) -> None:
         waits(seconds)
-        if server.patience.clock.now() > 5:
+        if server.patience.clock.monotonic() > 5:
             assert all(b'"kind":"request"' not in content for _, content in line.asked)
             (run.folder / PAUSED).unlink(missing_ok=True)
 
-    server.patience.clock.wait = wait  # type: ignore[method-assign]  # a clock that lets somebody go on meanwhile
+    server.patience.clock.sleep = wait  # type: ignore[method-assign]  # a clock that lets somebody go on meanwhile
     assert server.train_over(line, run)["rounds"] == 3
     assert any("paused" in each for each in said)
 

@@ -9,16 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 
 from incrowd._random import Floats
 from incrowd.algorithms import SiloCohort
-from incrowd.algorithms.silos import Answer
+from incrowd.algorithms.silos import Absence, Answer
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
 from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import on_tensors
-from incrowd.parties.frames import Place, Request, sealed, sealed_answer, unsealed
-from incrowd.parties.network import UNSAID, SiloServer, check_answer, checked_statement, longest_update, recomputed
-from incrowd.parties.served import ServedSilos, served
+from incrowd.parties.frames import Place, Request, read_silo, sealed, sealed_answer, unsealed
+from incrowd.parties.served import (
+    UNSAID,
+    ServedSilos,
+    SiloServer,
+    check_answer,
+    checked_statement,
+    longest_update,
+    recomputed,
+    served,
+)
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
@@ -197,6 +207,43 @@ def test_what_silos_cannot_be_asked_for_is_refused(hospitals: Hospitals, tmp_pat
     skipping = Run.create(config.replaced(run=config.run.replaced(checkpoint_every=2)), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"checkpoint_every = 2: silos that are asked are asked once"):
         served(skipping, network)
+
+
+PLACE = Place(plan="p" * 64, round=2, party="silo-1")
+
+
+def read(frame: bytes) -> Answer:
+    return read_silo(frame, place=PLACE, size=3, key=KEYS["silo-1"].public_key())
+
+
+@pytest.mark.parametrize("absence", [None, "budget spent", "round lost"])
+def test_what_a_silo_sends_comes_out_as_it_went_in(absence: Absence | None) -> None:
+    update = np.array([1.0, -2.5, 1e-300]) if absence is None else None
+    sent = Answer(silo="silo-1", round=2, epsilon=0.5, update=update, absence=absence)
+    found = read(sealed_answer(sent, PLACE, key=KEYS["silo-1"]))
+    assert vars(replace(found, update=None)) == vars(replace(sent, update=None))
+    np.testing.assert_equal(found.update, update)
+
+
+@given(
+    head=st.dictionaries(
+        st.sampled_from(["epsilon", "absence"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text()
+        | st.lists(st.none())
+        | st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    body=st.binary(max_size=40),
+)
+def test_a_silo_that_signs_nonsense_is_refused_or_finite(head: dict[str, Any], body: bytes) -> None:
+    try:
+        found = read(sealed("silo", PLACE, {"epsilon": 1.0, "absence": ""} | head, body, key=KEYS["silo-1"]))
+    except DataError:
+        return
+    assert found.epsilon >= 0
+    assert found.update is None or np.isfinite(found.update).all()
 
 
 PLAN = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))

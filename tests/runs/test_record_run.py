@@ -1,15 +1,12 @@
 """Runs whose silos send sums of clipped gradients to a server that adds the noise, or which share it among them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load_file
 from torch import nn
 
@@ -17,7 +14,7 @@ import incrowd
 from incrowd.audit.audit import Effort, audit
 from incrowd.data import load_digits
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.flower.simulation import RecordLine, RecordStock, Simulation
+from incrowd.flower.simulation import Simulation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.statement import SHARED_TRUST, SUMS_TRUST
 from incrowd.runs.advice import advice
@@ -27,7 +24,6 @@ from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
 from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
-from incrowd.runs.work import RecordWork
 from incrowd.types import Tracker
 from tests.runs.small import SEEDED
 from tests.runs.small import SMALL as CLIENTS
@@ -41,8 +37,6 @@ SMALL = (
     "server={learning_rate=2.0}",
     "run={randomness='seeded', seed=7}",
 )
-
-KEY = Ed25519PrivateKey.generate()
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -170,34 +164,6 @@ def test_a_dry_run_and_advice_speak_of_all_records() -> None:
     assert "noise is" in said
     with pytest.raises(ConfigError, match="public"):
         include_data(tables(overrides=SMALL))
-
-
-def summed_elsewhere(run: Run) -> Run:
-    """The run with its silos in workers, as Ray has them, but in this process."""
-    assert isinstance(run.work, RecordWork)
-    blocks = [RecordStock(work=run.work).block(server=KEY.public_key(), key=KEY) for _ in run.work.names]
-    nodes = dict(enumerate(blocks, start=5))
-    line = RecordLine(
-        all_answers=lambda tasks: {at: nodes[at].answer(task) for at, task in tasks.items()}, nodes=[*nodes]
-    )
-    return run.asking(sums=line.sums)
-
-
-def test_silos_in_workers_release_the_model_of_one_machine(tmp_path: Path) -> None:
-    Run.create(small(), tmp_path / "here").train()
-    summed_elsewhere(Run.create(small(), tmp_path / "there")).train()
-    assert verify(tmp_path / "there" / "ledger.sqlite")["events"] == 6
-    np.testing.assert_equal(weights(tmp_path / "there"), weights(tmp_path / "here"))
-
-
-@pytest.mark.slow
-def test_flower_releases_the_model_of_silos_here(tmp_path: Path) -> None:
-    Run.create(small(), tmp_path / "here").train()
-    sets = [word for override in SMALL for word in ("--set", override)]
-    words = ["flower", "simulate", *sets, "--workers", "2", "--out", str(tmp_path / "there"), "--json"]
-    done = subprocess.run([sys.executable, "-m", "incrowd", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_equal(weights(tmp_path / "there"), weights(tmp_path / "here"))
 
 
 def test_recipes_refuse_it_by_name() -> None:
