@@ -91,9 +91,8 @@ class ServedSession(SiloSession):
         """See `SiloSession.restored`: silos state their own spending."""
         past = loop.database.rounds()
         for record in past:  # of a round that is asked again, too: it gets the same answers
-            said: Mapping[str, Any]
             for said in record.silos or ():
-                self.work.server.remember(said["silo"], record.round, said["epsilon"], said["absence"])
+                self.work.server.remember(record.round, said)
         done = max((record.round + 1 for record in past), default=0)
         return loop.start_from(self.algorithm.init(), charged=done)
 
@@ -154,18 +153,18 @@ class SiloServer:
         answers = sum(each.absence != "daily limit" for each in counted.values())
         refusals = len(found) - answers
         self.network.attendance.check_answered(number, answers=answers, refusals=refusals, everyone=True)
-        for name, each in counted.items():
-            self.remember(name, number, each.epsilon, each.absence)
+        for each in counted.values():
+            self.remember(number, vars(each))
         absent = [
             Answer(silo=name, round=number, epsilon=self.epsilons[name], absence="no answer") for name in offer.parties
         ]
         return [replace(found.get(nobody.silo) or nobody, epsilon=nobody.epsilon) for nobody in absent]
 
-    def remember(self, name: str, number: int, epsilon: float, absence: str | None) -> None:
+    def remember(self, number: int, said: Mapping[str, Any]) -> None:
         """Remember what a silo has spent after a round, and whether it answered."""
-        self.epsilons[name] = epsilon
-        if absence is None:
-            self.answered[name].add(number)
+        self.epsilons[said["silo"]] = said["epsilon"]
+        if said["absence"] is None:
+            self.answered[said["silo"]].add(number)
 
     def claims(self, weights: Floats) -> Claims:
         """The silos' claims, for which they are asked with the last weights; for a silent silo or an invalid claim, the

@@ -1,34 +1,67 @@
+"""What a stock node answers counts once, within its clip, or not at all."""
+
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as its
 from numpy.typing import NDArray
 
+from incrowd.flower.strategy import values_in
 from incrowd.privacy.plan.sampling import Poisson
-from tests.flower.stock import Answer, StockGrid, identify, record, reply, sent
-from tests.flower.stock_rounds import (
+from tests.flower.stock import (
     NODES,
     START,
     Arrays,
+    StockGrid,
+    arrays_in,
+    but,
     by_hand,
     by_node,
     honest,
+    identify,
     made,
     planned,
+    record,
+    reply,
     same,
+    sent,
+    still,
     trained,
-    without,
 )
+
+FLOATS = its.floating_dtypes(endianness="<", sizes=(16, 32, 64)) | its.floating_dtypes(endianness=">", sizes=(32, 64))
+ARRAYS = its.arrays(FLOATS, its.array_shapes(min_dims=0, max_dims=4, max_side=5) | st.just((0, 3)))
+NUMBERS = st.floats(width=64) | st.floats(min_value=-2.0, max_value=2.0)
+METRICS = st.dictionaries(st.text(min_size=1, max_size=5), st.floats() | st.integers(-(2**62), 2**62), max_size=3)
 
 
 @pytest.fixture(autouse=True)
 def _in_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
     identify(monkeypatch)
+
+
+@pytest.mark.slow
+@given(array=ARRAYS, turned=st.booleans())
+@settings(deadline=None)
+def test_what_numpy_writes_is_read_to_the_last_bit(array: NDArray[Any], turned: bool) -> None:
+    array = np.asfortranarray(array) if turned else array
+    found = values_in(Array(array), array.shape)
+    assert found is not None
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(found, array)
+
+
+@given(data=st.binary(max_size=300), begun=st.booleans())
+@settings(deadline=None)
+def test_bytes_that_are_none_are_none(data: bytes, begun: bool) -> None:
+    data = b"\x93NUMPY\x01\x00" + data if begun else data
+    assert values_in(Array("float32", (3,), "numpy.ndarray", data), (3,)) is None
 
 
 def with_data(good: Arrays, data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
@@ -62,90 +95,71 @@ WRONG: dict[str, Callable[[Arrays], ArrayRecord]] = {
 }
 
 
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_answer_counts_as_zero(wrong: str) -> None:
+    def answer(message: Message) -> Message:
+        return reply(message, WRONG[wrong](by_node(NODES[2], message)))
+
+    nothing = trained(StockGrid(NODES, but(NODES[2], still)))
+    assert same(trained(StockGrid(NODES, but(NODES[2], answer))), nothing)
+    assert not same(trained(StockGrid(NODES, honest)), nothing)  # the control
+
+
+def test_an_error_and_two_records_of_arrays_count_as_zero() -> None:
+    def twice(message: Message) -> Message:
+        arrays = record(**by_node(NODES[2], message))
+        return sent(Message(RecordDict({"arrays": arrays, "more": arrays}), reply_to=message), message)
+
+    nothing = trained(StockGrid(NODES, but(NODES[2], still)))
+    for answer in (twice, lambda message: sent(Message(Error(1, "gone"), reply_to=message), message)):
+        assert same(trained(StockGrid(NODES, but(NODES[2], answer))), nothing)
+
+
 def test_a_claim_takes_no_memory() -> None:
     def answer(message: Message) -> Message:
-        if message.metadata.dst_node_id == NODES[0]:
-            return honest(message)
-        return reply(message, WRONG["a claim of more"](by_node(message.metadata.dst_node_id, message)))
+        node = message.metadata.dst_node_id
+        return honest(message) if node == NODES[0] else reply(message, WRONG["a claim of more"](by_node(node, message)))
 
-    trained(answer)
+    trained(StockGrid(NODES, answer))
     tracemalloc.start()
-    trained(answer)
+    trained(StockGrid(NODES, answer))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 5_000_000  # the claim is 24 GB
 
 
-class Mixed(StockGrid):
-    """A grid whose answers are changed on their way back."""
-
-    def __init__(self, answer: Answer, change: Callable[[list[Message]], list[Message]]) -> None:
-        super().__init__(NODES, answer)
-        self.change = change
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self.change(list(super().send_and_receive(messages, timeout=timeout)))
-
-
-def twice_and_strangers(answers: list[Message]) -> list[Message]:
-    if not answers:
-        return []
-    stranger = Message(answers[0].content, reply_to=answers[0])
-    stranger.metadata.__dict__["_src_node_id"] = 4711
-    return [stranger, *answers, *answers[::-1], answers[0]]
-
-
 def test_a_node_counts_once_and_who_was_not_asked_not_at_all() -> None:
-    strategy = made(planned())
-    result = strategy.start(Mixed(honest, twice_and_strangers), record(**START), num_rounds=1)
-    assert same({name: array.numpy() for name, array in result.arrays.items()}, trained(honest))
-    plan = planned(Poisson)
-    drawn = made(plan)
+    def twice_and_strangers(answers: list[Message]) -> list[Message]:
+        stranger = sent(Message(answers[0].content, reply_to=answers[0]), answers[0], 4711)
+        return [stranger, *answers, *answers[::-1], answers[0]]
 
     def others_too(answers: list[Message]) -> list[Message]:
-        if not answers:
-            return []
-        asked = {answer.metadata.src_node_id for answer in answers}
-        for node in set(NODES) - asked:
-            more = Message(answers[0].content, reply_to=answers[0])
-            more.metadata.__dict__["_src_node_id"] = node
-            answers.append(more)
-        return answers
+        others = set(NODES) - {answer.metadata.src_node_id for answer in answers}
+        first = answers[0]
+        return answers + [sent(Message(first.content, reply_to=first), first, node) for node in others]
 
-    result = drawn.start(Mixed(honest, others_too), record(**START), num_rounds=1)
-    found = {name: array.numpy() for name, array in result.arrays.items()}
-    assert same(found, by_hand(plan, 1))
-
-
-NUMBERS = st.floats(width=64) | st.floats(min_value=-2.0, max_value=2.0)
-METRICS = st.dictionaries(st.text(min_size=1, max_size=5), st.floats() | st.integers(-(2**62), 2**62), max_size=3)
+    assert same(trained(StockGrid(NODES, honest, twice_and_strangers)), trained(StockGrid(NODES, honest)))
+    plan = planned(Poisson)
+    assert same(trained(StockGrid(NODES, honest, others_too), strategy=made(plan)), by_hand(plan, 1))
 
 
 @pytest.mark.slow
-@given(
-    sent_by_one=its.arrays(np.float64, (2, 3), elements=NUMBERS),
-    metrics=METRICS,
-    times=st.integers(min_value=0, max_value=3),
-)
+@given(by_one=its.arrays(np.float64, (2, 3), elements=NUMBERS), metrics=METRICS, times=st.integers(0, 3))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_one_node_sends_it_moves_the_release_by_no_more_than_its_share(
-    sent_by_one: NDArray[np.float64], metrics: dict[str, int | float | list[int] | list[float]], times: int
+    by_one: NDArray[np.float64], metrics: dict[str, int | float | list[int] | list[float]], times: int
 ) -> None:
-    start = {"w": np.zeros((2, 3))}
-
     def answer(message: Message) -> Message:
-        if message.metadata.dst_node_id != NODES[3]:
-            return honest(message)
-        content = RecordDict({"arrays": record(w=sent_by_one), "metrics": MetricRecord(metrics)})
+        content = RecordDict({"arrays": record(w=by_one, b=START["b"]), "metrics": MetricRecord(metrics)})
         return sent(Message(content, reply_to=message), message)
 
     def again(answers: list[Message]) -> list[Message]:
-        its_own = [each for each in answers if each.metadata.src_node_id == NODES[3]]
-        return answers + its_own * times
+        return answers + [each for each in answers if each.metadata.src_node_id == NODES[3]] * times
 
     found, without_it = (
-        made(planned()).start(Mixed(each, again), record(**start), num_rounds=1).arrays["w"].numpy()
-        for each in (answer, without([NODES[3]]))
+        arrays_in(made(planned()).start(grid, record(**START), num_rounds=1).arrays)
+        for grid in (StockGrid(NODES, but(NODES[3], answer), again), StockGrid(NODES, but(NODES[3], still)))
     )
-    assert np.isfinite(found).all()
-    assert np.linalg.norm(found - without_it) <= 0.5 / len(NODES) * (1 + 1e-6)
+    apart = np.concatenate([(found[name] - without_it[name]).ravel() for name in START])
+    assert np.isfinite(apart).all()
+    assert np.linalg.norm(apart) <= 0.5 / len(NODES) * (1 + 1e-4)  # in float32
