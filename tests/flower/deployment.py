@@ -15,6 +15,7 @@ from typing import Self
 
 from incrowd.flower.proxy import write_proxy
 from incrowd.flower.superlink import SuperLink
+from incrowd.parties.asking import Patience, ask
 from incrowd.parties.keys import AUTHORITY, new_authority, new_party, new_server_certificate
 from tests.flower import some_party
 from tests.nginx import Nginx
@@ -82,17 +83,9 @@ class Deployment:
     def ask(self, question: bytes, timeout: float = 60.0, longest: int = 2**24) -> dict[str, bytes]:
         """Ask all parties, again after five seconds; the first answer of each."""
         names = {number: name for name, number in self.link.nodes.items()}
-        found, owners = dict[str, bytes](), dict[str, int]()
-        begin, again = time.monotonic(), 0.0
-        while len(found) < len(names) and (elapsed := time.monotonic() - begin) < timeout:
-            silent = [number for number, name in names.items() if name not in found]
-            if elapsed >= again:
-                owners |= self.link.push(silent, question, timeout - elapsed)
-                again = elapsed + 5.0
-            for number, answer in self.link.pull([q for q, node in owners.items() if node in silent], longest):
-                found.setdefault(names[owners[number]], answer)
-            time.sleep(0.1)
-        return found
+        patience = Patience(timeout=timeout, again=5.0)
+        found = ask(self.link, names, question, longest=longest, read=lambda _, answer: answer, patience=patience)
+        return {names[node]: answer for node, answer in found.items()}
 
 
 def hand_out(folder: Path, proxy: Path, keys: Path, *, listen: str, port: int) -> None:

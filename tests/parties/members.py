@@ -1,6 +1,6 @@
 """Hospitals with tables of their own: their files, as their owners would fill them in, and a way to them in memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,18 @@ class Hospitals:
     def server(self, **rest: Any) -> PartyServer:
         patience = Patience(timeout=30, again=5, clock=VirtualClock())
         return PartyServer(keys=self.folder / "server", patience=patience, **rest)
+
+
+@dataclass(frozen=True)
+class After:
+    """A tracker that does something after each round."""
+
+    act: Callable[[Any], object]
+
+    def start(self, settings: object, past: object) -> None: ...
+    def end(self, summary: object) -> None: ...
+    def round(self, record: Any) -> None:
+        self.act(record)
 
 
 @dataclass

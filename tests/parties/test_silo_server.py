@@ -23,7 +23,6 @@ from incrowd.parties.served import (
     UNSAID,
     ServedSilos,
     SiloServer,
-    check_answer,
     checked_statement,
     longest_update,
     recomputed,
@@ -43,8 +42,6 @@ from tests.runs.test_silo_run import SEEDED, standings
 from tests.runs.test_silo_run import small as silos
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-DESCENT = Descent(learning_rate=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -314,27 +311,6 @@ def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hosp
     with Ledger.read(tmp_path / "parties" / "silo-1" / "ledger.sqlite") as ledger:
         assert honest["epsilon"] == ledger.spent().epsilon
     assert verify(tmp_path / "parties" / "silo-1" / "ledger.sqlite")["intact"]
-
-
-def good(**changes: Any) -> Answer:
-    given: dict[str, Any] = {"silo": "north", "round": 0, "epsilon": 1.0, "update": np.full(small.MODEL.size, 1e-3)}
-    return Answer(**{**given, **changes})
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        good(update=np.full(small.MODEL.size, 1e3)),
-        good(update=np.full(small.MODEL.size, 1e200)),
-        good(update=np.full(small.MODEL.size, math.nan)),
-    ],
-    ids=["long", "beyond squares", "not a number"],
-)
-def test_an_answer_that_the_plan_cannot_give_is_refused(answer: Answer) -> None:
-    check_answer(good(), PLAN, descent=DESCENT, start=0.0)
-    with pytest.raises(DataError):
-        check_answer(answer, PLAN, descent=DESCENT, start=0.0)
-    check_answer(good(update=None, absence="budget spent"), PLAN, descent=DESCENT, start=0.0)
 
 
 @pytest.mark.parametrize(
