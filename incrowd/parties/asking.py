@@ -24,22 +24,19 @@ _EARNED = 10  # rounds with an answer in time that make up for one without
 class Attendance:
     """The answers of the last rounds, by node.
 
-    The server waits up to its patience for a node, until the node has missed so many rounds. The node is then away: one
+    The server waits up to its patience for a node, until the node has missed two rounds. The node is then away: one
     question waits for it, and rounds go on. Anything that it sends brings it back, with as long as the others took (and
     at least until silent nodes are asked again), until it misses another. Ten answers in time make up for a missed
     round.
 
-    Guarantee: all absent nodes together cost the full time in as many rounds as one may miss, and a node that comes and
+    Guarantee: all absent nodes together cost the full time in two rounds, and a node that comes and
     goes in one of ten at most. Late answers are dropped. While its patience lasts, the server asks a silent node once.
 
     Edge cases: if all nodes are away, the server waits for all. A restarted server takes every node as present.
     """
 
-    def __init__(self, *, misses: int = 2) -> None:
-        _validate.count(misses=misses)
-        self._misses = misses
-        self._missed: Counter[int] = Counter()
-        self._in_time: Counter[int] = Counter()
+    def __init__(self) -> None:
+        self._missed: Counter[int] = Counter()  # a missed round counts ten, and an answer in time takes one back
         self._heard: set[int] = set()
         self._late: dict[str, int] = {}
         self._asked: dict[int, float] = {}
@@ -55,7 +52,7 @@ class Attendance:
     def begin(self, nodes: Collection[int], *, now: float, timeout: float) -> set[int]:
         """Begin a round; return the nodes that it asks."""
         self._complete = None
-        self._regular = {node for node in nodes if self._missed[node] < self._misses} or set(nodes)
+        self._regular = {node for node in nodes if self._missed[node] <= _EARNED} or set(nodes)
         waiting = {node for node in self._late.values() if now - self._asked[node] < timeout}
         asked = set(nodes) - (waiting - self._regular - self._heard)
         self._asked |= dict.fromkeys(asked, now)
@@ -96,14 +93,10 @@ class Attendance:
         for node in asked:
             if node in found:
                 self._heard.add(node)
-                self._in_time[node] += 1
+                self._missed[node] = max(0, self._missed[node] - 1)
             else:
                 self._heard.discard(node)
-                self._missed[node] = min(self._misses, self._missed[node] + 1)
-                self._in_time[node] = 0
-            if self._in_time[node] == _EARNED:
-                self._in_time[node] = 0
-                self._missed[node] = max(0, self._missed[node] - 1)
+                self._missed[node] = min(2 * _EARNED, self._missed[node] + _EARNED)
         still = {message: node for message, node in self._late.items() if node not in asked}
         self._late = still | {message: node for message, node in messages.items() if node not in found}
 
