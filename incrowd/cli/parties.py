@@ -29,7 +29,7 @@ from incrowd.cli._shared import (
     print_table,
 )
 from incrowd.cli.train import finish
-from incrowd.errors import ConfigError, IncrowdError
+from incrowd.errors import IncrowdError
 from incrowd.flower import need_flower
 
 flower = typer.Typer(
@@ -220,31 +220,6 @@ def serve(
         if log_json:
             as_event(f"failed: {error}")
         raise
-
-
-@flower.command()
-def pause(
-    folder: Annotated[Path, argument("DIR", "The folder of a run that is served.")],
-    off: Annotated[bool, option("Go on.", None, "--off")] = False,
-    as_json: Json = False,
-) -> None:
-    """Let no further round of a served run begin, or go on; its parties stay.
-
-    Example: incrowd flower pause out/hearts
-    """
-    need_training()
-    need_flower()
-    from incrowd import _files
-    from incrowd.parties.server import PAUSED
-    from incrowd.runs.folder import DATABASE
-
-    if not (folder / DATABASE).exists():
-        raise ConfigError(field="folder", value=str(folder), remedy="give the folder of a run")
-    if off:
-        _files.remove(folder / PAUSED)
-    else:
-        _files.write(folder / PAUSED, "")
-    print_result({"run": str(folder), "paused": not off}, as_json, said="")
 
 
 @flower.command(context_settings={"auto_envvar_prefix": "INCROWD_JOIN"})

@@ -344,7 +344,7 @@ class SumNetwork:
             head = self._own(node, frame, "ready", number)
             if head.get("question") != digest or not is_random(head.get("random")):
                 raise DataError("a party that is ready for another question, or has no random number")
-            self._there[node.party] = node  # no pause comes between charge and list
+            self._there[node.party] = node  # nothing is offered between charge and list
             return frame
 
         everybody = range(len(network.offer.parties))

@@ -72,11 +72,6 @@ class PartyTransport(Transport, Protocol):
         ...
 
 
-PAUSED = "paused"
-"""A file in a run's folder: no round begins while it exists."""
-
-_LOOK = 0.5
-
 _log = logging.getLogger(__name__)
 
 
@@ -141,14 +136,13 @@ class PartyServer:
 class Meeting:
     """The enrolled parties at a transport, and their answers to an offer; `network` has those who accepted it.
 
-    With the `folder` of a run no round begins while that is paused, and each question is on disk before it is asked.
+    With the `folder` of a run each question is on disk before it is asked.
     """
 
     def __init__(self, server: PartyServer, link: PartyTransport, work: Work, *, folder: Path | None = None) -> None:
         offer = offer_of(work)
         self.server, self.link, self.data = server, link, of_parties(work.config)
         self.accepted, self.refused = set[str](), dict[str, str]()
-        self._paused = None if folder is None else folder / PAUSED
         self._asked, self._told = dict[str, float](), set[str]()
         self._keys = {each.name: each.verifier() for each in enrolments(self.data)}
         self.network = Network(
@@ -171,20 +165,15 @@ class Meeting:
         ]
 
     def nodes(self) -> list[Node]:
-        """The parties of the next question, which waits while the run is paused: new ones are offered it before."""
-        clock, say, paused = self.server.patience.clock, self.server.say, self._paused
-        if paused is not None and paused.exists():
-            say(f"paused, until {paused} is removed")
-        while paused is not None and paused.exists():
-            clock.sleep(_LOOK)
+        """The parties of the next question; those who have come since are offered the plan before."""
         self._let_go()
-        now = clock.monotonic()
+        now = self.server.patience.clock.monotonic()
         waiting = [
             name for name in self.link.present() - self.accepted if now - self._asked.get(name, -_AGAIN) >= _AGAIN
         ]
         if waiting:
             self._offer(waiting)
-            say(self._standing())
+            self.server.say(self._standing())
         return self.named(self.accepted)
 
     def tell(self, why: str) -> None:

@@ -14,7 +14,6 @@ from incrowd.federation import Federation
 from incrowd.flower.serve import PartyServer as FlowerServer
 from incrowd.flower.simulation import Simulation
 from incrowd.parties.guard import given
-from incrowd.parties.server import PAUSED
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 from tests.command import command
@@ -135,32 +134,6 @@ def test_a_party_whose_enrolment_is_taken_away_is_not_asked_any_more(hospitals: 
     assert line.removed == {"amber"}
     line.close()
     assert [row["round"] for row in given(hospitals.folder / "amber")["events"]] == [0]
-
-
-def test_pausing_says_so(
-    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, flower = run_of(hospitals), command(monkeypatch, capsys, "flower")
-    for words, paused in ((), True), (("--off",), False):
-        assert flower("pause", str(run.folder), *words, "--json").object() == {"run": str(run.folder), "paused": paused}
-        assert (run.folder / PAUSED).exists() == paused
-
-
-def test_no_round_begins_while_a_run_is_paused(hospitals: Hospitals, line: MemberLine) -> None:
-    run, said = run_of(hospitals), list[str]()
-    (run.folder / PAUSED).write_text("")
-    server = hospitals.server(say=said.append)
-    waits = server.patience.clock.sleep
-
-    def wait(seconds: float, /) -> None:
-        waits(seconds)
-        if server.patience.clock.monotonic() > 5:
-            assert all(b'"kind":"request"' not in content for _, content in line.asked)
-            (run.folder / PAUSED).unlink(missing_ok=True)
-
-    server.patience.clock.sleep = wait  # type: ignore[method-assign]  # a clock that lets somebody go on meanwhile
-    assert server.train_over(line, run)["rounds"] == 3
-    assert any("paused" in each for each in said)
 
 
 @pytest.mark.usefixtures("interruptible")
