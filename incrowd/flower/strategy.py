@@ -66,12 +66,13 @@ class NamedArrays:
         kinds = zip(named.items(), self.dtypes, strict=True)
         return ArrayRecord({name: Array(np.asarray(array, dtype)) for (name, array), dtype in kinds})
 
-    def difference(self, record: "ArrayRecord") -> Floats | None:
-        """A node's arrays less these; None if their names or shapes differ.
+    def difference(self, reply: Message) -> Floats | None:
+        """A node's arrays less these; None for an invalid answer. The rest of its answer is ignored.
 
-        Guarantee: it takes no more memory than the record and the vector.
+        Guarantee: it takes no more memory than the answer and the vector.
         """
-        if set(record) != set(self.layout.names):
+        records = [] if reply.has_error() else list(reply.content.array_records.values())
+        if len(records) != 1 or set(record := records[0]) != set(self.layout.names):
             return None
         shapes = zip(self.layout.names, self.layout.shapes, strict=True)
         found = {name: array for name, shape in shapes if (array := values_in(record[name], shape)) is not None}
@@ -160,14 +161,6 @@ def stepped(strategy: Strategy, server_round: int, asked: RecordDict, arrays: Ar
     return found
 
 
-def difference(arrays: NamedArrays, reply: Message) -> Floats | None:
-    """A node's arrays less these; None for an invalid answer. The rest of its answer is ignored."""
-    if reply.has_error():
-        return None
-    records = list(reply.content.array_records.values())
-    return arrays.difference(records[0]) if len(records) == 1 else None
-
-
 def _refused(strategy: Strategy, remedy: str) -> ConfigError:
     return ConfigError(field="strategy", value=type(strategy).__name__, remedy=remedy)
 
@@ -230,9 +223,6 @@ class PrivateStrategy(Strategy):
         self._asked: _AskedNodes | None = None
         self._attendance = Attendance()
 
-    def __repr__(self) -> str:
-        return f"PrivateStrategy({type(self.strategy).__name__}, {self.plan!r})"
-
     def start(  # the signature is Flower's
         self,
         grid: Grid,
@@ -276,7 +266,7 @@ class PrivateStrategy(Strategy):
         drawn = len(asked.clients)
         for reply in replies:
             node = reply.metadata.src_node_id
-            moved = difference(asked.arrays, reply) if node in asked.clients else None
+            moved = asked.arrays.difference(reply) if node in asked.clients else None
             if moved is not None:
                 asked.round.add(moved, clients=[asked.clients.pop(node)])
         if drawn:
