@@ -42,6 +42,7 @@ def learnt(module: nn.Module, data: ClientTensors, local: Local = LOCAL, loss: L
     """Each client learns what a plain loop teaches it."""
     model, everyone = Model(module, fresh=True), range(data.present)
     weights = model.initial(RANDOMNESS)
+    weights = weights + 0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(2))
     engine = CohortEngine(model, data, local, loss=loss, backends=[fast.make])
     assert_close(trained(engine, weights, everyone), twin(model, data, local, weights, everyone, loss=loss))
 
