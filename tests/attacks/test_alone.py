@@ -1,4 +1,7 @@
-"""What a client contributes is, bit for bit, its own: neighbours, chunks, threads and order change nothing."""
+"""Other clients: what a client contributes is, bit for bit, its own, whoever and whatever is trained beside it.
+
+Neighbours, chunks, threads and order change nothing, whatever module, inputs and labels there are.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -12,33 +15,19 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd._random import Floats
-from incrowd.learning import (
-    ClientTensors,
-    CohortEngine,
-    Contributions,
-    Execution,
-    MeanQuery,
-    Model,
-    backends,
-    linear,
-    mlp,
-)
+from incrowd.learning import ClientTensors, CohortEngine, Contributions, Execution, Model, backends, linear, mlp
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
 from incrowd.learning.backends.loop import Loop
 from incrowd.learning.contributions import ShortenedSum, Shortening
-from incrowd.learning.execution import with_threads
 from incrowd.privacy.mechanism.clipping import FixedClip
-from tests.learning.cohorts import RANDOMNESS
+from tests.learning.cohorts import RANDOMNESS, trained
+from tests.learning.own_models import CASES as OWN_MODELS
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # on tiny matrices torch's own threads wait for each other
+
 
 CLIP = 1.0
 STEP = 2.0**-19  # of the sum's grid; the clip bound is 1
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On tiny matrices torch's own threads mostly wait for each other."""
-    with with_threads(1):
-        yield
 
 
 def made_up(
@@ -72,7 +61,6 @@ def longest_move(sum_of: Callable[[Sequence[int]], Floats], cohort: Sequence[int
 
 
 # The attack: chaotic local training amplifies a difference in the last bit until the contribution is another one.
-
 SIZES = (*[30] * 16, 33)
 CHAOS = Local(learning_rate=2.0, epochs=200)
 
@@ -104,20 +92,18 @@ def padded_to_the_longest(data: ClientTensors, model: Model, cohort: Sequence[in
 def test_leaving_a_client_out_moves_the_sum_by_no_more_than_the_clip() -> None:
     data, model = made_up(SIZES, features=64, classes=4, seeds=(2,)), mlp((64, 50, 50, 4))
     engine, cohort = CohortEngine(model, data, CHAOS), range(len(SIZES))
-    moved = longest_move(lambda some: summed(engine, some).total, cohort, (0, 7, 16))
+    moved = longest_move(lambda some: summed(engine, some).total, cohort, (0, 16))
     assert moved <= CLIP
     broken = longest_move(partial(padded_to_the_longest, data, model), cohort, (16,))
     assert broken > 1.2 * CLIP
 
 
 # The class: every way to train, in every company.
-
 FEATURES, CLASSES, ONE, MANY = 48, 4, 3, 9
 
 
-def bent(*widths: int, by: type[nn.Module]) -> Model:
-    first, hidden, last = widths
-    return Model(nn.Sequential(nn.Linear(first, hidden), by(), nn.Linear(hidden, last)), fresh=True)
+def through(width: int, *between: nn.Module) -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, width), *between, nn.Linear(width, CLASSES)), fresh=True)
 
 
 class Remembering(nn.Module):
@@ -141,18 +127,12 @@ MODELS: dict[str, Callable[[], Model]] = {
     "narrow": lambda: mlp((FEATURES, 40, 180, CLASSES)),
     "wide": lambda: mlp((FEATURES, 190, 11, CLASSES)),
     "wide without bias": lambda: mlp((FEATURES, 190, CLASSES), bias=False),
-    "tanh": lambda: bent(FEATURES, 170, CLASSES, by=nn.Tanh),
-    "sigmoid": lambda: bent(FEATURES, 33, CLASSES, by=nn.Sigmoid),
-    "large": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.ELU(), nn.Linear(700, CLASSES)), fresh=True),
-    "any": lambda: Model(
-        nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Softplus(), nn.Linear(9, CLASSES)), fresh=True
-    ),
-    "layer norm": lambda: Model(
-        nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES)), fresh=True
-    ),
-    "wide layer norm": lambda: Model(
-        nn.Sequential(nn.Linear(FEATURES, 190), nn.LayerNorm(190), nn.Tanh(), nn.Linear(190, CLASSES)), fresh=True
-    ),
+    "tanh": lambda: through(170, nn.Tanh()),
+    "sigmoid": lambda: through(33, nn.Sigmoid()),
+    "large": lambda: through(700, nn.ELU()),
+    "any": lambda: through(9, nn.LayerNorm(9), nn.Softplus()),
+    "layer norm": lambda: through(9, nn.LayerNorm(9)),
+    "wide layer norm": lambda: through(190, nn.LayerNorm(190), nn.Tanh()),
     "remembering": lambda: Model(Remembering(), fresh=True),
 }
 LOCALS: dict[str, dict[str, Any]] = {
@@ -246,31 +226,17 @@ def test_others_do_not_decide_about_a_client_s_way() -> None:
 @pytest.mark.parametrize("kind", ["nobody", "all sizes", "the same size", "others"])
 def test_a_module_that_draws_has_draws_of_its_own_for_each_client(kind: str) -> None:
     """Its slopes depended on who was trained before."""
-    layers = nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Dropout1d(0.3), nn.Linear(9, CLASSES))
-    model, data = Model(layers, fresh=True), company(kind, zeros=0.0)
+    model, data = through(9, nn.RReLU(), nn.Dropout1d(0.3)), company(kind, zeros=0.0)
     alone = CohortEngine(model, company("nobody", zeros=0.0), Local(learning_rate=0.3))
-    engine, there = (
-        CohortEngine(model, data, Local(learning_rate=0.3)),
-        [k for k in range(MANY) if data.examples(k).size],
-    )
+    engine = CohortEngine(model, data, Local(learning_rate=0.3))
+    there = [k for k in range(MANY) if data.examples(k).size]
     before = torch.get_rng_state()
     for cohort in (there, there[::-1]):
         assert np.array_equal(alone_or_not(engine, cohort)[0], alone_or_not(alone, [ONE])[0])
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_client_s_answer_to_a_query_has_the_same_bits_in_every_company() -> None:
-    query = MeanQuery(name="columns", size=FEATURES, vector=lambda own: own.features.mean(0))
-    found = []
-    for seed, sizes in enumerate(((1, 30, 1), (64, 30, 5), (2, 30, 90))):
-        data = made_up(sizes, features=FEATURES, classes=CLASSES, seeds=(seed, 0))
-        found.append(query.row(data, 1))
-    assert np.array_equal(found[0], found[1])
-    assert np.array_equal(found[0], found[2])
-
-
 # What a program has told torch before must not reach the arithmetic that the bounds on rounding assume.
-
 BEHIND_US: dict[str, Callable[[], object]] = {
     "matrix products in bfloat16": lambda: torch.set_float32_matmul_precision("medium"),
     "TF32": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
@@ -322,3 +288,39 @@ def test_casts_of_the_caller_s_stay_outside() -> None:
         with torch.autocast("cpu"):
             assert np.array_equal(summed(engine, [ONE]).total, expected)
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16  # the control: it is on
+
+
+OWN, SIZE = 2, 13
+COMPANIES = ((0, 0, SIZE, 0, 0), (1, 30, SIZE, 4, 8), (SIZE, SIZE, SIZE, SIZE, SIZE), (64, 1, SIZE, 1, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN_MODELS)
+def test_a_contribution_of_an_own_model_has_the_same_bits_in_every_company(name: str) -> None:
+    case = OWN_MODELS[name]
+    model, local = case.model(), Local(learning_rate=0.5, batch_size=4, epochs=3)
+    found: list[Floats] = []
+    for seed, sizes in enumerate(COMPANIES):
+        seeds = [seed] * len(sizes)
+        seeds[OWN] = 0
+        data = case.clients(sizes, seeds)
+        there = [k for k, size in enumerate(sizes) if size]
+        for cohort in ([OWN], there, there[::-1]):
+            engine = CohortEngine(model, data, local, Execution(chunk=2 if seed == 1 else None), loss=case.loss)
+            found.append(trained(engine, model.weights, cohort)[OWN])
+    assert np.abs(found[0]).max() > 0
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+@pytest.mark.parametrize("name", ["GRU on tokens", "transformer, inputs by name", "tuned", "dropout"])
+def test_processes_change_no_bit_of_a_sum(name: str) -> None:
+    case = OWN_MODELS[name]
+    model, local = case.model(), Local(learning_rate=0.5, batch_size=4)
+    data, how = case.clients((5, 9, 1, 12)), Shortening(bound=1.0, parts=None, factors=FixedClip(clip_norm=1.0).factors)
+    one, two = (
+        CohortEngine(model, data, local, Execution(threads=several), loss=case.loss)
+        .train_and_sum(model.weights, range(4), how, randomness=RANDOMNESS, round=0)
+        .total
+        for several in (1, 2)
+    )
+    assert np.array_equal(one, two)

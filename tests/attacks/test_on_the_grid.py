@@ -1,13 +1,14 @@
-"""Who looks at the low bits of what is released learns nothing from them: every number is whole steps of a public grid.
+"""A reader of what is released: its low bits tell nothing, and nothing in it is longer than its bound.
 
-The attack: a sum that stays a float keeps the private value's low bits whatever whole steps are added to it, so what is
-left after dividing by the step tells which of two values a client holds.
+A sum that stays a float keeps the private value's low bits whatever whole steps are added to it, so what is left after
+dividing by the step tells which of two values a client holds. A clip of one's own was taken at its word.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
@@ -27,6 +29,7 @@ from incrowd.privacy.mechanism.clipping import (
     NormalisedClip,
     PerLayerClip,
     QuantileClip,
+    clip_rows,
 )
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise
@@ -36,9 +39,12 @@ from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule
 from incrowd.privacy.release import PrivateRun, Release
 from tests.algorithms.silos import MODEL, paying
 from tests.algorithms.silos import plan as silo_plan
+from tests.attacks.released import plan_of, run_of
 from tests.privacy.receipts import paid, roomy
+from tests.reference.stacks import Stack, StackCohort
 
 pytestmark = pytest.mark.watched
+
 
 BUDGET = Budget(epsilon=1e5, delta=1e-6)
 CLIENTS, SIZE = 6, 8
@@ -172,6 +178,18 @@ def test_what_leaves_a_silo_s_steps_and_a_device_is_whole_steps() -> None:
         assert numbers.steps.dtype == np.int64
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"noise_by": "party"}, {"noise": 2.0, "clip": QuantileClip(clip_norm=1.0, bit_noise=1e12)}],
+    ids=["central", "local", "bits"],
+)
+def test_noise_that_fits_no_grid_is_refused_before_it_is_paid_for(parts: dict[str, Any]) -> None:
+    run = run_of(plan_of(**{"noise": 1e12} | parts))
+    with pytest.raises(ConfigError, match="noise scale"):
+        run.round(0).release()
+    assert run.ledger.charges() == (0, 0)
+
+
 def test_noise_of_so_many_clients_that_their_sum_would_wrap_is_refused_before_it_is_paid_for() -> None:
     """Whole numbers of 64 bits wrap in silence: what came out would be neither the sum nor anything like it."""
     noise = GaussianNoise(noise_multiplier=1e6, clip_norm=1.0)
@@ -187,3 +205,44 @@ def test_contributions_are_added_up_exactly_in_any_order(contributions: int, bou
     assert math.frexp(step)[0] == 0.5
     assert contributions * bound / step < 2.0**53
     assert step <= bound * 2.0**-26
+
+
+BOUND, NUMBERS = 0.5, 6
+OF_ALL_LENGTHS = np.array(
+    [[1.0] * NUMBERS, [0.01] * NUMBERS, [1e160] * NUMBERS, [-3.0, *[0.0] * (NUMBERS - 1)], [0.0] * NUMBERS]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(FixedClip):
+    """A clip that does so many times what it states."""
+
+    times: float
+
+    def factors(self, norms: Floats) -> Floats:
+        return super().factors(norms) * self.times
+
+    def clip(self, rows: Floats) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return super().clip(rows) * self.times
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("times", [1.0, 2.0, -3.0, 1e300, np.inf, np.nan])
+def test_what_enters_by_a_clip_of_one_s_own_is_never_longer_than_the_bound(times: float) -> None:
+    """It may scale up, give NaN, or bound another norm: noise for its bound would hide contributions of any length."""
+    clip = Own(clip_norm=BOUND, times=times)
+    for row in OF_ALL_LENGTHS:
+        clipped = clip_rows(clip, row).rows[0]
+        assert np.linalg.norm(clipped) <= BOUND
+        one, several = (ClippedSum(NUMBERS, clip, contributions_bound=2) for _ in range(2))
+        one.add(row[None])
+        several.add_summed(clip, StackCohort([Stack(row[None])]))
+        for whole in (one.close(), several.close()):
+            assert np.linalg.norm(whole.steps * whole.step) <= BOUND
+
+
+def test_control_a_clip_that_bounds_is_left_alone() -> None:
+    ours, own = FixedClip(clip_norm=BOUND), Own(clip_norm=BOUND, times=1.0)
+    np.testing.assert_allclose(clip_rows(own, OF_ALL_LENGTHS).rows, clip_rows(ours, OF_ALL_LENGTHS).rows, rtol=1e-6)
+    assert np.linalg.norm(clip_rows(ours, OF_ALL_LENGTHS).rows[0]) > 0.99 * BOUND

@@ -1,6 +1,6 @@
-"""A loss or a module that remembers whom it was called with is refused before anything is spent.
+"""Code of users: a loss or a module that remembers whom it was called with is refused before anything is spent.
 
-Attack: an honest mistake. Class weights that follow from running frequencies carried one client's labels to all who
+An honest mistake: class weights that follow from running frequencies carried one client's labels to all who
 came after it: eleven others moved by 1.29 clip bounds.
 """
 
@@ -138,13 +138,17 @@ def people() -> Clients:
     )
 
 
+PROMISES = {
+    "client": Private(epsilon=2.0, delta=1e-3, rounds=1),
+    "record": Private(unit="record", noise_by="party", epsilon=2.0, delta=1e-3, rounds=1, records=3),
+    "record, by the server": Private(unit="record", noise_by="server", epsilon=2.0, delta=1e-3, rounds=1, records=3),
+}
+
+
 @pytest.mark.parametrize("name", [*REMEMBERING, *HONEST])
 def test_no_loss_that_remembers_is_trained_with(name: str, tmp_path: Path) -> None:
-    for privacy, local in (
-        (Private(epsilon=2.0, delta=1e-3, rounds=1), Local(learning_rate=0.1)),
-        (Private(unit="record", epsilon=2.0, delta=1e-3, rounds=1, records=3), None),
-    ):
-        folder = tmp_path / privacy.unit
+    for unit, local in (("client", Local(learning_rate=0.1)), ("record", None)):
+        privacy, folder = PROMISES[unit], tmp_path / unit
         loss = {**REMEMBERING, **HONEST}[name]()
         if name in HONEST:
             result = Federation(module(), people(), privacy=privacy, local=local, loss=loss).train(folder)
@@ -155,11 +159,13 @@ def test_no_loss_that_remembers_is_trained_with(name: str, tmp_path: Path) -> No
         assert not list(folder.glob("**/*.sqlite"))
 
 
+@pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize(("loss", "named"), [(HONEST["a function"](), True), ("cross entropy", False), (None, False)])
-def test_the_statement_names_a_loss_of_ones_own(loss: Any, named: bool, tmp_path: Path) -> None:
-    privacy = Private(epsilon=2.0, delta=1e-3, rounds=1)
-    result = Federation(module(), people(), privacy=privacy, local=Local(learning_rate=0.1), loss=loss).train(tmp_path)
-    assert ("third-party code, tried on made-up input and not verified: loss" in str(result.statement)) is named
+def test_the_statement_names_a_loss_of_ones_own(promise: str, loss: Any, named: bool, tmp_path: Path) -> None:
+    local = Local(learning_rate=0.1) if promise == "client" else None
+    federation = Federation(module(), people(), privacy=PROMISES[promise], local=local, loss=loss)
+    said = str(federation.train(tmp_path, progress=False).statement)
+    assert ("third-party code, tried on made-up input and not verified: loss" in said) is named
 
 
 @pytest.mark.parametrize("name", [*REMEMBERING, *HONEST])

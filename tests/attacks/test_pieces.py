@@ -1,7 +1,7 @@
-"""Attacks: pieces that a program puts together and that do not belong together, each of which was accepted.
+"""Code of users: pieces that do not belong together, and what is handed over, kept, copied by a fork or taken twice.
 
-A clip that does not bound, a plan that draws less noise than it states, an event that is not that of the noise, and a
-cohort that is drawn until somebody is in it.
+A clip that does not bound, a plan that draws less noise than it states, an event that is not that of the noise, a
+cohort that is drawn until somebody is in it: each was accepted.
 """
 
 from dataclasses import dataclass, replace
@@ -13,9 +13,10 @@ import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import NoOpDpEvent
 
-from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd import _files
+from incrowd._random import Floats, SystemRandomness
 from incrowd.drawdiscard.device import pay
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 from incrowd.privacy import paid, release
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import PureDpEvent, compose
@@ -24,19 +25,23 @@ from incrowd.privacy.ledger import ledger as ledgers
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.registry import state_folder
 from incrowd.privacy.ledger.tally import check_paid
-from incrowd.privacy.mechanism.clipping import Clip, FixedClip, NormalisedClip
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip
 from incrowd.privacy.mechanism.device import RELATION, Mechanism
-from incrowd.privacy.mechanism.grid import GaussianNoise
+from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Schedule, constant
-from incrowd.privacy.release import Carry, PrivateRun
+from incrowd.privacy.release import Carry, PrivateRound, PrivateRun
+from tests.attacks.released import plan_of, run_of
+from tests.privacy.ledgers import start, status_of
 from tests.privacy.receipts import roomy
 
 pytestmark = pytest.mark.watched
 
+
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
-CLIENTS, COHORT, SIZE, TARGET = 40, 4, 100, 7
+EARNEST: dict[str, Any] = {"randomness": SystemRandomness(), "size": 100}
+CLIENTS, COHORT, TARGET = 40, 4, 7
 
 
 def planned(**changes: Any) -> Plan:
@@ -44,9 +49,8 @@ def planned(**changes: Any) -> Plan:
     return replace(config, **changes).calibrate(BUDGET)
 
 
-def run_of(plan: Plan, ledger: Ledger | None = None) -> PrivateRun:
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
-    return PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=SIZE)
+def earnest(plan: Plan, ledger: Ledger | None = None) -> PrivateRun:
+    return run_of(plan, ledger=ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation), **EARNEST)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Loose:
 class TestAClipThatDoesNotBound:
     def test_it_is_no_part_of_a_plan(self) -> None:
         with pytest.raises(ConfigError, match=r"plan = 'Loose': give .* our clips"):
-            run_of(planned(clip=Loose()))
+            earnest(planned(clip=Loose()))
 
     def test_one_that_equals_everything_is_not_handed_on(self) -> None:
         class Alike(Loose):
@@ -77,7 +81,7 @@ class TestAClipThatDoesNotBound:
             __hash__ = Loose.__hash__
 
         with pytest.raises(ConfigError, match="carry = "):
-            run_of(planned()).round(0, carry=Carry(clip=Alike()))
+            earnest(planned()).round(0, carry=Carry(clip=Alike()))
 
 
 class Claimed(GaussianNoise):
@@ -123,7 +127,7 @@ class TestAPlanThatDrawsLess:
         return Quiet(config=plan.config, budget=plan.budget)
 
     def released(self, plan: Plan) -> float:
-        asked = run_of(plan).round(0)
+        asked = earnest(plan).round(0)
         found = asked.release()
         return float(found.total.values.std() / plan.noise_multiplier)
 
@@ -147,7 +151,7 @@ class TestAPlanThatDrawsLess:
             replace(planned(), budget=MyBudget(epsilon=1.0, delta=1e-5)),
         ):
             with pytest.raises(ConfigError, match="plan = 'My"):
-                run_of(plan)
+                earnest(plan)
         silo = SILO.calibrate(BUDGET)
         with pytest.raises(ConfigError, match="plan = 'Quiet'"):
             RecordRun(Quiet(config=silo.config, budget=BUDGET), ledger=roomy(), randomness=SystemRandomness())
@@ -243,11 +247,17 @@ class TestACohortThatIsDrawnAgain:
         return planned(sampling=FixedSize if fixed else Poisson, schedule=constant(rounds=3, cohort=COHORT))
 
     def tries(self, path: Path, plan: Plan) -> list[tuple[int, ...]]:
-        """The first cohort of a run, as programs draw it that begin under the same label one after the other."""
+        """The first cohort of a run, as programs draw it that begin under the same label one after the other.
+
+        In between they ask for another round, too: then it was drawn anew.
+        """
         found = []
-        for _ in range(60):
+        for _ in range(30):
             with Ledger.open(path, budget=BUDGET, relation=plan.relation, data_identity="patients") as ledger:
-                found.append(tuple(run_of(plan, ledger).cohort(0).tolist()))
+                its = earnest(plan, ledger)
+                for _ in range(2):
+                    found.append(tuple(its.cohort(0).tolist()))
+                    its.cohort(1)
         return found
 
     @pytest.mark.parametrize("fixed", [False, True])
@@ -268,7 +278,7 @@ class TestACohortThatIsDrawnAgain:
     def test_rounds_differ_and_a_key_is_gone_with_its_charge(self, path: Path) -> None:
         plan = self.plan()
         with Ledger.open(path, budget=BUDGET, relation=plan.relation, data_identity="patients") as ledger:
-            its = run_of(plan, ledger)
+            its = earnest(plan, ledger)
             drawn = {tuple(its.cohort(number).tolist()) for number in range(3)}
             assert len(drawn) > 1
             kept = state_folder() / "cohorts" / ledger.id
@@ -282,15 +292,126 @@ class TestACohortThatIsDrawnAgain:
     def test_a_ledger_in_memory_remembers_as_long_as_it_lives(self) -> None:
         plan = self.plan()
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-        assert len({tuple(run_of(plan, ledger).cohort(0).tolist()) for _ in range(20)}) == 1
-        run_of(plan, ledger).round(0).release()
+        drawn = earnest(plan, ledger).cohort(0)
+        assert np.array_equal(earnest(plan, ledger).cohort(0), drawn)
+        drawn[:] = 0  # who is handed it cannot change it
+        assert not np.array_equal(earnest(plan, ledger).cohort(0), drawn)
+        earnest(plan, ledger).round(0).release()
         with ledgers._cohorts(ledger) as keys:
             assert keys == {}
 
     def test_a_simulation_repeats_itself_and_keeps_nothing(self) -> None:
         plan = self.plan()
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-        its = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=SIZE)
-        its.cohort(0)
+        run_of(plan, ledger=ledger).cohort(0)
         with ledgers._cohorts(ledger) as keys:
             assert keys == {}
+
+
+KEPT = Budget(epsilon=4.0, delta=1e-5)
+
+
+def opened(config: PlanConfig, *, system: bool = False) -> PrivateRound:
+    return run_of(config.calibrate(KEPT), randomness=SystemRandomness() if system else None, size=2).round(0)
+
+
+def of_clients(clip: Any, **changes: Any) -> PlanConfig:
+    return PlanConfig(members=30, schedule=constant(rounds=2, cohort=30), sampling=Everyone, clip=clip, **changes)
+
+
+def of_records() -> tuple[PrivateRound, Plan]:
+    schedule, clip = constant(rounds=2, cohort=40.0), FixedClip(clip_norm=1.0)
+    found = opened(PlanConfig(members=40, schedule=schedule, unit="record", noise_by="server", clip=clip))
+    return found, found._run.plan
+
+
+# Receipts
+def test_a_fork_copies_no_paid_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One charge would pay for the noise of every child."""
+    local = opened(of_clients(FixedClip(clip_norm=1.0), noise_by="party"), system=True)
+    local.add(np.ones((1, 2)), clients=[0])
+
+    def draws(refused: bool, client: int = 1) -> None:
+        try:
+            local.add(np.ones((1, 2)), clients=[client])
+        except ConfigError:
+            assert refused
+            return
+        assert not refused
+
+    assert status_of(start(lambda: draws(refused=True))) == 0
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("incrowd.privacy.ledger.tally.os.getpid", lambda: -1)
+        draws(refused=True, client=2)
+    draws(refused=False)  # the control: in its own process it is paid for
+
+
+# What is handed over
+def test_a_sum_that_a_silo_handed_over_stays_its_own() -> None:
+    """What it kept was the sum of all silos, before noise."""
+    found, plan = of_records()
+    kept = plan.training(2).whole(np.array([1.0, 0.0]))
+    found.add_records(kept, silo=0, records=20)
+    found.add_records(plan.training(2).whole(np.array([0.0, 7.0])), silo=1, records=20)
+    assert np.allclose(kept.values, [1.0, 0.0])
+
+
+def test_a_sum_that_is_changed_after_it_was_checked_enters_as_it_was() -> None:
+    found, plan = of_records()
+    part = plan.training(2).whole(np.array([1.0, 0.0]))
+    found.add_records(part, silo=0, records=20)
+    part.steps[:] = int(1e6 / part.step)
+    assert np.abs(found.release().total.values).max() < 1e3
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.uint64])
+def test_steps_that_are_no_whole_numbers_of_64_bits_are_refused_before_the_charge(kind: type[Any]) -> None:
+    found, plan = of_records()
+    part = plan.training(2).whole(np.array([1.0, 0.0]))
+    with pytest.raises(DataError, match="int64"):
+        found.add_records(Whole(steps=part.steps.astype(kind), step=part.step), silo=0, records=20)
+    found.add_records(part, silo=0, records=20)  # the control
+
+
+@pytest.mark.parametrize("clip", [MedianClip(), FixedClip(clip_norm=1.0)])
+def test_a_buffer_that_is_used_again_counts_for_nobody_twice(clip: Any) -> None:
+    found, buffer = opened(of_clients(clip)), np.zeros((1, 2))
+    for client in range(30):
+        buffer[:] = [[0.0, 1.0]] if client < 29 else [[1.0, 0.0]]
+        found.add(buffer, clients=[client])
+    total = found.release().total.values
+    assert abs(total[1] - 29) < 12 > abs(total[0] - 1)
+
+
+# Two loops in one process
+def test_a_folder_is_locked_for_the_process_that_holds_it_too(tmp_path: Path) -> None:
+    """Closing the second file would let go of the first one's lock."""
+    lock = tmp_path / "lock"
+
+    def enter(refused: bool) -> None:
+        try:
+            with _files.alone(lock, what="trains"):
+                assert not refused
+        except ConfigError:
+            assert refused
+
+    with _files.alone(lock, what="trains"):
+        enter(refused=True)
+        assert status_of(start(lambda: enter(refused=True))) == 0
+    enter(refused=False)  # the control
+
+
+# Cohorts that do not please
+def test_a_reservation_that_is_given_back_pays_for_the_cohorts_that_it_drew(tmp_path: Path) -> None:
+    """Who drew again under another label until a client was in would pay for a sample and take that client surely."""
+    plan = plan_of(members=100, rounds=3, cohort=1, noise=2.0, budget=KEPT, sampling=Poisson, accountants=("RDP",))
+    roomy = Budget(epsilon=40.0, delta=1e-5)
+    with Ledger.open(tmp_path / "ledger", budget=roomy, relation=plan.relation, data_identity="x") as ledger:
+        runs = [run_of(plan, ledger=ledger, label=f"try {number}", **EARNEST) for number in range(2)]
+        runs[0].cohort(1)
+        ledger.release_reservation("try 0")
+        assert ledger.charges()[0] == 2  # rounds 0 and 1: both could be known by now
+        runs[1].round(0).release()
+        ledger.release_reservation("try 1")  # the control: nothing is drawn and not charged
+        assert ledger.charges()[0] == 3
+        assert ledger.reservation("try 1").released

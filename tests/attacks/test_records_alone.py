@@ -1,6 +1,6 @@
-"""What a record adds to a sum is, bit for bit, its own: the others of its batch, and its place, change nothing."""
+"""Other records: what a record adds to a sum is, bit for bit, its own, in whatever batch and place it is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,15 +15,11 @@ from incrowd.learning.execution import with_threads
 from incrowd.settings import Descent
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.dpsgd.cases import one_of, training
+from tests.learning.own_models import CASES as OWN_MODELS
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # on tiny matrices torch's threads wait for each other
 
 CLASSES = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On tiny matrices torch's own threads mostly wait for each other."""
-    with with_threads(1):
-        yield
 
 
 RECORD_MODELS = {
@@ -83,10 +79,10 @@ class Shown(nn.Module):
 
 def from_zero() -> Model:
     """Its start hides what the function behind it rounds."""
-    layer = nn.Linear(5, 9)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return Model(nn.Sequential(layer, nn.GELU()))
+    model = Model(nn.Sequential(nn.Linear(5, 9), nn.GELU()))
+    for parameter in model.module.parameters():
+        nn.init.zeros_(parameter)
+    return Model(model.module)
 
 
 def by_label(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -112,6 +108,17 @@ UNSEEN: dict[str, tuple[Callable[[], Model], str]] = {
 }
 
 
+@pytest.mark.parametrize("name", [name for name in OWN_MODELS if name != "dropout"])
+def test_a_record_of_an_own_model_has_the_same_bits_in_every_batch(name: str) -> None:
+    case = OWN_MODELS[name]
+    model, records = case.model(), case.records(20)
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)._selection
+    batches = [0], [3, 0], [0, 1, 2, 3], list(range(19, -1, -1))
+    found = [one_of(ways.gradients(model.weights, training(physical_batch=20)), records, each, 0) for each in batches]
+    assert found[0][0] > 0
+    assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)
+
+
 @pytest.mark.parametrize("block", [7, 31, 32, 200])
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_made_up_records_do_not_show_changes_no_bit_either(name: str, block: int) -> None:
@@ -130,7 +137,7 @@ def test_what_made_up_records_do_not_show_changes_no_bit_either(name: str, block
     weights = model.initial(RANDOMNESS) + 0.7 * torch.randn(model.size, generator=generator)
     ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=loss)._selection
     gradients = ways.gradients(weights, training(physical_batch=block, expected_batch=64.0))
-    for one in range(12):
+    for one in range(6):
         others = [other for other in range(40) if other != one]
         found = []
         for place in (0, 1, len(others) // 2, len(others) - 2, len(others)):

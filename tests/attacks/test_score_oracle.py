@@ -1,4 +1,4 @@
-"""Attack: an evaluation as an oracle. The server scores a model of its own making, whose score tells what it wants.
+"""A malicious server: an evaluation as an oracle. It scores a model of its own making, whose score tells what it wants.
 
 A model that is right exactly where one client's label is 1 makes that client's share of right answers the label itself;
 all other clients contribute what the server knows. What the server learns is bounded by the epsilon that it paid: no
@@ -58,13 +58,8 @@ def contributions(label: int) -> Floats:
 
 
 def plan(sampling: Sampling) -> Plan:
-    config = PlanConfig(
-        members=CLIENTS,
-        schedule=constant(rounds=1, cohort=float(CLIENTS)),
-        sampling=sampling,
-        clip=CLIP,
-    )
-    return config.calibrate(BUDGET)
+    schedule = constant(rounds=1, cohort=float(CLIENTS))
+    return PlanConfig(members=CLIENTS, schedule=schedule, sampling=sampling, clip=CLIP).calibrate(BUDGET)
 
 
 def released(its: Plan, rows: Floats, seed: int) -> Floats:
@@ -113,24 +108,16 @@ def test_without_noise_the_score_is_the_label(labels: tuple[Floats, Floats]) -> 
 
 
 @pytest.mark.slow
-def test_the_label_of_one_client_is_told_no_better_than_epsilon_says(labels: tuple[Floats, Floats]) -> None:
-    its = plan(FixedSize)  # priced for a client that has one value or another
-    assert 0.5 + MARGIN < won(its, *labels) < best(its) + MARGIN  # it is an attack, and it is bounded
-
-
-@pytest.mark.slow
-def test_whether_a_client_took_part_is_told_no_better_than_epsilon_says(labels: tuple[Floats, Floats]) -> None:
-    its = plan(Everyone)
-    _, there = labels
-    gone = there.copy()
-    gone[VICTIM] = 0.0
-    assert 0.5 + MARGIN < won(its, gone, there) < best(its) + MARGIN
-
-
-@pytest.mark.slow
-def test_contributions_longer_than_the_bound_win_nothing(labels: tuple[Floats, Floats]) -> None:
-    its = plan(FixedSize)
-    assert 0.5 + MARGIN < won(its, 4 * labels[0], 4 * labels[1]) < best(its) + MARGIN
+@pytest.mark.parametrize("asked", ["the label", "the label, by contributions beyond the bound", "whether it took part"])
+def test_nothing_of_one_client_is_told_better_than_epsilon_says(asked: str, labels: tuple[Floats, Floats]) -> None:
+    zero, one = labels
+    if asked == "whether it took part":
+        its, zero = plan(Everyone), one.copy()
+        zero[VICTIM] = 0.0
+    else:
+        its = plan(FixedSize)  # priced for a client that has one value or another
+        zero, one = (zero, one) if asked == "the label" else (4 * zero, 4 * one)
+    assert 0.5 + MARGIN < won(its, zero, one) < best(its) + MARGIN  # it is an attack, and it is bounded
 
 
 @pytest.mark.slow

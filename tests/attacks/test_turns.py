@@ -1,11 +1,12 @@
 """Correlated noise hides one contribution in so many rounds: nobody has others' turns, and no absence moves them.
 
-Attacks: a server asks a party in rounds that are others' turns; turns that were positions among those who are in a
-table told, by the sum of any round, whether somebody is in it.
+A server asks a party in rounds that are others' turns; turns that were positions among those who are in a table, or in
+a numbered list, told by the sum of any round whether somebody is in it: an absence moved all who came after.
 """
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,18 +17,18 @@ from numpy.typing import NDArray
 from incrowd._random import SeededRandomness
 from incrowd.algorithms import ClientCohort
 from incrowd.data import Clients
-from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.errors import ConfigError, LedgerMismatch, SpecificationRefused
 from incrowd.federation import Federation
 from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.parties.keys import question_key
 from incrowd.parties.network import offer_of
 from incrowd.parties.offer import Offer
-from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Cyclic, named_places
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler, constant, named_places
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.config import Config, parse
 from incrowd.runs.work import assemble
@@ -36,6 +37,7 @@ from tests.parties.members import Hospitals, settings_text
 from tests.parties.parties import request
 
 pytestmark = pytest.mark.watched
+
 
 PLAN = "epsilon = 50.0\ndelta = 1e-5\nrounds = 6\n"
 TURNS = PLAN + 'noise = "correlated"\ngroups = 3\n'
@@ -161,3 +163,42 @@ def test_declared_clients_without_places_take_no_turns() -> None:
     with pytest.raises(ConfigError, match="places = None: clients take turns, and some may be absent"):
         made(None)
     assert made(data.places).private.cohort(0).size <= 9
+
+
+BUDGET = Budget(epsilon=8.0, delta=1e-5)
+CLIENTS, OF_THREE = 12, 3
+VALUES = np.array([1.0, -1.0, 0.0] * 4)
+"""The contributions of twelve clients with a clip bound of 1: a group's members agree, and the groups do not."""
+
+
+def sums(sampler: Sampler, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sums of as many rounds as there are groups, before noise."""
+    stream = SeededRandomness(0).stream("cohort")
+    return np.array([values[sampler.sample(stream, round=number)].sum() for number in range(OF_THREE)])
+
+
+def test_a_removed_client_shifts_the_groups_and_an_empty_place_does_not() -> None:
+    for client in range(CLIENTS):
+        emptied = VALUES.copy()
+        emptied[client] = 0
+        turns = Cyclic(clients=CLIENTS, groups=OF_THREE)
+        assert np.linalg.norm(sums(turns, VALUES) - sums(turns, emptied)) <= 1
+    # The broken twin: the relation that it would have to hide, with one client fewer in the list.
+    with_all = sums(Cyclic(clients=CLIENTS, groups=OF_THREE), VALUES)
+    assert np.linalg.norm(with_all - sums(Cyclic(clients=CLIENTS - 1, groups=OF_THREE), VALUES[1:])) > 5
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_who_counts_clients_promises_no_more_than_an_empty_place() -> None:
+    everyone = PlanConfig(members=CLIENTS, schedule=constant(rounds=2, cohort=CLIENTS), sampling=Everyone)
+    in_turns = PlanConfig.in_turns(clients=CLIENTS, rounds=4, groups=OF_THREE)
+    for plan in (everyone.calibrate(BUDGET), in_turns.calibrate(BUDGET)):
+        assert plan.relation is plan.round(0).sampler.relation is Relation.REPLACE_SPECIAL
+        terms: dict[str, Any] = {"randomness": SeededRandomness(0), "size": 2}
+        run = PrivateRun(plan, ledger=Ledger.in_memory(budget=BUDGET, relation=plan.relation), **terms)
+        said = " ".join(run.statement().text().split())
+        assert "(zero out one client)" in said
+        assert "whether one client contributed or left its place empty (how many there are is public)" in said
+        with pytest.raises(LedgerMismatch):
+            PrivateRun(plan, ledger=Ledger.in_memory(budget=BUDGET, relation=Relation.ADD_OR_REMOVE_ONE), **terms)
+    assert Poisson(clients=CLIENTS, cohort=3).relation is Relation.ADD_OR_REMOVE_ONE  # coins are nobody else's

@@ -1,94 +1,107 @@
-"""A server that offers again and again learns from yes and no what a party states, and nothing of its rows."""
+"""A server that offers again and again learns from yes and no what a party states, and nothing of its rows.
+
+Who offers names ranges, losses, classes and features. Each of these told a server, for nothing and as often as it
+asked, whether a party has a certain row: a range that moved a little each time found the largest value that the party
+clips, and a square that float32 cannot hold failed (`tests/learning/test_features.py` tries such numbers).
+"""
 
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from incrowd.data import Columns, read_table
-from incrowd.errors import DataError
+from incrowd.data import Columns, Examples, read_table
+from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.flower.node import join
+from incrowd.learning.features import from_callable, transform
 from incrowd.parties.guard import given
 from incrowd.runs import work
-from incrowd.runs.config import parse, tables
-from tests.parties.members import ALLOW, Hospitals, MemberLine, settings_text
+from tests.parties.members import ALLOW, Hospitals, MemberLine, party_text, settings_text
 
 pytestmark = pytest.mark.watched
 
-OFFERED = {
-    "as it is": "age = {range = [0, 120]}\n",
-    "narrower": "age = {range = [20, 89]}\n",
-    "much narrower": "age = {range = [40, 60]}\n",
-    "clipped": 'age = {range = [40, 60], outside = "clip"}\n',
-    "no range": 'age = "number"\n',
-    "whole": 'age = {kind = "whole number", range = [0, 120]}\n',
-}
-TABLES = {"young": (21, 22, 23), "old": (88, 87, 119), "middle": (45, 50, 55), "broken": (45.5, 50, 55)}
 
-
-def answers(hospitals: Hospitals, ages: tuple[float, ...]) -> dict[str, str]:
-    """What amber says to each offer, when these are the ages in its table."""
-    rows = "".join(f"{age},1.0,f,yes\n" for age in ages)
-    (hospitals.folder / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
-    found = {}
-    for name, words in OFFERED.items():
-        (hospitals.folder / "there.toml").write_text(settings_text(here=False, columns=words))
-        federation = Federation.from_settings(hospitals.folder / "there.toml")
-        line = MemberLine(hospitals, gone={"birch", "cedar"})
-        found[name] = hospitals.server().try_over(line, federation)["amber"]
+def tried(hospitals: Hospitals, settings: str, rows: str | None = None) -> tuple[str, list[str]]:
+    """What amber says to a trial of these settings when its table has these rows, and what went wrong there."""
+    if rows is not None:
+        (hospitals.folder / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
+    (hospitals.folder / "there.toml").write_text(settings)
+    line = MemberLine(hospitals, gone={"birch", "cedar"})
+    try:
+        said = hospitals.server().try_over(line, Federation.from_settings(hospitals.folder / "there.toml"))["amber"]
+    finally:
         line.close()
-    return found
+    return said, list(map(str, line.failed))
 
 
-@pytest.mark.slow
-def test_yes_and_no_are_the_same_whatever_the_rows_are(tmp_path: Path) -> None:
-    hospitals = Hospitals(tmp_path)
-    told = {name: answers(hospitals, ages) for name, ages in TABLES.items()}
-    assert all(each == told["young"] for each in told.values())
-    assert {said == "yes" for said in told["young"].values()} == {True, False}
-    assert given(tmp_path / "amber")["events"] == []
+AGE = "age = {range = [0, 120]}"
+CLIPPED = 'age = {range = [0, 120], outside = "clip"}'
+DATES = 'age = {dates = ["2020-01-01", "2020-12-31"]}'
+# What the party states, what the server wants, a cell that would do, another that is as stated; the answer to both.
+ORACLES: dict[str, tuple[str, str, str, str, bool]] = {
+    "as it is": (AGE, AGE, "21", "119", True),
+    "a narrower range": (AGE, "age = {range = [40, 60]}", "50", "119", False),
+    "a narrower range that is clipped": (AGE, 'age = {range = [40, 60], outside = "clip"}', "50", "119", True),
+    "no range": (AGE, 'age = "number"', "50", "119", True),
+    "whole numbers": (AGE, 'age = {kind = "whole number", range = [0, 120]}', "50", "45.5", False),
+    "beyond a range that is clipped": (CLIPPED, AGE, "30", "500", False),
+    "beyond every float32": (CLIPPED, 'age = "number"', "30", "1e300", False),
+    "a whole number that float32 rounds": ("age = {range = [0, 1e9]}", 'age = "number"', "30", "16777217", False),
+    "before the first day": (f'{DATES[:-1]}, outside = "clip"}}', DATES, "2020-05-01", "1999-05-01", False),
+    "a level that is written like a missing value": (
+        'age = {levels = ["young", "NA"]}',
+        'age = {levels = ["young"], other = true}',
+        "young",
+        "NA",
+        False,
+    ),
+}
 
 
-def test_control_reading_the_rows_as_offered_tells_them_apart(tmp_path: Path) -> None:
-    told = {}
-    for name, ages in TABLES.items():
-        (tmp_path / "t.csv").write_text("age,back\n" + "".join(f"{age},yes\n" for age in ages))
-        offered = Columns(client="", label="back", classes=("no", "yes"), schema={"age": {"range": [40, 60]}})
-        try:
-            read_table(tmp_path / "t.csv", offered.resolved(()))
-            told[name] = "yes"
-        except DataError:
-            told[name] = "no"
-    assert set(told.values()) == {"yes", "no"}
+@pytest.mark.parametrize("kind", ORACLES)
+def test_all_rows_that_are_as_stated_get_the_same_answer(kind: str, hospitals: Hospitals) -> None:
+    own, wanted, *cells, taken = ORACLES[kind]
+    hospitals.state("amber", columns=f"{own}\n")
+    settings, told = settings_text(here=False, columns=f"{wanted}\n"), []
+    for cell in cells:
+        told.append(tried(hospitals, settings, f"{cell},1.0,f,yes\n"))
+        assert hospitals.member("amber").check() == 1  # it is as stated
+    assert told[0] == told[1]
+    said, failed = told[0]
+    assert failed == []
+    assert said != "no answer"
+    assert (said == "yes") is taken
+    assert given(hospitals.folder / "amber")["events"] == []
+
+
+@pytest.mark.parametrize(("stated", "cell"), [({"range": [40, 60]}, "88"), ({"range": [0, 120]}, "500")])
+def test_control_reading_the_rows_as_wanted_tells_them_apart(
+    stated: dict[str, object], cell: str, tmp_path: Path
+) -> None:
+    wanted = Columns(label="back", client="", classes=("no", "yes"), schema={"age": stated}).resolved(())
+    (tmp_path / "t.csv").write_text(f"age,back\n{cell},yes\n")
+    with pytest.raises(DataError, match="outside of the stated range"):
+        read_table(tmp_path / "t.csv", wanted)
+    (tmp_path / "t.csv").write_text("age,back\n50,yes\n")
+    read_table(tmp_path / "t.csv", wanted)
+
+
+# Losses and classes that only some labels fit
+
+
+NUMBERS = {"columns": f"{AGE}\n", "data": 'file = "../amber.csv"\nlabel = "dose"\n'}
 
 
 @pytest.mark.parametrize("loss", ["poisson", "logistic"])
-def test_a_loss_that_only_some_labels_fit_is_refused_whatever_the_labels_are(loss: str, tmp_path: Path) -> None:
-    hospitals = Hospitals(tmp_path)
-    own = 'file = "../amber.csv"\nlabel = "dose"\n'
-    columns = "age = {range = [0, 120]}\n"
-    hospitals.state("amber", data=own, columns=columns)
-    text = settings_text(here=False, columns=columns).replace(
-        'label = "back"\nclasses = ["no", "yes"]', 'label = "dose"'
-    )
-    (tmp_path / "there.toml").write_text(text.replace("[local]\n", f'[local]\nloss = "{loss}"\n'))
-    told = set()
-    for doses in ((1.0, 0.0), (-1.0, 0.5)):
-        rows = "".join(f"30,{dose},f,yes\n" for dose in doses)
-        (tmp_path / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
-        line = MemberLine(hospitals, gone={"birch", "cedar"})
-        federation = Federation.from_tables(tables(tmp_path / "there.toml"))
-        told.add(hospitals.server().try_over(line, federation)["amber"])
-        line.close()
-    assert parse(tables(tmp_path / "there.toml")).local.loss == loss
+def test_a_loss_that_only_some_labels_fit_is_refused_whatever_the_labels_are(loss: str, hospitals: Hospitals) -> None:
+    hospitals.state("amber", **NUMBERS)
+    text = settings_text(here=False, columns=f"{AGE}\n").replace("[local]\n", f'[local]\nloss = "{loss}"\n')
+    text = text.replace('label = "back"\nclasses = ["no", "yes"]', 'label = "dose"')
+    told = {tried(hospitals, text, f"30,{one},f,yes\n30,0.5,f,yes\n")[0] for one in ("1.0", "-1.0")}
     assert len(told) == 1
     assert "is not among those that this party allows for numbers" in told.pop()
-
-
-CLASSES = ("no", "yes", "maybe")
-CLIENTS = "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n"
-SILOS = 'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = 3\nrecords = 30\nclip_norm = 1.0\n'
 
 
 @pytest.mark.parametrize(
@@ -101,14 +114,12 @@ SILOS = 'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = 3\nrecords = 30
     ],
 )
 def test_a_loss_that_an_owner_allows_and_some_labels_do_not_fit_is_told_to_the_owner_alone(
-    loss: str, doses: tuple[float, ...], fits: bool, tmp_path: Path
+    loss: str, doses: tuple[float, ...], fits: bool, hospitals: Hospitals
 ) -> None:
     """Before any question is answered; the control are labels and losses that fit."""
-    hospitals = Hospitals(tmp_path)
-    columns, own = "age = {range = [0, 120]}\n", 'file = "../amber.csv"\nlabel = "dose"\n'
-    hospitals.state("amber", data=own, columns=columns, allow=f'{ALLOW}losses = ["{loss}", "squared"]\n')
+    hospitals.state("amber", **NUMBERS, allow=f'{ALLOW}losses = ["{loss}", "squared"]\n')
     rows = "".join(f"30,{dose},f,yes\n" for dose in doses)
-    (tmp_path / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
+    (hospitals.folder / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
     if fits:
         assert hospitals.member("amber").check() == len(doses)
         return
@@ -118,6 +129,8 @@ def test_a_loss_that_an_owner_allows_and_some_labels_do_not_fit_is_told_to_the_o
         join(hospitals.member("amber"), threading.Event())
 
 
+CLIENTS = "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n"
+SILOS = 'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = 3\nrecords = 30\nclip_norm = 1.0\n'
 NET = "from torch import nn\ndef net(outputs):\n    return nn.Linear(4, outputs)\n"
 LEARNED = {
     "logistic": '[local]\nloss = "logistic"\n',
@@ -131,25 +144,48 @@ LEARNED = {
 @pytest.mark.parametrize("offered", LEARNED)
 @pytest.mark.parametrize("unit", ["client", "record"])
 def test_what_only_some_classes_fit_is_refused_whatever_the_classes_are(
-    offered: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offered: str, unit: str, hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(hospitals.folder))
     monkeypatch.setattr(work, "check_model", lambda *_: None)  # a server that offers what its own program refuses
-    (tmp_path / "own_net.py").write_text(NET)
-    hospitals = Hospitals(tmp_path)
-    more = 'unit = "record"\nrecords = 30\n' if unit == "record" else ""
-    allow = 'epsilon = 100.0\ndelta = 1e-3\nmodules = ["own_net:net"]\n'
-    own = 'file = "amber.csv"\nfolder = ".."\nlabel = "back"\nclasses = ["no", "yes", "maybe"]\n'
-    hospitals.state("amber", data=own, allow=allow, more=more)
+    (hospitals.folder / "own_net.py").write_text(NET)
+    hospitals.state(
+        "amber",
+        data='file = "amber.csv"\nfolder = ".."\nlabel = "back"\nclasses = ["no", "yes", "maybe"]\n',
+        allow='epsilon = 100.0\ndelta = 1e-3\nmodules = ["own_net:net"]\n',
+        more='unit = "record"\nrecords = 30\n' if unit == "record" else "",
+    )
     text = settings_text(here=False, privacy=SILOS if unit == "record" else CLIENTS)
     text = text.replace('["no", "yes"]', '["no", "yes", "maybe"]').replace("[local]\n", LEARNED[offered])
-    (tmp_path / "there.toml").write_text(text)
     told = set()
-    for last in CLASSES:
+    for last in ("no", "yes", "maybe"):
         rows = "".join(f"30,1.0,f,{label}\n" for label in ["no", "yes"] * 14 + ["no", last])
-        (tmp_path / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
-        line = MemberLine(hospitals, gone={"birch", "cedar"})
-        told.add(hospitals.server().try_over(line, Federation.from_settings(tmp_path / "there.toml"))["amber"])
-        line.close()
+        told.add(tried(hospitals, text, rows)[0])
     fits = offered in ("enough outputs", "as usual")
     assert told == {"yes"} if fits else len(told) == 1 and "not every class" in told.pop()
+
+
+# Features that only some numbers have
+
+
+def test_an_offer_of_features_is_answered_alike_whatever_the_numbers_are(hospitals: Hospitals) -> None:
+    (hospitals.folder / "own_arrays.py").write_text(
+        "import numpy as np\ndef load(largest):\n    g = np.random.default_rng(1)\n"
+        "    x = g.random(size=(9, 8, 8)).astype(np.float32)\n    x[4] *= np.float32(largest)\n"
+        "    return x, g.integers(0, 3, 9)\n"
+    )
+    data = '[data]\nname = "parties"\nfederation = "arrays"\nenrolled = "enrolled"\nshape = [8, 8]\nclasses = 3\n'
+    rest = f'[privacy]\n{CLIENTS}[run]\nrandomness = "seeded"\nseed = 1\n'
+    for largest in (1.0, 3e38):
+        own = f'function = "own_arrays:load"\nfolder = ".."\nclasses = 3\narguments = {{largest = {largest}}}\n'
+        text = party_text("amber", data=own, columns="").replace("[data.columns]\n", "")
+        (hospitals.folder / "amber" / "party.toml").write_text(text)
+        for words in ("", 'name = "unit"\ncentred = true\n', 'name = "energies"\noctave = 0\nstride = 2\n'):
+            assert tried(hospitals, data + (words and f"[features]\n{words}") + rest)[0] == "yes"
+
+
+def test_control_a_map_in_which_examples_meet_is_refused() -> None:
+    values = np.random.default_rng(0).random((32, 16, 16)).astype(np.float32)
+    mixing = from_callable(lambda several: several.reshape(len(several), -1) - several.mean(), name="mixing")
+    with pytest.raises(ConfigError, match="change with the examples around it"):
+        transform(mixing, Examples(features=values, labels=np.zeros(32, np.int64), classes=2))

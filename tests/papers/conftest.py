@@ -7,7 +7,15 @@ import pytest
 
 from incrowd.data import Split
 from papers.shared import load
+from tests.command import Command, command
 from tests.papers.small import write_set
+
+
+@pytest.fixture
+def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """`incrowd reproduce`, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys, "reproduce")
 
 
 @pytest.fixture(scope="session")

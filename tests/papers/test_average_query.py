@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from incrowd.privacy.account.accounting import Relation, price
 from papers.fedn.average_query import AverageQuery, plot_average_query
-from tests.command import command
+from tests.command import Command
 
 QUERY = AverageQuery(users=10, bound=1.0, noise_std=0.2)
 
@@ -41,14 +41,10 @@ def test_the_figures_epsilon_is_a_bound_and_the_exact_one_is_smaller() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_draws_and_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    query = command(monkeypatch, capsys, "reproduce", "fedn-average-query")
-    finished = query("--plot", "loss.png", "--json")
+def test_the_command_draws_and_prints(reproduce: Command, tmp_path: Path) -> None:
+    finished = reproduce("fedn-average-query", "--plot", "loss.png", "--json")
     assert finished.object()["epsilon_exact"] == QUERY.facts()["epsilon_exact"]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "epsilon of the figure" in query().out
+    assert "epsilon of the figure" in reproduce("fedn-average-query").out
     plot_average_query(tmp_path / "again.png", QUERY)
     assert (tmp_path / "again.png").read_bytes() == (tmp_path / "loss.png").read_bytes()

@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command, command
-
-
-@pytest.fixture
-def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys, "reproduce")
+from tests.command import Command
 
 
 @pytest.mark.slow

@@ -4,14 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Command, command
+from tests.command import Command
 from tests.papers.addresses import made_up, write_urls
-
-
-@pytest.fixture
-def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys, "reproduce")
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,19 @@
 """`incrowd reproduce`, as a user meets it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.command import Command, command
-
-
-@pytest.fixture
-def table1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """`incrowd reproduce geyer-table1`, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys, "reproduce", "geyer-table1")
+from tests.command import Command
 
 
 @pytest.mark.slow
 def test_one_json_object_on_standard_output_and_progress_beside_it(
-    table1: Command, folder: Path, tmp_path: Path
+    reproduce: Command, folder: Path, tmp_path: Path
 ) -> None:
+    table1 = partial(reproduce, "geyer-table1")
     quick = ("--data", str(folder), "--rows", "100", "--recipe", "general", "--epsilon", "0.5,0.7", "--seeds", "1")
     finished = table1(*quick, "--json", "--plot", "table1.png")
     assert finished.status == 0
@@ -35,11 +30,7 @@ def test_one_json_object_on_standard_output_and_progress_beside_it(
 
 
 @pytest.mark.slow
-def test_figures_are_json_and_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    reproduce = command(monkeypatch, capsys, "reproduce")
+def test_figures_are_json_and_files(reproduce: Command, folder: Path, tmp_path: Path) -> None:
     data = ("--data", str(folder))
     first = reproduce("geyer-figure1", *data, "--rows", "100", "--epsilon", "2.5", "--rounds", "1", "--json")
     assert first.status == 0
@@ -53,14 +44,12 @@ def test_figures_are_json_and_files(
 
 
 @pytest.mark.slow
-def test_growing_cohorts_are_two_tables(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
-    reproduce = command(monkeypatch, capsys, "reproduce", "geyer-growing", "--data", str(folder))
+def test_growing_cohorts_are_two_tables(reproduce: Command, folder: Path) -> None:
+    growing = partial(reproduce, "geyer-growing", "--data", str(folder))
     quick = ("--factors", "0.25", "--epsilon", "3.5", "--seeds", "1")
-    assert reproduce(*quick, "--json").object().keys() == {"early", "whole"}
-    shown = reproduce(*quick)
+    assert growing(*quick, "--json").object().keys() == {"early", "whole"}
+    shown = growing(*quick)
     assert shown.status == 0
     assert "early:" in shown.out
     assert "whole:" in shown.out
-    assert reproduce("--rows", "99").status == 2
+    assert growing("--rows", "99").status == 2

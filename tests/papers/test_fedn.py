@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
 from papers.fedn.schedule import ROUNDS, Published
 from papers.fedn.silos import NETWORKS, Silos, shown_published
-from tests.command import Command, command
+from tests.command import Command
 
 
 @pytest.fixture(autouse=True)
@@ -67,15 +68,9 @@ def test_the_examples_own_numbers_break_their_budget_in_round_six() -> None:
     assert Published(records=30_000, epsilon=8.0).simulated()["first_round_over_budget"] == 6
 
 
-@pytest.fixture
-def fedn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """`incrowd reproduce fedn-silos`, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys, "reproduce", "fedn-silos")
-
-
 @pytest.mark.slow
-def test_the_command_prints_one_json_object_and_progress_beside_it(fedn: Command, folder: Path) -> None:
+def test_the_command_prints_one_json_object_and_progress_beside_it(reproduce: Command, folder: Path) -> None:
+    fedn = partial(reproduce, "fedn-silos")
     quick = ("--data", str(folder), "--silos", "2", "--epsilon", "0.5", "--network", "best", "--rounds", "2")
     finished = fedn(*quick, "--json")
     assert finished.status == 0

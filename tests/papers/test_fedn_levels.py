@@ -1,6 +1,7 @@
 """Three promises on the same data."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from incrowd.data import Split
 from papers.fedn.levels import Levels
 from papers.fedn.silos import NETWORKS
-from tests.command import command
+from tests.command import Command
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +29,8 @@ def test_central_noise_leaves_more_than_local_noise_and_a_record_is_easier_to_hi
 
 
 @pytest.mark.slow
-def test_the_command_draws_a_curve_a_level(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    levels = command(monkeypatch, capsys, "reproduce", "fedn-privacy-levels")
+def test_the_command_draws_a_curve_a_level(reproduce: Command, folder: Path, tmp_path: Path) -> None:
+    levels = partial(reproduce, "fedn-privacy-levels")
     quick = ("--data", str(folder), "--clients", "5", "--level", "central,local")
     finished = levels(*quick, "--epsilon", "2,8", "--plot", "levels.png", "--json")
     assert finished.status == 0

@@ -1,5 +1,6 @@
 """Silos that share noise, beside one server, noise in each silo, and one alone."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from incrowd import ConfigError, DataError
 from incrowd.data import Split
 from papers.fedn import shared
 from papers.fedn.shared import SharedSilos
-from tests.command import command
+from tests.command import Command
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +28,8 @@ def test_what_cannot_be_measured_is_refused(split: Split) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_has_a_row_for_each_way_and_draws_them(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    silos = command(monkeypatch, capsys, "reproduce", "shared-silos")
+def test_the_command_has_a_row_for_each_way_and_draws_them(reproduce: Command, folder: Path, tmp_path: Path) -> None:
+    silos = partial(reproduce, "shared-silos")
     quick = ("--data", str(folder), "--sizes", "4x30", "--epsilon", "8", "--seeds", "1")
     finished = silos(*quick, "--plot", "bars.png", "--json")
     assert finished.status == 0
@@ -49,10 +47,7 @@ def test_the_command_has_a_row_for_each_way_and_draws_them(
     assert silos("--data", str(folder), "--sizes", "4").status == 2
 
 
-def test_a_masked_answer_has_two_bytes_a_weight(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cost = command(monkeypatch, capsys, "reproduce", "secure-sum-cost")
-    (row,) = cost("--parties", "3", "--weights", "500", "--json").object()["rows"]
+def test_a_masked_answer_has_two_bytes_a_weight(reproduce: Command) -> None:
+    (row,) = reproduce("secure-sum-cost", "--parties", "3", "--weights", "500", "--json").object()["rows"]
     assert 1000 < row["bytes"] < 1500
     assert row["milliseconds"] > 0

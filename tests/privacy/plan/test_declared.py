@@ -1,4 +1,4 @@
-"""Declared numbers; what happens where they are used is in tests/attacks/test_counted.py and test_plans_taken.py."""
+"""Declared numbers; what happens where they are used is in tests/attacks/test_counted.py and test_statements.py."""
 
 from dataclasses import replace
 from typing import Any
