@@ -18,7 +18,7 @@ from incrowd.parties.contribution import Part
 from incrowd.parties.frames import AskedBefore, Request, sealed, unsealed
 from incrowd.parties.guard import given
 from incrowd.parties.keys import answer_key, question_key, read_enrolment
-from incrowd.parties.network import Network, Node, by_party
+from incrowd.parties.network import Network, Node
 from incrowd.parties.roster import Card
 from incrowd.parties.served import SumNetwork
 from tests.parties.members import NAMES, Hospitals, MemberLine
@@ -48,11 +48,11 @@ class Server:
         self.hospitals, self.line, self.offer = hospitals, MemberLine(hospitals), offer_in(hospitals)
         self.key = question_key(hospitals.folder / "server")
         keys = {name: read_enrolment(hospitals.folder / "enrolled" / f"{name}.pub").verifier() for name in NAMES}
-        nodes = {place: Node(id=place + 1, party=name, key=keys[name]) for place, name in enumerate(NAMES)}
+        nodes = [Node(id=place + 1, party=name, key=keys[name]) for place, name in enumerate(NAMES)]
         self.network = Network(
             transport=self.line,
             offer=self.offer,
-            deal=by_party(nodes),
+            nodes=lambda: nodes,
             key=self.key,
             patience=Patience(timeout=1, clock=VirtualClock()),
             history=AskedBefore(plan=self.offer.fingerprint),
