@@ -15,12 +15,13 @@ from incrowd.errors import ConfigError
 from incrowd.learning.losses import Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.privacy.plan.sampling import Schedule
+from incrowd.runs.advice import advice, verdict
 from incrowd.runs.config import Config, GivenModel, Private, RunOptions, tables
 from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.predict import Result
 from incrowd.runs.recipes import config_of, with_recipe
-from incrowd.runs.run import OwnLoop, Run
+from incrowd.runs.run import Run
 from incrowd.runs.sources import NOTHING, Given
 from incrowd.runs.trackers import progress as shown
 from incrowd.runs.trackers import say
@@ -136,20 +137,10 @@ class Federation:
         if not isinstance(folder, str | Path):
             raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self.run_in(Path(folder))
-        say(run.advice() if progress else (), sys.stderr)
+        say(advice(run.work) if progress else (), sys.stderr)
         summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
-        say(run.verdict(summary) if progress else (), sys.stderr)
+        say(verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
-
-    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> OwnLoop:
-        """The rounds of the run in a folder, new or begun, for a training loop of your own.
-
-        >>> with federation.session("out/own") as session:  # doctest: +SKIP
-        ...     for now in session:
-        ...         now.submit({client: trained(now.module(), *now.examples(client)) for client in now.cohort})
-        >>> result = federation.result("out/own")  # doctest: +SKIP
-        """
-        return OwnLoop(self.run_in(Path(folder)), [*([shown(sys.stderr)] if progress else []), *watchers])
 
     def result(self, folder: Path | str) -> Result:
         """The result of the finished run in a folder."""
@@ -178,9 +169,6 @@ class Federation:
             return self.start(folder)
         run = Run.open(folder, given=self.given)
         wanted, kept = (json.loads(each.model_dump_json()) for each in (self.settings, run.config))
-        for each in (wanted, kept):
-            if each["privacy"]["unit"] == "record":
-                each["run"]["threads"] = each["run"]["threads"] or 1  # the default of silos, which older runs wrote
         for section, values in wanted.items():
             if values != kept.get(section):
                 remedy = f"a run with {_differing(section, values, kept.get(section))} was begun there: name another"

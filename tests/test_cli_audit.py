@@ -24,18 +24,10 @@ def test_it_says_what_was_promised_and_what_was_found_out(incrowd: Command) -> N
     cells = row.strip("│ ").split("│")
     assert cells[0].startswith("divisor of a mean  ")  # texts begin below each other
     assert [cell.strip() for cell in cells[1:4]] == ["20", "20, whoever answers", "yes"]
-
-
-@pytest.mark.slow
-def test_the_object_is_the_file(incrowd: Command) -> None:
-    said = incrowd("audit", *SMALL, *FEW, "--out", "found", "--json")
-    assert said.status == 0
-    found = said.object()
+    found = incrowd("audit", *SMALL, *FEW, "--out", "found", "--json").object()
     assert found == json.loads(Path("found/audit.json").read_text())
     assert 0 <= found["epsilon_lower_bound"] <= found["epsilon_claimed"] == pytest.approx(8)
-    assert found["holds"] is True
-    assert found["confidence"] == 0.95
-    assert "no ledger" in found["simulated"]
+    assert (found["holds"], found["confidence"]) == (True, 0.95)
     again = incrowd("audit", *SMALL, *FEW, "--out", "found")
     assert (again.status, "name another folder" in again.err) == (2, True)
 

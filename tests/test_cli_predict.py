@@ -14,7 +14,7 @@ from incrowd.runs.config import parse, tables
 from incrowd.runs.predict import Result, predict
 from incrowd.runs.run import Run
 from tests.command import Command
-from tests.runs.small import small
+from tests.test_federation import federation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,6 +62,10 @@ def test_nothing_is_needed_but_the_folder(incrowd: Command) -> None:
     assert shown["predictions"] == [row["prediction"] for row in rows]
     assert shown["classes"] == ["no", "yes"]
     assert np.allclose(np.array(shown["probabilities"]), expected, atol=1e-6)
+    filed = incrowd("predict", "elsewhere/run", "new.csv", "--out", "to/said.csv")
+    assert (filed.out, Path("to/said.csv").read_text()) == ("to/said.csv holds 2 predictions\n", done.out)
+    again = incrowd("predict", "elsewhere/run", "new.csv", "--out", "to/said.csv")
+    assert again.err == "incrowd: out = 'to/said.csv': it is there already: name a new file\n"
 
 
 @pytest.mark.parametrize(
@@ -76,17 +80,6 @@ def test_each_prediction_says_of_which_row_it_is(incrowd: Command, header: str, 
     done = incrowd("predict", "run", "new.csv")
     assert [row["id"] for row in csv.DictReader(done.out.splitlines())] == ids
     assert incrowd("predict", "run", "new.csv", "--json").object()["ids"] == ids
-
-
-def test_a_file_for_the_predictions(incrowd: Command) -> None:
-    ward().train()
-    Path("new.csv").write_text("sex;age\nf;3\n")
-    done = incrowd("predict", "run", "new.csv", "--out", "to/said.csv")
-    assert done.out == "to/said.csv holds 1 predictions\n"
-    assert Path("to/said.csv").read_text() == incrowd("predict", "run", "new.csv").out
-    assert incrowd("predict", "run", "new.csv", "--out", "to/said.csv").err == (
-        "incrowd: out = 'to/said.csv': it is there already: name a new file\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -114,30 +107,17 @@ def test_it_says_what_the_result_says(incrowd: Command, classes: str, more: str)
         assert len(incrowd("predict", "run", "new.csv", "--json").object()["predictions"]) == 3
 
 
-def test_a_module_of_one_s_own_is_imported(incrowd: Command) -> None:
+def test_a_module_of_one_s_own_is_imported_once_the_run_is_over(incrowd: Command) -> None:
     Path("ward_module.py").write_text("from torch import nn\n\ndef network():\n    return nn.Linear(3, 2)\n")
-    ward(more='[model]\nmodule = "ward_module:network"').train()
+    run = ward(more='[model]\nmodule = "ward_module:network"')
     Path("new.csv").write_text("sex;age\nf;3\n")
+    refused = incrowd("predict", "run", "new.csv")
+    assert refused.err == "incrowd: run = 'run': it is not over: go on with `incrowd resume run`\n"
+    run.train()
     assert incrowd("predict", "run", "new.csv", "--json").object()["predictions"][0] in ("no", "yes")
 
 
-def test_a_run_that_cannot_say_anything_is_refused(incrowd: Command) -> None:
-    done = incrowd("predict", "run", "new.csv")
-    assert (done.status, done.err) == (2, "incrowd: run = 'run': there is no run; start one with incrowd train\n")
-    ward()
-    assert incrowd("predict", "run", "new.csv").err == (
-        "incrowd: run = 'run': it is not over: go on with `incrowd resume run`\n"
-    )
-    Run.create(small(), "digits").train()
-    assert incrowd("predict", "digits", "new.csv").err == (
-        "incrowd: run = 'digits': it learned from digits, which is no table: in Python, call result.predict(features)\n"
-    )
-
-
 def test_a_run_that_a_program_began_has_its_module_there(incrowd: Command) -> None:
-    from tests.test_federation import federation
-
     federation().train("given", progress=False)
-    assert incrowd("predict", "given", "new.csv").err == (
-        "incrowd: run = 'given': a program began the run, and has the module: let it call result.predict(features)\n"
-    )
+    told = "a program began the run, and has the module: let it call result.predict(features)"
+    assert incrowd("predict", "given", "new.csv").err == f"incrowd: run = 'given': {told}\n"

@@ -33,15 +33,6 @@ def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Comm
     assert incrowd(*GRID, *QUICK, "--json").object() == found
 
 
-@pytest.mark.parametrize("options", [(), ("--random", "2"), QUICK])
-def test_nothing_to_compare_is_wrong_use(incrowd: Command, options: tuple[str, ...]) -> None:
-    refused = incrowd(*options)
-    assert refused.status == 2
-    assert "grid" in refused.err
-    assert "--grid local.learning_rate=" in refused.err
-    assert not Path("out").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path: Path, how: signal.Signals) -> None:

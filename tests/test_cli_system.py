@@ -16,7 +16,7 @@ import typer
 
 from incrowd.cli._main import finished
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.folder import DATABASE, LEDGER
+from incrowd.runs.folder import LEDGER
 from incrowd.runs.run import Run
 from tests.command import Command, command
 
@@ -73,13 +73,6 @@ def test_a_run_that_meets_a_full_disk_in_its_rounds_loses_nothing_it_paid_for(in
     assert again.status == 0
     assert again.object()["epsilon"] <= 3
     assert json.loads(Path("run", "summary.json").read_text())["rounds"] + again.object()["rounds_lost"] == 3
-
-
-def test_a_folder_that_is_gone_is_one_line(incrowd: Command) -> None:
-    assert incrowd("train", "small.toml", "--out", "run").status == 0
-    Path("run", DATABASE).unlink()
-    gone = incrowd("resume", "run")
-    assert (gone.status, gone.err.count("\n")) == (2, 1)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")

@@ -14,6 +14,7 @@ from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatc
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.home import Home
+from incrowd.runs.run import Run
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -108,10 +109,12 @@ def test_another_federation_does_not_go_on_in_the_folder(tmp_path: Path, other: 
         federation(**other).train(tmp_path / "run", progress=False)
 
 
-def test_other_data_do_not_go_on_in_the_folder(tmp_path: Path) -> None:
+def test_neither_other_data_nor_another_program_goes_on_in_the_folder(tmp_path: Path) -> None:
     federation().start(tmp_path / "run")
     with pytest.raises(DataError, match="the data are not those"):
         federation(clients(seed=7)).train(tmp_path / "run", progress=False)
+    with pytest.raises(ConfigError, match="the run was begun by a program: let that go on"):
+        Run.open(tmp_path / "run")
 
 
 def test_private_clients_share_one_ledger(tmp_path: Path) -> None:
@@ -131,19 +134,6 @@ def test_private_clients_share_one_ledger(tmp_path: Path) -> None:
         federation(own(name="others")).train(tmp_path / "fifth", progress=False)
 
 
-@pytest.mark.parametrize(
-    ("stated", "message"),
-    [
-        ({"name": "visits"}, r"clients = None: how many clients private data have is never counted"),
-        ({"name": "visits", "clients": 5}, r"clients = 5"),
-    ],
-)
-def test_private_clients_state_what_a_ledger_has_to_know(tmp_path: Path, stated: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        federation(clients(public=False, **stated)).train(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> None:
     features, labels, _ = arrays()
@@ -160,48 +150,21 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
     assert [round(epsilon) for epsilon in spent.values()] == [1, 4]
     assert result.left is not None
     assert result.left < 0.1
-    again = incrowd.Federation(  # runs of older versions state the one thread of a silo
-        module(),
-        data,
-        local=incrowd.Local(learning_rate=0.5, batch_size=20),
-        privacy=incrowd.Private(unit="record", epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
-        run=incrowd.RunOptions(),
-    )
-    assert again.result(tmp_path / "run").epsilon == result.epsilon
-
-
-def test_a_run_that_a_program_began_goes_on_with_that_program_alone(tmp_path: Path) -> None:
-    from incrowd.runs.run import Run
-
-    federation().start(tmp_path / "run")
-    with pytest.raises(ConfigError, match="the run was begun by a program: let that go on"):
-        Run.open(tmp_path / "run")
 
 
 def test_a_recipe_fills_in_what_is_not_stated(tmp_path: Path) -> None:
-    federation = incrowd.Federation.by_recipe(
-        "general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=3), run=QUICK
-    )
-    assert federation.settings.privacy.rounds == 3
-    assert federation.settings.local.label_shares is not None
-    result = federation.train(tmp_path / "run", progress=False)
+    stated: Any = {"privacy": incrowd.Private(epsilon=8, delta=1e-3, rounds=3), "run": QUICK}
+    one, again = (incrowd.Federation.by_recipe("general", clients(), **stated) for _ in range(2))
+    assert one.settings.privacy.rounds == 3
+    assert one.settings.local.label_shares is not None
+    result = one.train(tmp_path / "run", progress=False)
     assert result.summary["accuracy"] > 0.6
-    again = incrowd.Federation.by_recipe(
-        "general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=3), run=QUICK
-    )
     assert again.train(tmp_path / "run", progress=False).summary["accuracy"] == result.summary["accuracy"]
-
-
-def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
-    budget = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
     server = incrowd.ServerOptimizer(learning_rate=0.5)
-    federation = incrowd.Federation.by_recipe(
-        "general", clients(), privacy=budget, module=module(), server=server, run=QUICK
-    )
-    assert federation.settings.server.learning_rate == 0.5
-    assert federation.settings.server.decay == "linear"
-    assert federation.settings.local.batches == 10
-    assert federation.train(tmp_path / "run", progress=False).summary["rounds"] == 2
+    own = incrowd.Federation.by_recipe("general", clients(), **stated, module=module(), server=server)
+    assert (own.settings.server.learning_rate, own.settings.server.decay) == (0.5, "linear")
+    assert own.settings.local.batches == 10
+    assert own.train(tmp_path / "own", progress=False).summary["rounds"] == 3
 
 
 def test_a_result_shows_spending_quality_and_its_folder(tmp_path: Path) -> None:

@@ -61,10 +61,7 @@ def test_whatever_the_umask_is_only_the_user_may_look(tmp_path: Path, mask: int)
     assert modes == {"folder": 0o700, "written": 0o600, "added": 0o600, "made": 0o600, "lock": 0o600}
     assert (tmp_path / "deep").stat().st_mode & 0o777 == 0o700
     assert (place / "added").read_text() == "xy"
-
-
-def test_what_others_made_is_closed_to_others(tmp_path: Path) -> None:
-    (tmp_path / "theirs/inner").mkdir(parents=True, mode=0o755)
+    (tmp_path / "theirs/inner").mkdir(parents=True, mode=0o755)  # what others made is closed to others
     (tmp_path / "theirs/inner/file").touch(mode=0o644)
     _files.close_to_others(tmp_path / "theirs")
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "theirs").rglob("*")} == {0}
@@ -129,10 +126,7 @@ def test_a_lock_that_is_taken_says_so(tmp_path: Path) -> None:
     assert second is not None
     os.close(second)
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_turn_whose_lock_cannot_be_made_is_nobody_s(tmp_path: Path) -> None:
-    turn = _files.Turn(tmp_path / "nowhere" / "lock")
+    turn = _files.Turn(tmp_path / "nowhere" / "lock")  # which cannot be made, so that it is nobody's
     for _ in range(2):
         with pytest.raises(FileNotFoundError), turn:
             pass

@@ -16,7 +16,7 @@ def _as_before() -> Iterator[None]:
     root.setLevel(before[1])
 
 
-def test_an_event_is_one_json_object_a_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_is_one_json_object_or_words_in_a_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(as_json=True)
     logger = logging.getLogger("incrowd.somewhere")
     note(logger, "refused", level=logging.WARNING, why='two\nlines "and" quotes', time="forged", count=3)
@@ -29,9 +29,6 @@ def test_an_event_is_one_json_object_a_line_whatever_is_in_it(capsys: pytest.Cap
     ]
     assert (lines[0]["why"], lines[0]["count"]) == ('two\nlines "and" quotes', 3)
     assert lines[0]["time"].endswith("+00:00")
-
-
-def test_without_json_it_is_a_line_of_words(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(as_json=False)
     note(logging.getLogger("incrowd.somewhere"), "refused", why="two\nlines")
     assert capsys.readouterr().err.rstrip().endswith("refused why: two lines")

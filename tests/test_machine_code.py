@@ -89,17 +89,12 @@ HIDDEN = "import sys; sys.modules['fcntl'] = None; "
 SAID = "files cannot be locked here (no fcntl): use Linux, macOS, or on Windows its subsystem for Linux (WSL)"
 
 
-@pytest.mark.parametrize("asks", ["import incrowd; incrowd.Budget", "from incrowd import Federation"])
-def test_every_public_name_is_refused_with_the_remedy_where_files_cannot_be_locked(asks: str) -> None:
-    done = subprocess.run([sys.executable, "-c", HIDDEN + asks], capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last == f"incrowd.errors.ConfigError: platform = {sys.platform!r}: {SAID}"
-
-
-def test_so_is_the_command_line_in_one_line() -> None:
-    asks = f"{HIDDEN} sys.argv = ['incrowd', 'train']; from incrowd.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, f"incrowd: platform = {sys.platform!r}: {SAID}\n")
+def test_where_files_cannot_be_locked_every_public_name_is_refused_with_the_remedy() -> None:
+    """The command line, too: tests/test_cli_system.py."""
+    for asks in ("import incrowd; incrowd.Budget", "from incrowd import Federation"):
+        done = subprocess.run([sys.executable, "-c", HIDDEN + asks], capture_output=True, text=True, check=False)
+        last = done.stderr.strip().splitlines()[-1]
+        assert last == f"incrowd.errors.ConfigError: platform = {sys.platform!r}: {SAID}"
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +21,17 @@ from tests.parties.test_masked import in_earnest, served
 
 PACKAGE = str(Path(incrowd.__file__).parent)
 ROUND, ANSWER, PARTY, SETTING = 32, 30, 23, 61
+
+
+class StopsAtOnce:
+    """A tracker that ends a run before its first round."""
+
+    def start(self, settings: object, past: object) -> None:
+        raise KeyboardInterrupt
+
+    def round(self, record: object) -> None: ...
+
+    def end(self, summary: object) -> None: ...
 
 
 def passed(function: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:
@@ -90,8 +100,8 @@ def test_a_setting_on_its_way_to_the_engine(tmp_path: Path) -> None:
 
     def begun(folder: Path) -> None:
         run = Run.create(load(None, overrides=["privacy.rounds=3", "run.threads=1"]), folder)
-        with closing(run.rounds()) as rounds:
-            next(rounds)
+        with pytest.raises(KeyboardInterrupt):
+            run.train([StopsAtOnce()])
 
     begun(tmp_path / "first")  # files that are read once in a process are read now
     seen: set[str] = set()

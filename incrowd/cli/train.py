@@ -121,14 +121,15 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     that was stopped.
     """
     from incrowd.algorithms.metrics import scalars
+    from incrowd.runs.advice import advice, verdict
     from incrowd.runs.trackers import progress, say
 
     try:
-        say(run.advice(), sys.stderr)
+        say(advice(run.work), sys.stderr)
         watchers = [progress(sys.stderr)]
         with again_where_dropped():
             summary = run.train(watchers) if train is None else train(run, watchers)
-        say(run.verdict(summary), sys.stderr)
+        say(verdict(summary), sys.stderr)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: {again or f'incrowd resume {run.folder}'}", err=True)
         raise typer.Exit(1) from None

@@ -11,7 +11,7 @@
 from incrowd.data.clients import Clients, PublicFacts, TestClients
 from incrowd.data.columns import Columns, column_of, columns_of
 from incrowd.data.examples import Examples, Split, from_arrays, from_dataset, hold_out
-from incrowd.data.partition import Partition, by_column, by_sizes, dirichlet, iid, sorted_shards
+from incrowd.data.partition import Partition, by_column, dirichlet, iid, sorted_shards
 from incrowd.data.reading import Reading, read_rows
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
 from incrowd.data.sources import load_digits, load_mnist
@@ -34,7 +34,6 @@ __all__ = [
     "Text",
     "YesNo",
     "by_column",
-    "by_sizes",
     "column_of",
     "columns_of",
     "dirichlet",

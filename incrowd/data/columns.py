@@ -305,8 +305,8 @@ def _check_range(wanted: Number | Date, its: Any, own: Any, *, outside: Outside)
         remedy = 'values beyond the range are clipped here: say outside = "clip"'
         raise ConfigError(field="outside", value=wanted.outside, remedy=remedy)
     if own is None or not (its[0] <= own[0] and own[1] <= its[1]):
-        shown = None if own is None else tuple(str(end) for end in own)
-        remedy = f'here it is within {shown}: widen it, or say outside = "clip"'
+        here = "has no range" if own is None else f"is within {tuple(str(end) for end in own)}"
+        remedy = f'here it {here}: widen it, or say outside = "clip"'
         raise ConfigError(field="range", value=tuple(str(end) for end in its), remedy=remedy)
 
 

@@ -110,18 +110,8 @@ def end_to_end(indices: NDArray[Any], sizes: Sizes) -> Partition:
 def iid(labels: NDArray[Any], *, clients: int, randomness: Randomness) -> Partition:
     """Each example to one client at random; sizes differ by at most one."""
     _check_enough(len(labels), clients, 1)
-    return by_sizes(labels, sizes=_equal_sizes(len(labels), clients), randomness=randomness)
-
-
-def by_sizes(labels: NDArray[Any], *, sizes: ArrayLike, randomness: Randomness) -> Partition:
-    """Random examples, ``sizes[k]`` of them for client k."""
-    wanted = np.asarray(sizes)
-    if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or len(wanted) == 0 or wanted.min() < 1:
-        remedy = "give a list with a whole number of at least 1 for each client"
-        raise ConfigError(field="sizes", value=sizes, remedy=remedy)
-    total, members = int(wanted.sum()), np.arange(len(labels), dtype=index_type(len(labels)))
-    orders = _shuffles(members, _repeats(total, len(labels)), _generator(randomness))
-    return end_to_end(orders.ravel()[:total], wanted.astype(np.int64))
+    members = np.arange(len(labels), dtype=index_type(len(labels)))
+    return end_to_end(_shuffles(members, 1, _generator(randomness)).ravel(), _equal_sizes(len(labels), clients))
 
 
 def sorted_shards(

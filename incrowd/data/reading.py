@@ -128,7 +128,9 @@ class Reading:
 
     def _remedy(self, text: str) -> str:
         other = "," if self.decimal == "." else "."
-        if any(_number_pattern(*marks).fullmatch(text) for marks in ((other, None), (self.decimal, other))):
+        if other in text and any(
+            _number_pattern(*marks).fullmatch(text) for marks in ((other, None), (self.decimal, other))
+        ):
             return f"state what the {other!r} in it is: decimal or thousands"
         if any(map(str.isalpha, text)):
             return "state what its column is (a text, levels, yes/no), or fill it in or drop the row"

@@ -11,7 +11,7 @@ from typing import Any
 from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.planner import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
-from incrowd.runs.folder import Record, Summary
+from incrowd.runs.folder import Summary
 from incrowd.runs.work import SiloWork, Work
 
 PROMISES_LITTLE = 50.0
@@ -21,7 +21,6 @@ LOUD = 1.0
 """The ratio of noise to the farthest move of all rounds together from which on the noise is loud."""
 
 UNEVEN = 1.5  # times its even share: such a class makes accuracy tell little
-DIVERGED = 10.0  # times the smallest loss: training has diverged
 ERRORS = 2.0  # standard errors above the baseline: a model has learned something
 
 _NAMES = {
@@ -38,12 +37,10 @@ def advice(work: Work) -> list[str]:
     return [*_of_promise(work), *_of_noise(work), *_of_columns(work)]
 
 
-def verdict(work: Work, summary: Summary, records: Sequence[Record]) -> list[str]:
-    """The doubts at the end, by the public test set: a model that is no better than none, or that diverged."""
-    if work.data.test is None:
-        return []
-    judgement = summary.get("verdict")
-    return [*_diverged(records), *(judgement["advice"] if judgement else ())]
+def verdict(summary: Summary) -> list[str]:
+    """The doubts at the end: a model that is no better than none on the public test set."""
+    judgement = summary["verdict"]
+    return [] if judgement is None else list(judgement["advice"])
 
 
 def _of_promise(work: Work) -> Iterator[str]:
@@ -91,15 +88,6 @@ def _of_columns(work: Work) -> Iterator[str]:
             else "go in as they are, in whatever unit: the largest numbers rule the gradient"
         )
         yield f"{shown or 'all columns'} {why}. State a range in data.columns, say age = {{range = [0, 120]}}."
-
-
-def _diverged(records: Sequence[Record]) -> Iterator[str]:
-    measured = [record for record in records if record.accuracy is not None or record.loss is not None]
-    losses = [record.loss for record in measured if record.loss is not None]
-    last = measured[-1].loss if measured else None
-    if measured and (last is None or last > DIVERGED * min(losses)):
-        now = "not a finite number" if last is None else f"{last:.4g}, and was {min(losses):.4g}"
-        yield f"the loss on the test set is {now}: the model went astray. Lower server.learning_rate."
 
 
 def judged(metrics: Mapping[str, Any], *, examples: int, settings: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -406,17 +406,8 @@ def parse(settings: Mapping[str, object] | str) -> Config:
 
 
 def read_back(dump: Mapping[str, Any]) -> Config:
-    """The settings that `model_dump(mode="json")` gave, in this or an earlier version."""
-    kept = {name: dict(section) for name, section in dump.items() if name != "stop"}
-    for (name, key), usual in _GONE.items():
-        if key in kept.get(name, {}) and kept[name][key] in usual:
-            del kept[name][key]
-    privacy = kept["privacy"]
-    privacy.pop("report_std", None)  # a run with rounds left meets its ledgers' reservations, which are of another plan
-    if privacy.get("unit") == "record" and privacy.pop("clients", None) is not None:
-        remedy = "a promise to silos as a whole is gone: go on with the version that began the run"
-        raise ConfigError(field="privacy.clients", value=dump["privacy"]["clients"], remedy=remedy)
-    return parse(json.dumps(kept))
+    """The settings that `model_dump(mode="json")` gave."""
+    return parse(json.dumps(dump))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -429,14 +420,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(field="config", value=str(path), remedy=f"it is not TOML: {error}") from error
 
-
-_GONE: dict[tuple[str, str], tuple[object, ...]] = {
-    ("data", "sigma"): (None,),
-    ("run", "plot"): (True, False),
-    ("privacy", "hardlimit"): (True,),
-    ("privacy", "weigh"): ("equally",),
-}
-"""Keys of earlier versions, and the values that go without them."""
 
 _PATHS = (
     ("data", "folder"),

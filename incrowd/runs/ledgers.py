@@ -3,7 +3,7 @@
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -282,7 +282,6 @@ class RunLedger:
     """Which ledger a run is charged to, under which label, and for which data.
 
     `path` is where the ledger was when the run began, or None for one in the run's folder, as public data have it.
-    `planned_by_search` states that its rounds were reserved together with those of other runs.
 
     Guarantee: it opens the ledger with which the run began, wherever that was moved to with `incrowd ledger move`, and
     no other.
@@ -293,7 +292,6 @@ class RunLedger:
     label: str
     path: Path | None = None
     witness: Path | None = None
-    planned_by_search: bool = False
 
     @classmethod
     def find(
@@ -346,7 +344,7 @@ class RunLedger:
 
     def part(self, number: int) -> "RunLedger":
         """The same ledger, under a label for one part of the work."""
-        return replace(self, label=f"{self.label}-{number:04d}", planned_by_search=True)
+        return replace(self, label=f"{self.label}-{number:04d}")
 
     def check_same(self, identity: DataIdentity) -> None:
         """The data are those with which the run began (`DataError`); under another key, names are compared instead of
@@ -371,12 +369,9 @@ class RunLedger:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":
         """The ledger that `to_json` wrote."""
-        if content.get("search") is not None:
-            remedy = "it is an attempt of a private search of an earlier version: go on with that version"
-            raise ConfigError(field="run", value=content["search"], remedy=remedy)
-        known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
         places = {name: None if content[name] is None else Path(content[name]) for name in _PLACES}
-        return cls(**{**known, "identity": DataIdentity(**content["identity"]), **places})
+        identity = DataIdentity(**content["identity"])
+        return cls(identity=identity, id=content["id"], label=content["label"], **places)
 
 
 def own_place(folder: Path, silo: str) -> Path:

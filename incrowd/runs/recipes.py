@@ -27,6 +27,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
 from incrowd.runs.build import loss_of, model_of
 from incrowd.runs.config import Config, LinearSection, parse
+from incrowd.runs.plans import declared_records
 from incrowd.runs.sources import NOTHING, Given, federated_data, section
 
 Tables = dict[str, dict[str, Any]]
@@ -284,7 +285,9 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
         if config.privacy.noise_by != "party":
             remedy = 'recipes know silos that noise their own steps: leave it out, or use "party"'
             raise ConfigError(field="recipe", value=name, remedy=remedy)
-        facts = replace(facts, clients=_fewest_records(config, data), silos=data.clients, records=True)
+        with section("privacy"):
+            fewest = min(declared_records(config, data))
+        facts = replace(facts, clients=fewest, silos=data.clients, records=True)
     if own_model:
         with section("model"):
             model = model_of(config, data.examples, loss_of(config.local.loss, data.examples, given), given)
@@ -297,17 +300,6 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
         )
         raise ConfigError(field="recipe", value=name, remedy=remedy)
     return completed(settings, recipe, facts)
-
-
-def _fewest_records(config: Config, data: Clients) -> int:
-    """The smallest declared number of a silo's records, or of public data the smallest number."""
-    declared = config.privacy.records
-    if declared is None:
-        if not data.public:
-            remedy = "declare how many records a silo has: the recipe's steps follow from it"
-            raise ConfigError(field="privacy.records", value=None, remedy=remedy)
-        return int(min(data.partition.sizes))
-    return min(declared) if isinstance(declared, tuple) else declared
 
 
 def named(name: str) -> Recipe:

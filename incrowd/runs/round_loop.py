@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -233,11 +233,8 @@ class RoundLoop:
         finish: Callable[[State], Summary],
         settings: Facts,
         watchers: Sequence[Tracker],
-    ) -> Generator[tuple["Session", State], tuple[State, Record], Summary]:
-        """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure.
-
-        Each round is yielded as the session and its state; the state after it, and its record, are sent back.
-        """
+    ) -> Summary:
+        """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure."""
         simulated = self.wanted.seed is not None
         watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
         summary: Summary | None = None
@@ -245,7 +242,7 @@ class RoundLoop:
             watcher.start(settings, [record for record in self.database.rounds() if record.round < state.round])
         try:
             while state.round < self.rounds:
-                state, record = yield session, state
+                state, record = session.step(state)
                 if state.round % self.wanted.report_every == 0 or state.round == self.rounds:
                     found = measure(state)
                     record = replace(record, accuracy=found["accuracy"], loss=found["loss"])

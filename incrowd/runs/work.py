@@ -92,6 +92,13 @@ class Work:
         """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
         raise NotImplementedError
 
+    def private_run(self, ledger: Ledger, *, label: str, size: int) -> PrivateRun:
+        """The rounds that this ledger pays for, of contributions of this size."""
+        places = self.data.places
+        run = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label, places=places)
+        run.name_third_party(self.third_party)
+        return run
+
     def try_out(self) -> None:
         """Put everything together on a ledger in memory, before a file is written."""
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
@@ -175,15 +182,7 @@ class ClientWork(Work):
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
         """See `Work.algorithm`."""
-        private = PrivateRun(
-            self.plan,
-            ledger=ledger,
-            randomness=self.randomness,
-            size=self.engine.size,
-            label=label,
-            places=self.data.places,
-        )
-        private.name_third_party(self.third_party)
+        private = self.private_run(ledger, label=label, size=self.engine.size)
         with section("model"):
             _validate.non_negative(init_scale=init_scale_of(self.config))
         with section("run"):
@@ -231,13 +230,10 @@ class RecordWork(Silos):
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[RecordCohort]:
         """See `Work.algorithm`."""
-        size = self.model.size
-        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
-        private.name_third_party(self.third_party)
         cohort = RecordCohort(
             engines=self.engines,
             records=self.declared,
-            private=private,
+            private=self.private_run(ledger, label=label, size=self.model.size),
             model=self.model,
             threads=self.threads,
             sums=self.sums,

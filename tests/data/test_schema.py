@@ -1,6 +1,4 @@
-import math
 from datetime import date, datetime, timedelta, timezone
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -8,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Category, Column, Date, Ignored, Number, Text, YesNo, column_of, columns_of
-from incrowd.data.reading import Reading, as_float32, text_of
+from incrowd.data import Category, Column, Date, Ignored, Number, Text, YesNo, column_of
+from incrowd.data.reading import Reading, as_float32
 from incrowd.data.schema import BUCKETS, numbered
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import DataError
 
 USUAL = Reading()
+EAST = timezone(timedelta(hours=2))
 YEARS = (date(2015, 1, 1), date(2025, 12, 31))
 
 
@@ -50,6 +49,8 @@ YEARS = (date(2015, 1, 1), date(2025, 12, 31))
         (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), datetime(2020, 1, 2), (0.5,)),
         (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), date(2020, 1, 2), (0.5,)),
         (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1), format="%d.%m.%Y"), "02.01.2020", (0.5,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), "2020-01-02T02:00+02:00", (0.5,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), datetime(2020, 1, 2, 2, tzinfo=EAST), (0.5,)),
         (Date(dates=YEARS, outside="clip"), "1900-01-01", (-1.0,)),
         (Date(dates=YEARS, missing=date(2015, 1, 1)), None, (-1.0,)),
         (Text(pieces=3, missing=""), None, (0.0, 0.0, 0.0)),
@@ -60,12 +61,6 @@ YEARS = (date(2015, 1, 1), date(2025, 12, 31))
 def test_a_cell_becomes_what_is_stated(column: Column, cell: Any, values: tuple[float, ...]) -> None:
     assert column.encoded(cell, USUAL) == values
     assert len(column.features("age")) == len(values)
-
-
-def test_a_moment_in_a_time_zone_is_utcs() -> None:
-    column = Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1))
-    there = datetime(2020, 1, 2, 2, tzinfo=timezone(timedelta(hours=2)))
-    assert column.encoded(there, USUAL) == column.encoded("2020-01-02T02:00+02:00", USUAL) == (0.5,)
 
 
 @pytest.mark.parametrize(
@@ -100,50 +95,6 @@ def test_a_number_is_found_back(low: float, length: float, share: float) -> None
     (value,) = Number(range=(low, high)).encoded(number, USUAL)
     assert -1 <= value <= 1
     assert low + (value + 1) / 2 * (high - low) == pytest.approx(number, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("spelled", "message"),
-    [
-        ("?", r"columns\.age = '\?': fill it in"),
-        (7, r"columns\.age = 7: give a word, or keys"),
-        ({}, r"columns\.age\.kind = None: say what the column is"),
-        ({"kind": "nominal"}, r"columns\.age = 'nominal': choose from"),
-        ({"missing": 3}, r"columns\.age\.kind = None"),
-        ({"range": [0, 120], "levels": ["a"]}, r"columns\.age\.levels = \['a'\]: a number has no such key; known are"),
-        ({"kind": "whole number", "whole": False}, r"columns\.age\.whole = False: a whole number has no such key"),
-        ({"range": [0]}, r"columns\.age\.range = \[0\]: give two numbers"),
-        ({"range": [0, float("inf")]}, r"columns\.age\.range = inf: give a finite number"),
-        ({"range": [0, "x"]}, r"columns\.age\.range = 'x': give a number"),
-        ({"range": [0, 2**25], "whole": True}, r"columns\.age\.range = .*more than 2\^24 whole numbers"),
-        ({"range": [0, 9], "to": [0, 2]}, r"columns\.age\.to = \(0, 2\): choose from \[-1, 1\] and \[0, 1\]"),
-        ({"to": [0, 1]}, r"columns\.age\.to = .*none is stated"),
-        ({"kind": "number", "outside": "clip"}, r"columns\.age\.outside = 'clip': .*none is stated"),
-        ({"range": [0, 9], "outside": "drop"}, r"columns\.age\.outside = 'drop': choose from refuse, clip"),
-        ({"range": [0, 9], "missing": 10}, r"columns\.age\.missing = 10: it is outside of the stated range"),
-        ({"range": [0, 9], "missing": "x"}, r"columns\.age\.missing = 'x': give a number"),
-        ({"range": [0, 9], "indicator": True}, r"columns\.age\.indicator = True: it marks what stands for"),
-        ({"range": [0, 9], "indicator": 1}, r"columns\.age\.indicator = 1: give true or false"),
-        ({"kind": "category"}, r"columns\.age\.levels = None: a category needs them"),
-        ({"levels": []}, r"columns\.age\.levels = \(\): give each level once"),
-        ({"levels": ["a", "a"]}, r"columns\.age\.levels = .*give each level once"),
-        ({"levels": [1.5]}, r"columns\.age\.levels = 1\.5: it is a number with a fraction"),
-        ({"levels": ["a"], "missing": "b"}, r"columns\.age\.missing = 'b': it is none of the levels: choose from a"),
-        ({"levels": ["a", "other"], "other": True}, r"columns\.age\.other = True"),
-        ({"yes": ["ja"], "no": ["JA"]}, r"columns\.age\.yes = \('ja',\): give words for yes, and others for no"),
-        ({"kind": "yes/no", "missing": "no"}, r"columns\.age\.missing = 'no': give true or false"),
-        ({"kind": "date"}, r"columns\.age\.dates = None: a date needs them"),
-        ({"dates": ["2015-01-01"]}, r"columns\.age\.dates = .*give two days"),
-        ({"dates": ["2015-13-01", "2020-01-01"]}, r"columns\.age\.dates = '2015-13-01': give a day"),
-        ({"dates": ["2025-01-01", "2015-01-01"]}, r"columns\.age\.dates = .*give the first and the last"),
-        ({"dates": ["2015-01-01", "2020-01-01"], "missing": "2021-01-01"}, r"columns\.age\.missing = '2021"),
-        ({"dates": ["2015-01-01", "2020-01-01"], "to": [1, 2]}, r"columns\.age\.to"),
-        ({"dates": ["2015-01-01", "2020-01-01"], "format": 3}, r"columns\.age\.format = 3: give a text"),
-    ],
-)  # fmt: skip
-def test_a_column_that_has_no_meaning_is_refused(spelled: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        columns_of({"age": spelled})
 
 
 def pieces(text: str) -> set[float]:
@@ -183,14 +134,8 @@ def test_a_missing_text_is_refused_unless_something_stands_for_it() -> None:
         Text().encoded("", Reading())
     assert set(Text(missing="").encoded("", Reading())) == {0.0}
     assert Text(pieces=9, missing="none", indicator=True).encoded("NA", Reading())[-1] == 1.0
-
-
-@pytest.mark.parametrize("wrong", [{"buckets": 2**17}, {"pieces": 2**15}, {"pieces": 0}])
-def test_settings_spell_a_text(wrong: dict[str, Any]) -> None:
     assert column_of({"buckets": 64, "pieces": 9}) == Text(buckets=64, pieces=9)
     assert column_of("text") == Text()
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Text(**wrong)
 
 
 GERMAN = Reading(decimal=",", thousands=".")
@@ -220,33 +165,10 @@ def test_numbers_are_read_exactly(reading: Reading, text: str, number: float) ->
     assert type(reading.number(text)) is type(number)
 
 
-@pytest.mark.parametrize(
-    ("reading", "text", "why"),
-    [
-        (USUAL, "1,234", "',' in it is: decimal or thousands"),
-        (USUAL, "1,5", "',' in it is: decimal or thousands"),
-        (USUAL, "1.234,5", "fill it in"),
-        (Reading(decimal=","), "1.234", r"'\.' in it is"),
-        (Reading(decimal=","), "1.5", r"'\.' in it is"),
-        (GERMAN, "12.34", "is not a number"),  # no group of three
-        (GERMAN, "1.2345,6", "is not a number"),
-        (USUAL, "1_000", "is not a number"),  # Python would take it
-        (USUAL, "\u0661\u0662", "is not a number"),  # and these digits
-        (USUAL, "inf", "is not a number"),
-        (USUAL, "0x10", "is not a number"),
-        (USUAL, "", "is not a number"),
-        (USUAL, ".", "is not a number"),
-        (USUAL, "1e999", "is beyond every float32"),
-        (USUAL, "9" * 500, "is not a number"),
-        (USUAL, True, "is true or false"),
-        (USUAL, math.inf, "is not a number"),
-        (USUAL, b"1", "is not a number"),
-        (USUAL, None, "is not a number"),
-    ],
-)
-def test_what_is_no_number_as_stated_is_refused(reading: Reading, text: Any, why: str) -> None:
-    with pytest.raises(DataError, match=why):
-        reading.number(text)
+def test_blanks_are_dropped_or_kept_as_stated() -> None:
+    assert Reading(blanks="strip").cleaned("\u00a0ann\t") == "ann"
+    assert Reading(blanks="keep").cleaned(" ann") == " ann"
+    assert (USUAL.cleaned("ann lee"), USUAL.cleaned(7)) == ("ann lee", 7)
 
 
 @given(st.text(max_size=8) | st.from_regex(r"[0-9.,eE+-]{1,8}", fullmatch=True))
@@ -256,21 +178,6 @@ def test_a_number_that_is_taken_is_one_that_python_knows(text: str) -> None:
     except DataError:
         return
     assert float(number) == float(text)
-
-
-@pytest.mark.parametrize("cell", [7.5, 2.0**53, Fraction(1, 2), math.nan])
-def test_a_number_that_is_not_exact_is_no_id(cell: Any) -> None:
-    with pytest.raises(DataError, match="fraction, or too large to be exact"):
-        text_of(cell)
-
-
-def test_blanks_are_refused_or_dropped_or_kept_as_stated() -> None:
-    with pytest.raises(DataError, match='has blanks around it; drop them, or state blanks = "strip" or "keep"'):
-        USUAL.cleaned("ann ")
-    assert USUAL.cleaned("ann lee") == "ann lee"
-    assert Reading(blanks="strip").cleaned("\u00a0ann\t") == "ann"
-    assert Reading(blanks="keep").cleaned(" ann") == " ann"
-    assert USUAL.cleaned(7) == 7
 
 
 @pytest.mark.parametrize(

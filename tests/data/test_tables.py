@@ -45,6 +45,13 @@ ROWS = """patient,note,age,sex,admitted,smoker,died
 007,NA,75.0,m,2020-01-03,1,no
 """
 EXPECTED = [[-0.5, 0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 1, 0.5, 0], [0.5, 0, 0, 1, 0, 0.2, 1]]
+SHOP = Columns(client="user", label="bought", classes=2)
+TABLE = """user,age,bought,spent
+bob,31,1,2.5
+ann,44,0,-1e3
+
+bob,20,0,0
+"""
 OTHERS = ROWS.replace("007", "3").replace("12,", "4,")
 
 
@@ -64,6 +71,11 @@ def check_ward(data: Clients) -> None:
 def test_a_table_is_read_by_what_is_stated(tmp_path: Path) -> None:
     check_ward(Clients.from_table(write(tmp_path, ROWS), columns=WARD))
     check_ward(Clients.from_table(write(tmp_path, gzip.compress(ROWS.encode()), "ward.csv.gz"), columns=WARD))
+    lines = [",".join(line.split(",")[2:6]) for line in ROWS.replace("x, y", "x").splitlines()]
+    features = read_features(write(tmp_path, "\n".join(lines)), WARD)  # without clients and labels
+    assert features.tolist() == [pytest.approx(row) for row in EXPECTED]
+    with pytest.raises(DataError, match="has a header and no rows"):
+        read_features(write(tmp_path, lines[0]), WARD)
 
 
 def german(text: str) -> str:
@@ -87,21 +99,15 @@ def test_a_table_is_read_as_it_is_written(tmp_path: Path, reading: Reading, chan
     check_ward(Clients.from_table(path, columns=replace(WARD, reading=reading)))
 
 
-def test_the_same_table_is_recognised_whatever_its_marks(tmp_path: Path) -> None:
-    plain = write(tmp_path, "id,x,t\na,1234.5,u\nb,2,v\n", "plain.csv")
-    other = write(tmp_path, "t;x;id\nv;2,00;b\nu;1.234,50;a\n", "other.csv")
-    reading = Reading(delimiter=";", decimal=",", thousands=".")
-    assert known(other, reading) == known(plain)
-    assert known(other, replace(reading, thousands=None)) != known(plain)
+def test_cells_are_compared_as_what_they_say(tmp_path: Path) -> None:
+    def known(name: str, text: str, reading: Reading = AS_USUAL) -> list[int]:
+        cells = table_cells(write(tmp_path, text, name), "id", reading)
+        return sorted(digests_of_cells(cells, ("x", "t"), "id", key=b"k").exact.tolist())
 
+    german, turned = Reading(delimiter=";", decimal=",", thousands="."), "t;x;id\nv;2,00;b\nu;1.234,50;a\n"
+    plain = known("plain.csv", "id,x,t\na,1234.5,u\nb,2,v\n")
+    assert known("other.csv", turned, german) == plain != known("other.csv", turned, replace(german, thousands=None))
 
-def known(path: Path, reading: Reading = AS_USUAL) -> list[tuple[int, ...]]:
-    """The digests of each row and its owner."""
-    rows = digests_of_cells(table_cells(path, "id", reading), ("x", "t"), "id", key=b"k")
-    return sorted(zip(*(part.tolist() for part in (rows.exact, rows.cells, rows.features, rows.owners)), strict=True))
-
-
-def test_cells_are_compared_as_what_they_say() -> None:
     def bits(*cells: object) -> list[int]:
         frame = pandas.DataFrame({"x": pandas.Series(cells, dtype=object)})
         found: list[int] = table_cells(frame, "").values[:, 0].tolist()
@@ -116,6 +122,24 @@ def test_cells_are_compared_as_what_they_say() -> None:
     different = bits("", "1", "0", "yes", "no", True, "1.5", 2**53, 2**60, date(2020, 1, 1), Decimal("2.5"))
     assert len(set(different)) == len(different)
     assert bits(True, "True", "2020-01-01", "yes") == bits(True, True, date(2020, 1, 1), "yes")
+
+
+def test_without_a_schema_columns_are_numbers_in_files_of_every_kind(tmp_path: Path) -> None:
+    texts = (TABLE, "\N{BOM}" + TABLE, TABLE.replace("\n", "\r\n"), TABLE.replace("bob", '"bob"'))
+    paths = [write(tmp_path, text, f"{place}.csv") for place, text in enumerate(texts)]
+    if importlib.util.find_spec("pyarrow") is not None:
+        arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+        columns = {"user": ["bob", "ann", "bob"], "age": [31, 44, 20], "bought": [1, 0, 0], "spent": [2.5, -1e3, 0.0]}
+        parquet.write_table(arrow.table(columns), tmp_path / "shop.parquet")
+        paths.append(tmp_path / "shop.parquet")
+        parquet.write_table(arrow.table({**columns, "age": [31, None, 20]}), tmp_path / "hole.parquet")
+        with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is missing"):
+            Clients.from_table(tmp_path / "hole.parquet", columns=SHOP)
+    for path in paths:
+        data = Clients.from_table(path, columns=SHOP)
+        assert [data.client(k).tolist() for k in range(data.clients)] == [[1], [0, 2]]
+        assert data.examples.features.tolist() == [[31, 2.5], [44, -1000], [20, 0]]
+        assert (data.examples.labels.tolist(), data.examples.features.dtype.name) == ([1, 0, 0], "float32")
 
 
 def test_a_test_table_is_matched_by_name(tmp_path: Path) -> None:
@@ -187,38 +211,6 @@ def test_what_cannot_be_held_out_is_refused(tmp_path: Path, fields: dict[str, An
         Clients.from_table(path, columns=columns, test=test, **{"holdout_clients": 0.2, **fields})
 
 
-def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
-    columns = Columns(client="patient", label="y", classes=2)
-    path = many(tmp_path, 2)
-    assert Clients.from_table(path, columns=columns, names=("p00", "p01")).owners == ("p00", "p01")
-    for names, message in (
-        (("p01", "p00"), "give them in order: p00, p01"),
-        (("p00", "p02"), "these are not the clients in the table, which are for their owner to see"),
-        (("p00",), "these are not the clients in the table, which are for their owner to see"),
-        (("p00", "../x"), r"names = '\.\./x': it is to be a folder's: use up to 64 letters"),
-        (("p00", "P00"), "two of them are the same folder where case does not count"),
-        (("p00", "server"), "names = 'server': it is to be a folder's"),
-        (("p00", "text"), "names = 'text': it is to be a folder's"),
-        (("p00", "the server"), "names = 'the server': it is to be a folder's"),
-        (("con", "p00"), "names = 'con': it is to be a folder's"),
-        (("p00", "p01."), "it is to be a folder's"),
-        (("p00", ".p"), "it is to be a folder's"),
-        (("", "p01"), "it is to be a folder's"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            Clients.from_table(path, columns=columns, names=names)
-    with pytest.raises(ConfigError, match="these are not the clients in the table: they are p00, p01"):
-        Clients.from_table(path, columns=columns, names=("x",), public=True)
-
-
-def test_features_are_read_without_clients_and_labels(tmp_path: Path) -> None:
-    lines = [",".join(line.split(",")[2:6]) for line in ROWS.replace("x, y", "x").splitlines()]
-    path = write(tmp_path, "\n".join(lines))
-    assert read_features(path, WARD).tolist() == [pytest.approx(row) for row in EXPECTED]
-    with pytest.raises(DataError, match="has a header and no rows"):
-        read_features(write(tmp_path, lines[0]), WARD)
-
-
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 100) | st.none(), st.sampled_from("fmx")), min_size=1, max_size=5))
 def test_a_row_is_read_alone(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int | None, str]]) -> None:
@@ -252,37 +244,12 @@ def test_an_error_names_the_row_of_a_frame() -> None:
         Clients.from_table([1], columns=WARD)
 
 
-SHOP = Columns(client="user", label="bought", classes=2)
-TABLE = """user,age,bought,spent
-bob,31,1,2.5
-ann,44,0,-1e3
-
-bob,20,0,0
-"""
-
-
-def load(folder: Path, text: str | bytes, columns: Columns = SHOP, name: str = "shop.csv") -> Clients:
-    return Clients.from_table(write(folder, text, name), columns=columns)
-
-
-def check_shop(data: Clients) -> None:
-    assert [data.client(k).tolist() for k in range(data.clients)] == [[1], [0, 2]]
-    assert data.examples.features.tolist() == [[31, 2.5], [44, -1000], [20, 0]]
-    assert (data.examples.labels.tolist(), data.examples.features.dtype.name) == ([1, 0, 0], "float32")
-
-
-@pytest.mark.parametrize("text", [TABLE, "\N{BOM}" + TABLE, TABLE.replace("\n", "\r\n"), TABLE.replace("bob", '"bob"')])
-def test_without_a_schema_columns_are_numbers(tmp_path: Path, text: str) -> None:
-    check_shop(load(tmp_path, text))
-
-
 WRITTEN = st.lists(
     st.tuples(
         st.text(st.characters(codec="utf-8"), min_size=1), st.floats(-(2.0**90), 2.0**90, width=32), st.integers(0, 1)
     ),
     min_size=1,
 )
-HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 
 
 @pytest.mark.parametrize(
@@ -306,7 +273,7 @@ HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 def test_a_bad_table_is_named_with_line_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in TABLE
     with pytest.raises(DataError, match=message):
-        load(tmp_path, TABLE.replace(old, new, 1))
+        Clients.from_table(write(tmp_path, TABLE.replace(old, new, 1), "shop.csv"), columns=SHOP)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +283,13 @@ def test_a_bad_table_is_named_with_line_and_remedy(tmp_path: Path, old: str, new
         ("shop.csv.gz", TABLE.encode(), "broken or truncated gzip"),
         ("shop.csv.gz", gzip.compress(TABLE.encode(), mtime=0)[:-10], "broken or truncated gzip"),
         ("shop.csv", ("user,age,bought\n" + "a" * 200_000 + ",1,1\n").encode(), "line 2: field larger"),
+        ("shop.parquet", b"not parquet", "cannot be read as Parquet|Parquet needs pyarrow"),
         ("shop.xlsx", b"", "unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as error:
-        load(tmp_path, content, name=name)
+        Clients.from_table(write(tmp_path, content, name), columns=SHOP)
     assert str(tmp_path / name) in str(error.value)
 
 
@@ -331,20 +299,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
     lines = ['"' + name.replace('"', '""') + f'",{number!r},{label}' for name, number, label in rows]
     text = "\n".join(["user,age,bought", *lines])
     columns = replace(SHOP, reading=Reading(blanks="keep", missing_texts=("",)))
-    data = load(tmp_path_factory.getbasetemp(), text, columns)
+    data = Clients.from_table(write(tmp_path_factory.getbasetemp(), text), columns=columns)
     assert data.examples.features[:, 0].tolist() == [number for _, number, _ in rows]
     assert data.examples.labels.tolist() == [label for *_, label in rows]
     assert data.clients == len({name for name, *_ in rows})
-
-
-@pytest.mark.skipif(not HAS_PYARROW, reason="pyarrow is not installed")
-def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
-    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-    columns = {"user": ["bob", "ann", "bob"], "age": [31, 44, 20], "bought": [1, 0, 0], "spent": [2.5, -1e3, 0.0]}
-    parquet.write_table(arrow.table(columns), tmp_path / "shop.parquet")
-    check_shop(Clients.from_table(tmp_path / "shop.parquet", columns=SHOP))
-    parquet.write_table(arrow.table({**columns, "age": [31, None, 20]}), tmp_path / "hole.parquet")
-    with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is missing"):
-        Clients.from_table(tmp_path / "hole.parquet", columns=SHOP)
-    with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
-        load(tmp_path, b"not parquet", name="bad.parquet")

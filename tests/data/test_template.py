@@ -41,18 +41,10 @@ def test_nothing_but_the_header_is_looked_at(tmp_path_factory: pytest.TempPathFa
     before = template(path, read_header(path), seen="v.csv")
     written(folder, b"patient;age;died\n" + rest)
     assert template(path, read_header(path), seen="v.csv") == before
-
-
-def test_control_another_header_gives_another_template(tmp_path: Path) -> None:
-    path = written(tmp_path, b"patient;age;died\n")
-    other = written(tmp_path, b"patient;age;ill\n", "w.csv")
-    assert template(path, read_header(path), seen="v") != template(path, read_header(other), seen="v")
-
-
-def test_a_file_that_is_cut_off_or_damaged_after_the_header_gives_the_same(tmp_path: Path) -> None:
-    content = gzip.compress(b"patient,age\n" + bytes(range(256)) * 400, mtime=0)
-    assert read_header(written(tmp_path, content[:300], "v.csv.gz")).columns == ("patient", "age")
-    assert read_header(written(tmp_path, content[:300] + b"garbage" * 99, "v.csv.gz")).columns == ("patient", "age")
+    packed = gzip.compress(b"patient;age;died\n" + bytes(range(256)) * 400, mtime=0)[:300] + rest  # damaged after it
+    assert read_header(written(folder, packed, "v.csv.gz")).columns == ("patient", "age", "died")
+    written(folder, b"patient;age;ill\n" + rest)  # the control: another header
+    assert template(path, read_header(path), seen="v.csv") != before
 
 
 @given(st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=5, unique=True))
@@ -68,8 +60,5 @@ def test_client_and_label_that_are_named_are_no_features() -> None:
     data = tomllib.loads(template(Path("v.csv"), header, client="patient", label="died", seen="v.csv"))["data"]
     assert (data["client"], data["label"], data["columns"]) == ("patient", "died", {"age": "?"})
     assert (data["delimiter"], data["encoding"]) == (";", "latin-1")
-
-
-def test_a_file_is_named_as_it_is_seen_from_the_settings(tmp_path: Path) -> None:
-    assert relative(tmp_path / "data" / "v.csv", to=tmp_path / "settings") == "../data/v.csv"
+    assert relative(Path("/a/data/v.csv"), to=Path("/a/settings")) == "../data/v.csv"
     assert relative(Path("data/v.csv"), to=None) == "data/v.csv"

@@ -1,6 +1,7 @@
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, constant, growing
-from incrowd.runs.config import Config, load, parse
+from incrowd.runs.config import Config, parse
 from incrowd.runs.plans import schedule_of, spent_after
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
@@ -19,27 +20,13 @@ from tests.runs.small import planned, seeded, small
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
 
 
-def shop(folder: Path, *overrides: str, text: str = SHOP) -> Config:
+def shop(folder: Path, *, run: dict[str, Any] | None = None, rounds: int = 2, **data: Any) -> Config:
     """A table of three clients."""
-    (folder / "shop.csv").write_text(text)
-    file = folder / "shop.toml"
-    file.write_text(
-        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\n'
-        'classes = ["no", "yes"]\n[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n'
-    )
-    return load(file, overrides=overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sizes"),
-    [
-        ((), {125}),
-        (("data.partition=shards",), {124, 125, 126}),
-        (("data.partition=shards", "data.per_client=40"), {40}),
-    ],
-)
-def test_digits_are_dealt_as_the_partition_says(overrides: tuple[str, ...], sizes: set[int]) -> None:
-    assert set(federated_data(small(*overrides)).sizes.tolist()) <= sizes
+    (folder / "shop.csv").write_text(SHOP)
+    table = {"name": "table", "folder": str(folder), "file": "shop.csv", "client": "user", "clients": 3}
+    learned = {"label": "bought", "classes": ["no", "yes"]}
+    privacy = {"epsilon": 1.0, "delta": 1e-3, "rounds": rounds}
+    return parse({"data": {**table, **learned, **data}, "privacy": privacy, "run": run or {}})
 
 
 def test_the_partition_does_not_depend_on_the_seed_of_the_noise() -> None:
@@ -52,13 +39,13 @@ def test_a_table_brings_its_clients(tmp_path: Path) -> None:
     assert federation.data.clients == planned(federation).config.members == 3
     assert federation.engine.model.size == 2 * 2 + 2
     (tmp_path / "held.csv").write_text("note," + re.sub(r"^(bob|ann|cat),", r"x,not \1,", SHOP, flags=re.MULTILINE))
-    held = federated_data(shop(tmp_path, "data.test_file=held.csv")).test
+    held = federated_data(shop(tmp_path, test_file="held.csv")).test
     assert held is not None
     assert len(held) == 4
 
 
 def test_the_engine_knows_the_length_of_the_run_the_same_again_and_again(tmp_path: Path) -> None:
-    config = shop(tmp_path, "privacy.rounds=7", "run.compile=never")
+    config = shop(tmp_path, rounds=7, run={"compile": "never"})
     first = assemble(config)
     again = assemble(config, schedule=planned(first).config.schedule)
     expected = sum(first.plan.round(number).sampler.expected_cohort for number in range(7))
@@ -67,24 +54,9 @@ def test_the_engine_knows_the_length_of_the_run_the_same_again_and_again(tmp_pat
 
 
 def test_a_table_of_numbers_is_a_regression(tmp_path: Path) -> None:
-    text = "user,x,y\nann,1,2.5\nbob,2,3.5\n"
-    config = shop(tmp_path, text=text)
-    data = {"name": "table", "folder": str(tmp_path), "file": "shop.csv", "client": "user", "label": "y", "clients": 2}
-    config = parse(config.model_dump() | {"data": data})
-    federation = assemble(config)
+    federation = assemble(shop(tmp_path, label="spent", classes=None, features=["age"]))
     assert federation.engine.loss.name == "squared"
     assert federation.engine.model.size == 2
-
-
-@pytest.mark.parametrize(
-    ("overrides", "size"),
-    [
-        (("model.bias=false",), 640),
-        (("model.kind=mlp", "model.hidden=[20, 10]"), 64 * 20 + 20 + 20 * 10 + 10 + 10 * 10 + 10),
-    ],
-)
-def test_models_fit_the_examples(overrides: tuple[str, ...], size: int) -> None:
-    assert assemble(small(*overrides)).engine.model.size == size
 
 
 @pytest.mark.slow
@@ -146,7 +118,10 @@ def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(name:
     for rounds in (1, one.rounds // 2, one.rounds - 1):
         events = compose([(one.round(number).event, 1) for number in range(rounds)])
         tight = price(events, delta=one.budget.delta, relation=one.relation).epsilon
-        assert tight * (1 - 1e-9) <= shown[rounds] <= 1.5 * tight + 0.1
+        most = tight * (1 + 1e-9) if name == "everyone" else 1.5 * tight + 0.1  # there it is exact
+        assert tight * (1 - 1e-9) <= shown[rounds] <= most
+    turns = PlanConfig.in_turns(clients=100, rounds=6, groups=4).calibrate(BUDGET)  # paid in the first round
+    assert [spent_after(turns, rounds) for rounds in range(7)] == [0.0] + [pytest.approx(turns.price.epsilon)] * 6
 
 
 def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() -> None:
@@ -156,15 +131,3 @@ def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() ->
     one = config.calibrate(BUDGET)
     assert spent_after(one, 3) == one.price.epsilon
     assert spent_after(one, 2) < 0.9 * one.price.epsilon
-
-
-def test_where_everyone_takes_part_it_is_exact() -> None:
-    one = plan("everyone")
-    events = compose([(one.round(0).event, 4)])
-    exact = price(events, delta=one.budget.delta, relation=one.relation).epsilon
-    assert spent_after(one, 4) == pytest.approx(exact, rel=1e-9)
-
-
-def test_a_correlated_run_is_paid_in_its_first_round() -> None:
-    one = PlanConfig.in_turns(clients=100, rounds=6, groups=4).calibrate(BUDGET)
-    assert [spent_after(one, rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6

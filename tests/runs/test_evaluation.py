@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 
 import incrowd
-from incrowd._random import SystemRandomness
 from incrowd.errors import BudgetExceeded
 from incrowd.learning import CROSS_ENTROPY
 from incrowd.learning.scoring import Scorer, Scoring
-from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.release import PrivateRun
 from incrowd.runs.config import Config
-from incrowd.runs.evaluation import Evaluation, EvaluationConfig, evaluations_in, plan_of
+from incrowd.runs.evaluation import Evaluation, EvaluationConfig, evaluations_in
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 from tests.runs.small import clients_of, seeded, small
-from tests.statistics import ks, rejects_wrong_scale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,6 +87,7 @@ def test_what_is_released_is_in_the_folder_and_the_statement_counts_it(folder: P
     assert "evaluations: 2, of all 12 clients" in " ".join(text.split())
     assert "other runs" not in text.partition("Not covered")[0].replace("what others spent", "")
     assert after.keys() == before.keys()
+    assert Run.open(run.folder).train()["epsilon"] == after["epsilon"]  # it is over, and says so again
     assert "evaluation.json" in export(run.folder, folder / "out")
     assert (folder / "out" / "evaluation.json").read_text() == (run.folder / "evaluation.json").read_text()
 
@@ -169,12 +167,6 @@ def test_killed_it_is_charged_once_and_the_next_one_says_all_of_it(place: Place,
         assert found["epsilon_of_all"] == ledger.spent().epsilon == ledger.promised().epsilon
 
 
-def test_a_run_that_is_over_says_its_result_again_with_all_that_was_spent(folder: Path) -> None:
-    run = trained(folder / "run", seeded("privacy.room=1e3"))
-    found = run.evaluate(WANTED)
-    assert Run.open(run.folder).train()["epsilon"] == found["epsilon_of_all"]
-
-
 def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) -> None:
     rows = [f"u{place % 9},{place % 7},{place % 2}" for place in range(90)]
     (folder / "table.csv").write_text("\n".join(["who,x,y", *rows]) + "\n")
@@ -190,21 +182,3 @@ def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) ->
         rows_ = evaluation.here.rows(range(9))
     assert (work.data.clients, work.data.present) == (10, 9)
     assert found["accuracy"] == pytest.approx(rows_.sum() / 10 + 0.5, abs=7 * found["accuracy_std"])
-
-
-@pytest.mark.slow
-def test_the_noise_is_as_large_as_planned(folder: Path) -> None:
-    """Released again and again, with the operating system's noise and a ledger that nobody keeps."""
-    run = trained(folder / "run", seeded("privacy.room=1e6"))
-    work, scoring = clients_of(run), Scoring(classes=40)
-    plan = plan_of(work, scoring, Budget(epsilon=1.0, delta=1e-3))
-    errors = []
-    for _ in range(60):
-        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-        private = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=scoring.size)
-        opened = private.round(0)
-        rows = np.full((12, scoring.size), 0.01)
-        opened.add(rows, clients=range(12))
-        release = opened.release()
-        errors.append((release.mean - rows.mean(axis=0)) * 12)
-    assert rejects_wrong_scale(ks("norm", scale=plan.noise_multiplier * scoring.bound), np.concatenate(errors))

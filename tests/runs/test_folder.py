@@ -13,7 +13,7 @@ from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.privacy.ledger.ledger import verify
 from incrowd.runs.config import Config
 from incrowd.runs.export import export
-from incrowd.runs.folder import SHOWN, Database, Record
+from incrowd.runs.folder import SHOWN, Database, Record, Summary
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Search, Sweep, axis
 from incrowd.settings import known_keys
@@ -81,35 +81,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.sqlite"
 
 
-def test_settings_and_rounds_are_still_there_after_closing(path: Path) -> None:
+def test_settings_and_the_latest_rounds_are_still_there_after_closing(path: Path) -> None:
     settings = {"config": {"a": [1, 2.5, None]}, "chunk": 8}
-    seen = Record(
-        round=1, epsilon=0.1, seconds=1.0, clients_per_second=1.0, lost=True, simulation={"observed": {"dropped": 2}}
-    )
-    first = Database(path)
-    first.write_settings(settings)
-    first.add(RECORD)
-    first.add(seen)
-    first.close()
-    second = Database(path)
-    assert second.settings == settings
-    assert second.rounds() == [seen, RECORD]
-    second.close()
-
-
-def test_a_round_that_is_added_again_replaces_itself(path: Path) -> None:
-    store = Database(path)
-    store.add(RECORD)
-    again = Record(round=3, epsilon=1.5, seconds=9.0, clients_per_second=1.0)
-    store.add(again)
-    assert store.rounds() == [again]
-    store.close()
-
-
-def test_what_is_no_database_of_a_run_is_refused(path: Path) -> None:
-    path.write_bytes(b"not a database, but long enough to look like one" * 100)
-    with pytest.raises(DataError, match="is not the database of a run"):
-        Database(path)
+    seen = Record(round=1, epsilon=0.1, lost=True, simulation={"observed": {"dropped": 2}})
+    with closing(Database(path)) as first:
+        first.write_settings(settings)
+        for record in (Record(round=3, epsilon=1.5), seen, RECORD):
+            first.add(record)
+    with closing(Database(path)) as second:
+        assert second.settings == settings
+        assert second.rounds() == [seen, RECORD]
 
 
 def test_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
@@ -164,29 +145,48 @@ def test_a_folder_that_is_removed_in_the_middle_leaves_the_ledger_with_all_that_
     assert report["events"] in (1, 2)
 
 
-@pytest.mark.slow
-def test_of_a_run_model_statement_result_settings_rounds_and_spending(folder: Path) -> None:
-    summary = Run.create(small(), folder / "run").train()
-    assert export(folder / "run", folder / "out") == [
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    """A run that is over, and what came out; nothing changes it."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, Run.create(small(), folder).train()
+
+
+def test_of_a_run_model_statement_result_settings_rounds_and_spending(
+    finished: tuple[Path, Summary], tmp_path: Path
+) -> None:
+    run, summary = finished
+    out = tmp_path / "out"
+    assert export(run, out) == [
         "ledger.json", "model.safetensors", "rounds.csv", "settings.json", "statement.json",
         "statement.txt", "summary.json",
     ]  # fmt: skip
     for name in ("model.safetensors", "statement.txt", "statement.json"):
-        assert (folder / "out" / name).read_bytes() == (folder / "run" / name).read_bytes()
-    shown = json.loads((folder / "out/summary.json").read_text())
+        assert (out / name).read_bytes() == (run / name).read_bytes()
+    shown, settings, spent = (
+        json.loads((out / f"{name}.json").read_text()) for name in ("summary", "settings", "ledger")
+    )
     assert shown["accuracy"] == summary["accuracy"]
     assert not {"run", "plot", "seconds", "client_updates_per_second"} & set(shown)
-    settings = json.loads((folder / "out/settings.json").read_text())
     assert settings["privacy"]["epsilon"] == 8.0
-    assert "seed" not in settings["run"]
-    assert "seed" not in settings["data"]
-    spent = json.loads((folder / "out/ledger.json").read_text())
+    assert "seed" not in {*settings["run"], *settings["data"]}
     assert spent["epsilon"] == pytest.approx(summary["epsilon"])
     assert sum(event["count"] for event in spent["events"]) == 4
-    with (folder / "out/rounds.csv").open() as file:
+    with (out / "rounds.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
     assert float(rows[-1]["accuracy"]) == summary["accuracy"]
+
+
+def test_for_egress_there_is_one_page_to_file(
+    finished: tuple[Path, Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "export", str(finished[0]), str(tmp_path / "out"), "--for", "egress", "--json"
+    found = command(monkeypatch, capsys)(*words).object()["files"]
+    assert {"egress.html", "model.safetensors"} < set(found) == {path.name for path in (tmp_path / "out").iterdir()}
+    shown = (tmp_path / "out/egress.html").read_text()
+    assert "differentially private" in shown
+    assert str(finished[0].parent) not in shown
 
 
 def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
@@ -215,20 +215,6 @@ def test_of_a_search_what_it_shows(folder: Path) -> None:
     assert (folder / "out/statement.txt").read_text() == found["statement"]["text"] + "\n"
 
 
-def test_for_egress_there_is_one_page_to_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Run.create(small(), folder / "run").train()
-    found = command(monkeypatch, capsys)(
-        "export", str(folder / "run"), str(folder / "out"), "--for", "egress", "--json"
-    )
-    assert {"egress.html", "model.safetensors"} < set(found.object()["files"])
-    assert {path.name for path in (folder / "out").iterdir()} == set(found.object()["files"])
-    shown = (folder / "out/egress.html").read_text()
-    assert "differentially private" in shown
-    assert str(folder) not in shown
-
-
 def test_a_run_that_is_not_over_is_refused(folder: Path) -> None:
     stopped(folder / "run", after=2)
     with pytest.raises(ConfigError, match=r"it is not over: go on with `incrowd resume"):
@@ -240,15 +226,24 @@ def test_a_run_that_is_not_over_is_refused(folder: Path) -> None:
     assert not (folder / "out").exists()
 
 
-def test_what_is_there_is_not_overwritten(folder: Path) -> None:
-    Run.create(small(), folder / "run").train()
-    (folder / "out").mkdir()
-    (folder / "link").symlink_to(folder / "nowhere")
+def test_nothing_is_overwritten_and_what_cannot_be_written_in_full_is_not_there(
+    finished: tuple[Path, Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for out in ("out", "link"):
         with pytest.raises(ConfigError, match="does not exist yet"):
-            export(folder / "run", folder / out)
+            export(finished[0], tmp_path / out)
     with pytest.raises(ConfigError, match="there is no run"):
-        export(folder / "out", folder / "more")
+        export(tmp_path / "out", tmp_path / "more")
+
+    def full(_: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(_files, "undate", full)
+    with pytest.raises(OSError, match="no space"):
+        export(finished[0], tmp_path / "deep/out")
+    assert list((tmp_path / "deep").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -268,16 +263,3 @@ def test_a_link_is_not_followed_and_nothing_is_written(folder: Path, name: str) 
     with pytest.raises(DataError, match="cannot be read"):
         export(folder / "run", folder / "out")
     assert sorted(path.name for path in folder.iterdir()) == ["run", "secret"]
-
-
-def test_what_cannot_be_written_in_full_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Run.create(small(), folder / "run").train()
-
-    def full(_: Path) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(_files, "undate", full)
-        with pytest.raises(OSError, match="no space"):
-            export(folder / "run", folder / "deep/out")
-    assert list((folder / "deep").iterdir()) == []

@@ -9,10 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays_of
-from safetensors.numpy import load
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, DataError, LedgerRolledBack
@@ -20,7 +16,7 @@ from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.round_loop import Checkpoints, DurableSilo, to_bytes
+from incrowd.runs.round_loop import Checkpoints, DurableSilo
 from tests.algorithms.silos import BUDGET, ROUNDS, SEEDED, paying, plan, silo, zeros
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at
@@ -190,21 +186,6 @@ def test_a_silo_killed_before_any_line_of_its_answer_has_sent_nothing_that_it_di
     assert set(found) == {(1, 1), (1, 2), (2, 2)}  # killed before the charge, after it, and when all was sent
     # In this order, but for a line or two that a run under load executes more often than the one before it.
     assert sum(one != other for one, other in zip(found, sorted(found), strict=True)) <= 2
-
-
-SHAPES = arrays_of.array_shapes(min_dims=0, min_side=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["f8", "f4", "i8", "u1"])
-@given(data=st.data())
-def test_arrays_come_back_to_the_last_bit(kind: str, data: st.DataObject) -> None:
-    array = data.draw(arrays_of.arrays(kind, SHAPES))
-    back = load(to_bytes({"a": array, "of a view": array.T}))
-    assert back["a"].dtype == array.dtype
-    assert back["a"].shape == array.shape
-    assert back["a"].tobytes() == array.tobytes()
-    assert back["of a view"].tobytes() == array.T.tobytes()
 
 
 def test_what_was_cut_off_is_not_taken_for_a_state_and_goes_away(tmp_path: Path) -> None:

@@ -22,11 +22,10 @@ from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.dry_run import cost_of, dry_run
 from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
-from incrowd.runs.recipes import config_of
 from incrowd.runs.run import Run, work_of
-from incrowd.types import Tracker
 from tests.runs.small import SEEDED
 from tests.runs.small import SMALL as CLIENTS
+from tests.runs.test_run import Watcher
 
 SMALL = (
     "features={name='none'}",
@@ -45,29 +44,11 @@ pytestmark = [
 
 
 def small(*overrides: str) -> Config:
-    return parse(tables(overrides=(*SMALL, *overrides)))
+    return made(*SMALL, *overrides)
 
 
 def weights(folder: Path) -> dict[str, Any]:
     return load_file(folder / "model.safetensors")
-
-
-class Stops(Tracker):
-    """Interrupts a run after some rounds."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def start(self, settings: object, past: object) -> None:
-        pass
-
-    def end(self, summary: object) -> None:
-        pass
-
-    def round(self, record: object) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def test_one_plan_and_one_ledger_protect_the_records_of_all_silos(tmp_path: Path) -> None:
@@ -91,7 +72,7 @@ def test_one_plan_and_one_ledger_protect_the_records_of_all_silos(tmp_path: Path
 def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(tmp_path: Path) -> None:
     Run.create(small(), tmp_path / "whole").train()
     with pytest.raises(KeyboardInterrupt):
-        Run.create(small(), tmp_path / "stopped").train([Stops(3)])
+        Run.create(small(), tmp_path / "stopped").train([Watcher(stop_after=3)])
     Run.open(tmp_path / "stopped").train()
     whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert all(np.array_equal(one, stopped[name]) for name, one in whole.items())
@@ -166,11 +147,6 @@ def test_a_dry_run_and_advice_speak_of_all_records() -> None:
         include_data(tables(overrides=SMALL))
 
 
-def test_recipes_refuse_it_by_name() -> None:
-    with pytest.raises(ConfigError, match="recipe = 'general'"):
-        config_of(tables(overrides=(*SMALL, "recipe='general'")))
-
-
 def test_an_audit_attacks_the_one_plan_of_all_silos() -> None:
     found = audit(None, overrides=(*SMALL, "privacy.rounds=2"), effort=Effort(canaries=700))
     assert found.holds, found.violations
@@ -208,12 +184,12 @@ def test_the_same_records_have_no_second_budget_with_noise_by_another(
             train("party", "small", slice(380, None))
 
 
+def made(*overrides: str) -> Config:
+    return parse(tables(overrides=overrides))
+
+
 SHARED = "privacy.noise_by='parties'"
 UNITS = pytest.mark.parametrize("settings", [(*CLIENTS, *SEEDED), SMALL], ids=["client", "record"])
-
-
-def made(*overrides: str) -> Config:
-    return config_of(tables(overrides=overrides))
 
 
 @UNITS
@@ -225,38 +201,6 @@ def test_a_run_costs_what_a_server_costs_and_trusts_none(settings: tuple[str, ..
     parties = 12 if "client" in statement["unit"] else 3
     assert statement["trust"] == SHARED_TRUST.format(parties=parties, colluders=2)
     assert shared["accuracy"] > 0.6 * central["accuracy"]
-
-
-@UNITS
-def test_a_seeded_run_goes_on_to_the_very_same_weights(settings: tuple[str, ...], tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        Run.create(made(*settings, SHARED), tmp_path / name).train()
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "other"))
-    assert all(np.array_equal(weights, other[name]) for name, weights in one.items())
-
-
-@pytest.mark.parametrize(
-    ("settings", "more", "field"),
-    [
-        (CLIENTS, ("privacy.colluders=1",), "privacy.colluders"),
-        (SMALL, ("privacy.colluders=1",), "privacy.colluders"),
-        (CLIENTS, (SHARED, "privacy.colluders=12"), "privacy.colluders"),
-        (SMALL, (SHARED, "privacy.colluders=3"), "privacy.colluders"),
-        (CLIENTS, (SHARED, "privacy.sampling=poisson", "privacy.cohort=6"), "privacy.sampling"),
-        (CLIENTS, (SHARED, "privacy.noise=correlated", "privacy.groups=3"), "privacy.noise_by"),
-        (CLIENTS, (SHARED, "privacy.clip={kind='median'}"), "privacy.clip"),
-        (CLIENTS, (SHARED, "privacy.clip={kind='quantile', clip_norm=1.0}"), "privacy.clip"),
-        (SMALL, (SHARED, "privacy.noise_multiplier=3"), "privacy.noise_multiplier"),
-        (SMALL, (SHARED, "local={learning_rate=2}"), "local.learning_rate"),
-    ],
-)
-def test_settings_without_a_proof_or_a_meaning_are_refused(
-    settings: tuple[str, ...], more: tuple[str, ...], field: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        Run.create(made(*settings, *more), tmp_path / "run")
-    assert refused.value.field == field
-    assert not (tmp_path / "run").exists()
 
 
 @UNITS

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from incrowd.algorithms import score
-from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, LedgerRolledBack
+from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerRolledBack
 from incrowd.learning import linear
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.sampling import Schedule, Step
@@ -51,10 +51,6 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def plain(found: object) -> object:
-    return json.loads(json.dumps(found))
-
-
 def rows(folder: Path) -> list[Record]:
     database = Database(folder / "run.sqlite")
     found = database.rounds()
@@ -68,19 +64,12 @@ def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
     summary = run.train([watcher])
     assert watcher.told == [4, 0, 1, 2, 3, "done"]
     assert sorted(path.name for path in (folder / "run").iterdir()) == [
-        "checkpoints",
-        "ledger.json",
-        "ledger.sqlite",
-        "ledger.sqlite.witness",
-        "model.safetensors",
-        "run.lock",
-        "run.sqlite",
-        "statement.json",
-        "statement.txt",
-        "summary.json",
-    ]
-    assert json.loads((folder / "run" / "summary.json").read_text()) == plain(summary)
-    assert json.loads((folder / "run" / "statement.json").read_text()) == plain(summary["statement"])
+        "checkpoints", "ledger.json", "ledger.sqlite", "ledger.sqlite.witness", "model.safetensors",
+        "run.lock", "run.sqlite", "statement.json", "statement.txt", "summary.json",
+    ]  # fmt: skip
+    kept = json.loads(json.dumps(summary))
+    assert json.loads((folder / "run" / "summary.json").read_text()) == kept
+    assert json.loads((folder / "run" / "statement.json").read_text()) == kept["statement"]
     assert (folder / "run" / "statement.txt").read_text() == summary["statement"]["text"] + "\n"
     assert summary["simulated"] is False
     assert summary["rounds"] == 4
@@ -127,14 +116,10 @@ def test_a_schedule_that_is_given_is_taken_as_it_is_now_and_later(folder: Path) 
     for found in (run, Run.open(folder)):
         assert planned(clients_of(found)).config.schedule.steps == steps
     assert run.train()["communications"] == 15
-
-
-@pytest.mark.slow
-def test_a_schedule_beyond_the_budget_is_refused(folder: Path) -> None:
     loud = Schedule((Step(rounds=1, cohort=6, noise_multiplier=0.1),))
     with pytest.raises(ConfigError, match="these rounds cost"):
-        Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6"), folder, schedule=loud)
-    assert not list(folder.iterdir())
+        Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6"), folder / "loud", schedule=loud)
+    assert not (folder / "loud").exists()
 
 
 def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
@@ -152,14 +137,15 @@ def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
 # Where a run may begin
 
 
-@pytest.mark.parametrize("left", ["ledger.sqlite", "ledger.sqlite.witness"])
-def test_starting_afresh_on_a_spent_ledger_is_refused(folder: Path, left: str) -> None:
+def test_starting_afresh_on_a_spent_ledger_is_refused(folder: Path) -> None:
     Run.create(small(), folder).train()
     for path in folder.iterdir():
-        if path.is_file() and path.name != left:
+        if path.is_file() and not path.name.startswith("ledger.sqlite"):
             path.unlink()
-    with pytest.raises(ConfigError, match=f"it holds {left} of a run"):
-        Run.create(small(), folder)
+    for left in ("ledger.sqlite", "ledger.sqlite.witness"):
+        with pytest.raises(ConfigError, match=f"it holds {left} of a run"):
+            Run.create(small(), folder)
+        (folder / left).unlink()
 
 
 # Going on
@@ -271,21 +257,12 @@ def test_edited_settings_do_not_fit_the_ledger(folder: Path, edit: str) -> None:
         Run.open(folder).train()
 
 
-def test_an_edited_ledger_is_refused(folder: Path) -> None:
-    stopped(folder, after=2)
-    content = (folder / "ledger.sqlite").read_bytes()
-    (folder / "ledger.sqlite").write_bytes(content[: len(content) // 2])
-    with pytest.raises(LedgerError):
-        Run.open(folder).train()
-
-
 def test_two_processes_cannot_train_in_one_folder(folder: Path) -> None:
     run = stopped(folder, after=1)
 
     class Meanwhile(Watcher):
         def round(self, record: Record) -> None:
-            status = status_of(start(lambda: refused(run)))
-            self.told.append(status)
+            self.told.append(status_of(start(lambda: refused(run))))
 
     watcher = Meanwhile()
     run.train([watcher])
@@ -295,14 +272,3 @@ def test_two_processes_cannot_train_in_one_folder(folder: Path) -> None:
 def refused(run: Run) -> None:
     with pytest.raises(ConfigError, match="another process trains in this folder"):
         run.train()
-
-
-def test_an_error_of_a_tracker_loses_no_round(folder: Path) -> None:
-    class Failing(Watcher):
-        def round(self, record: Record) -> None:
-            raise OSError("no connection")
-
-    run = Run.create(small(), folder)
-    with pytest.raises(OSError, match="no connection"):
-        run.train([Failing()])
-    assert Run.open(folder).train()["rounds_lost"] == 0

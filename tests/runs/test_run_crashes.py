@@ -15,7 +15,7 @@ from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.runs.config import Config, load
+from incrowd.runs.config import Config, parse
 from incrowd.runs.folder import Database, Record
 from incrowd.runs.ledgers import identities_of
 from incrowd.runs.run import Run
@@ -205,12 +205,9 @@ def config(folder: Path) -> Config:
     (folder / "shop.csv").write_text(
         "user,age,bought\n" + "".join(f"user-{k % 12},{20 + k},{k % 2}\n" for k in range(36))
     )
-    (folder / "shop.toml").write_text(
-        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
-        "clients = 12\n"
-        "[privacy]\nepsilon = 2.0\ndelta = 1e-3\nrounds = 6\n[run]\nthreads = 1\n"
-    )
-    return load(folder / "shop.toml")
+    table = {"name": "table", "folder": str(folder), "file": "shop.csv", "client": "user", "label": "bought"}
+    privacy = {"epsilon": 2.0, "delta": 1e-3, "rounds": 6}
+    return parse({"data": {**table, "classes": 2, "clients": 12}, "privacy": privacy, "run": {"threads": 1}})
 
 
 def ledger_of(config: Config) -> Path:

@@ -1,5 +1,6 @@
 """What the calls in calls.txt know: data, a module, and short words for what is called over and over."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import incrowd
+import incrowd.data
+from incrowd.data.columns import agreed
 
 COUNT = 24
 
@@ -50,6 +53,20 @@ def names() -> dict[str, Any]:
         return train(module, data=incrowd.Clients.from_arrays(x, y, owner=owner, classes=2))
 
     words = np.array([["no", "yes"][number % 2] for number in numbers])
+    stated = {"name": "visits", "clients": 6, "ranges": (-4, 4), "classes": ("no", "yes")}
+
+    def fit(**given: Any) -> object:
+        return incrowd.PrivateClassifier(**{"epsilon": 3.0, "delta": 1e-3, "rounds": 1, **given}).fit(x, words, owner)
+
+    def agree(wanted: Any, own: Any, **label: Any) -> object:
+        columns = (incrowd.data.Columns(client="", label="y", schema={"a": one}) for one in (wanted, own))
+        wants, has = (one.resolved(()) for one in columns)
+        return agreed(replace(wants, **label), has)
+
+    def two(**given: Any) -> object:
+        rows = [{"patient": f"p0{number}", "x": number, "y": number} for number in (0, 1)]
+        return incrowd.Clients.from_table(rows, client="patient", label="y", classes=2, **given)
+
     return {**globals(), **locals()}
 
 
