@@ -36,7 +36,7 @@ def weights(folder: Path) -> dict[str, list[float]]:
     return {name: array.tolist() for name, array in load_file(folder / "model.safetensors").items()}
 
 
-def rows(folder: Path) -> list[dict[str, object]]:
+def rows(folder: Path) -> list[dict[str, Any]]:
     """What is remembered of each round, but for what the server measures on examples of its own."""
     return [row | {"accuracy": None, "loss": None} for row in rows_of(folder)]
 

@@ -38,7 +38,7 @@ from tests.algorithms import silos as small
 from tests.parties.nodes import PlainLine
 from tests.parties.silo_parties import KEYS, SERVER, Hospitals, federation_of
 from tests.parties.test_silo_party import opened, rows, weights
-from tests.runs.test_silo_run import SEEDED, standings
+from tests.runs.test_silo_run import SEEDED
 from tests.runs.test_silo_run import small as silos
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,7 +62,7 @@ def server_of(run: Run) -> SiloServer:
 
 
 def absences(folder: Path) -> list[list[object]]:
-    return [[standing["absence"] for standing in standings(row)] for row in rows(folder)]
+    return [[standing["absence"] for standing in row["silos"]] for row in rows(folder)]
 
 
 def changed(hospitals: Hospitals, change: Callable[[bytes, int], bytes], *, place: int = 1) -> PlainLine:
