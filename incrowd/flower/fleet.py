@@ -244,15 +244,16 @@ class ServerLine:
         with _as_broken():
             return self._of_run.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest()).success
 
-    def present(self) -> dict[int, str]:
-        """The connected nodes, and the start of each connection."""
+    def present(self) -> dict[str, str]:
+        """The connected parties, and the start of each connection."""
         with _as_broken():
-            found = self._of_run.GetNodes(runtime_pb2.GetNodesRequest())
-            return {each.node_id: each.last_activated_at for each in found.nodes}
+            found = self._of_run.GetNodes(runtime_pb2.GetNodesRequest()).nodes
+        since = {each.node_id: each.last_activated_at for each in found}
+        return {name: since[node] for name, node in self.nodes.items() if node in since}
 
-    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """Send one question to several nodes; return the node of each message."""
-        record = pack(content)
+    def push(self, parties: list[str], content: bytes, seconds: float) -> dict[str, str]:
+        """Send one question to several parties; return the party of each message."""
+        record, nodes = pack(content), [self.nodes[name] for name in parties]
         heads = [Metadata(self._run, "", SUPERLINK_NODE_ID, node, "", "", time.time(), seconds, TYPE) for node in nodes]
         messages = [make_message(head, content=record) for head in heads]
         with _as_broken(), _numbered(messages):
@@ -263,7 +264,7 @@ class ServerLine:
             taken = self._of_run.PushMessages(request)
             wanted = set(taken.objects_to_push)
             _push(messages, wanted, self._of_run.PushObject, _SERVER, self._run, taken.session_id)
-        return {number: node for number, node in zip(taken.message_ids, nodes, strict=True) if number}
+        return {number: name for number, name in zip(taken.message_ids, parties, strict=True) if number}
 
     def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes | None]]:
         """The answers that have come, each with the number of its question's message; None for a lost message.

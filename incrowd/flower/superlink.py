@@ -48,16 +48,15 @@ _QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LO
 
 @dataclass
 class Question:
-    """An open question to a party, until `end`."""
+    """An open question to a party, until `end`; without a `content` it was followed by another."""
 
     party: str
-    content: bytes
+    content: bytes | None
     end: float
     message: str = ""
     """The message that carries it, unless that is lost."""
     life: str = ""
     """The life of the party that it was sent to."""
-    latest: bool = True
 
 
 class Questions:
@@ -76,7 +75,7 @@ class Questions:
         self.open = {number: each for number, each in self.open.items() if each.end > now}
         for each in self.open.values():
             if each.party == party:  # a party that is away for long is not to fill the memory
-                each.content, each.latest = b"", False
+                each.content = None
         number = f"question {next(self._numbers)}"
         self.open[number] = Question(party, content, now + seconds)
         return number
@@ -86,9 +85,13 @@ class Questions:
         for each in self.open.values():
             each.message, each.life = "", ""
 
-    def due(self, lives: Mapping[str, str]) -> list[Question]:
-        """The questions to send now: the latest of each party whose life has not received it."""
-        return [each for each in self.open.values() if each.latest and each.life != lives.get(each.party, each.life)]
+    def due(self, lives: Mapping[str, str]) -> dict[bytes, dict[str, Question]]:
+        """The questions to send now, by content and party: the latest of each party whose life has not received it."""
+        found: dict[bytes, dict[str, Question]] = {}
+        for each in self.open.values():
+            if each.content is not None and each.life != lives.get(each.party, each.life):
+                found.setdefault(each.content, {})[each.party] = each
+        return found
 
     def waiting(self, numbers: Sequence[str]) -> dict[str, str]:
         """The messages still open for these questions, and the question of each."""
@@ -117,7 +120,8 @@ class SuperLink:
         if len(self._parties) != len(parties) or len(set(self._parties.values())) != len(parties):
             names = [each.name for each in parties]
             raise ConfigError(field="parties", value=names, remedy="give each party a name and keys of its own")
-        self._numbers = {name: number for number, name in enumerate(self._parties, 1)}
+        self.nodes = {name: number for number, name in enumerate(self._parties, 1)}
+        """The number of each party for `push`, fixed as long as this object lives."""
         self._questions = Questions()
         self._enrolling = threading.Lock()
         self._line: ServerLine | None = None
@@ -130,30 +134,21 @@ class SuperLink:
 
     def __enter__(self) -> Self:
         make_ours(self._folder)
-        lock = _files.take(self._folder / "lock", wait=False)
-        if lock is None:
-            remedy = "another process serves from it: stop that"
-            raise ConfigError(field="folder", value=str(self._folder), remedy=remedy)
-        self._lock = lock
         with ExitStack() as undo:
+            undo.enter_context(_files.alone(self._folder / "lock", what="serves from it"))
             undo.callback(self._stop)
             _check_free(self._port)
             self._watcher.start()
             if not self._opened.wait(_TO_START):
                 log = self._folder / "superlink.log"
                 raise IncrowdError(f"the SuperLink did not start in {_TO_START:g} s ({self._failure}): see {log}")
-            undo.pop_all()
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
-
-    @property
-    def nodes(self) -> dict[str, int]:
-        """The number of each party for `push`, fixed as long as this object lives."""
-        return {name: self._numbers[name] for name in self._parties}
+        self._undo.close()
 
     @property
     def processes(self) -> Mapping[str, int]:
@@ -163,7 +158,7 @@ class SuperLink:
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
         """Send one question to several parties, with so many seconds for an answer; return each question's party."""
-        now, names = time.monotonic(), {number: name for name, number in self._numbers.items()}
+        now, names = time.monotonic(), {number: name for name, number in self.nodes.items()}
         if unknown := set(nodes) - set(names):
             raise ConfigError(field="node", value=min(unknown), remedy=f"ask one of {sorted(names)}: see `nodes`")
         pushed = {self._questions.add(names[node], content, now=now, seconds=seconds): node for node in nodes}
@@ -196,8 +191,7 @@ class SuperLink:
         """The connected parties; none while the SuperLink starts."""
         with suppress(LineBroken):
             if (line := self._line) is not None:
-                found = line.present()
-                return frozenset(name for name, node in line.nodes.items() if node in found)
+                return frozenset(line.present())
         return frozenset()
 
     def remove(self, name: str) -> None:
@@ -205,6 +199,7 @@ class SuperLink:
         with self._enrolling:
             if self._parties.pop(name, None) is None:
                 raise ConfigError(field="party", value=name, remedy="it is not enrolled")
+            del self.nodes[name]
             if (line := self._line) is not None:
                 try:
                     line.unregister(name)
@@ -217,15 +212,11 @@ class SuperLink:
             self._questions.start_anew()
             self._spoken = line
         self._look = now + _LOOK
-        present = line.present()
-        lives = {name: present[node] for name, node in line.nodes.items() if node in present}
-        same: dict[bytes, dict[int, Question]] = {}
-        for each in self._questions.due(lives):
-            same.setdefault(each.content, {})[line.nodes[each.party]] = each
-        for content, asked in same.items():
+        lives = line.present()
+        for content, asked in self._questions.due(lives).items():
             seconds = max(0.0, *(each.end - now for each in asked.values())) + _CLOCKS_DIFFER
-            for message, node in line.push(list(asked), content, seconds).items():
-                asked[node].message, asked[node].life = message, lives[asked[node].party]
+            for message, name in line.push(list(asked), content, seconds).items():
+                asked[name].message, asked[name].life = message, lives[name]
 
     def _give_up(self, line: ServerLine, why: Exception) -> None:
         """Leave a line, unless another has taken its place; the watcher then opens one."""
@@ -308,7 +299,6 @@ class SuperLink:
             self._superlink.stop()
         with suppress(OSError):
             _files.remove(self._folder / SECRET_FILE)
-        os.close(self._lock)
 
 
 class _Child:

@@ -97,7 +97,7 @@ def test_a_second_server_in_the_same_folder_and_one_on_the_same_port_are_refused
     deployment: Deployment, tmp_path: Path
 ) -> None:
     again = SuperLink(tmp_path / "serving", [], keys=deployment.keys, port=free_port())
-    with pytest.raises(ConfigError, match="another process serves"), again:
+    with pytest.raises(ConfigError, match="serves from it already"), again:
         pass
     other = SuperLink(tmp_path / "other", [], keys=deployment.keys, port=deployment.port)
     with pytest.raises(ConfigError, match="nothing can listen there"), other:
