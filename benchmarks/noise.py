@@ -25,7 +25,7 @@ from incrowd.privacy.mechanism import (
     CorrelatedNoise,
     GaussianNoise,
     Participation,
-    optimal_banded,
+    square_root,
 )
 from incrowd.types import Randomness
 
@@ -90,17 +90,10 @@ def milliseconds(release: Callable[[], object], repeats: int) -> list[float]:
     return times
 
 
-def warm_up() -> None:
-    """Draw as much as makes a process load the compiled loops."""
-    noise, total = GaussianNoise(noise_multiplier=1.0, clip_norm=1.0), np.zeros(2**22)
-    independent(noise, total, SystemRandomness())()
-
-
 def measure(size: int, repeats: int) -> list[Result]:
     """Every kind of noise from every source."""
     total = np.full(size, 1 / size)
-    warm_up()
-    banded = optimal_banded(PARTICIPATION, bands=20)
+    banded = square_root(20)
     releases = {}
     for name, source in SOURCES.items():
         releases["Gaussian", name] = independent(GaussianNoise(noise_multiplier=1.0, clip_norm=1.0), total, source)

@@ -1,6 +1,9 @@
 """Machine code that numba makes of loops, kept on disk for as long as their source stays the same."""
 
+import contextlib
 import hashlib
+import os
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,8 +14,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd._machine_code import kept_privately, whatever_the_disk_says
+from incrowd._private import check_ours, compiled_code
 from incrowd._random import Floats
+from incrowd.errors import ConfigError
 
 SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
 """Sums may be reordered, but NaN stays NaN."""
@@ -58,6 +62,47 @@ def _forget_unreadable(file: Any) -> None:
         file._load_index()
     except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
         file.flush()
+
+
+def kept_privately(make: Callable[[], Any]) -> Any:
+    """A loop as `make` makes it. Its machine code is loaded only from a folder of this user: if need be, from
+    `incrowd._private.compiled_code`.
+    """
+    loop = make()
+    if _is_private(loop):
+        return loop
+    settings: Any = numba.config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(compiled_code("numba"))
+    try:
+        return make()
+    finally:
+        settings.CACHE_DIR = before
+
+
+def _is_private(loop: Any) -> bool:
+    """Whether only this user can write the loop's cache; a cache beside the source has the source's owner."""
+    folder = getattr(getattr(loop, "_cache", None), "cache_path", None)
+    if folder is None or not hasattr(os, "geteuid"):
+        return True
+    source = Path(loop.py_func.__code__.co_filename).parent
+    if Path(folder) == source / "__pycache__":
+        kept, code = Path(folder).lstat(), source.stat()
+        ours = kept.st_uid in (0, os.geteuid(), code.st_uid) and stat.S_ISDIR(kept.st_mode)
+        return ours and not kept.st_mode & ~code.st_mode & 0o022
+    try:
+        check_ours(folder)
+    except ConfigError:
+        return False
+    return True
+
+
+def whatever_the_disk_says(loop: Any) -> None:
+    """Make a loop anew, and keep nothing, if its cache cannot be read or written: its result may be paid for already.
+
+    A file that a crash cut short, and a disk that is full, would otherwise end a run in the middle of a round.
+    """
+    with contextlib.suppress(AttributeError):  # nothing is kept of it
+        loop._cache._guard_against_spurious_io_errors = partial(contextlib.suppress, Exception)
 
 
 @kept(__file__)

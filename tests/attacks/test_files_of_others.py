@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from incrowd import _machine_code
 from incrowd._private import compiled_code
 from incrowd.data import Examples
 from incrowd.errors import DataError
@@ -137,16 +136,8 @@ def doubled(number: int) -> int:
     return 2 * number
 
 
-MAKERS: dict[str, Callable[[Callable[[int], int]], Callable[[int], int]]] = {
-    "the promise's": _machine_code.compiled,
-    "training's": machine_code.kept(__file__),
-}
-
-
 @pytest.mark.parametrize("kind", ["anybody may write it", "another user's", "a link to another user's", "ours"])
-@pytest.mark.parametrize("maker", MAKERS)
 def test_numba_loads_nothing_from_a_folder_that_is_not_ours(
-    maker: str,
     kind: str,
     home: Path,
     tmp_path: Path,
@@ -156,7 +147,7 @@ def test_numba_loads_nothing_from_a_folder_that_is_not_ours(
     folder = planted(kind, tmp_path, given_away)
     settings: Any = numba.config
     monkeypatch.setattr(settings, "CACHE_DIR", str(folder))
-    assert MAKERS[maker](doubled)(4) == 8
+    assert machine_code.kept(__file__)(doubled)(4) == 8
     kept = [folder, home / "numba"]
     assert [bool(list(one.rglob("*.nbi"))) for one in kept] == ([True, False] if kind == "ours" else [False, True])
     assert str(folder) == settings.CACHE_DIR
@@ -170,7 +161,7 @@ def test_machine_code_beside_its_source_is_as_safe_as_the_source(mode: int, home
     exec(compile(source.read_text(), source, "exec"), names)  # noqa: S102  # as an import does
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__").chmod(mode)
-    assert _machine_code.compiled(names["tripled"])(2) == 6
+    assert machine_code.kept(str(source))(names["tripled"])(2) == 6
     assert bool(list((tmp_path / "__pycache__").glob("*.nbi"))) == (mode == 0o755)
     assert bool(list(home.rglob("*.nbi"))) == (mode == 0o777)
 

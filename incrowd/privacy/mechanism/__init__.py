@@ -2,7 +2,7 @@
 
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, Layout, MedianClip, PerLayerClip
-from incrowd.privacy.mechanism.correlated import Banded, CorrelatedNoise, Participation, optimal_banded
+from incrowd.privacy.mechanism.correlated import Banded, CorrelatedNoise, Participation, square_root
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole
 from incrowd.privacy.mechanism.shared import SharedNoise
@@ -25,5 +25,5 @@ __all__ = [
     "RecordTraining",
     "SharedNoise",
     "Whole",
-    "optimal_banded",
+    "square_root",
 ]

@@ -19,6 +19,7 @@ the error of r. The padding covers the rounding of the sums in the rounds that a
 have the error of r as well.
 """
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -199,17 +200,10 @@ def sensitivity(column: Floats, participation: Participation) -> float:
     allowed (Kalinin and Lampert 2024, theorem 2); the worst contributions then all point the same way. Rounds after
     the last do not count: the matrix ends there.
     """
-    return float(np.linalg.norm(_worst(column, participation)))
-
-
-def mean_squared_error(column: Floats, participation: Participation) -> float:
-    """The mean over rounds of the variance of one number of A C^-1 z, for a noise multiplier and a clip bound of 1.
-
-    A adds up: the server's model is the sum of the releases, and all entries of A's columns below the diagonal are 1.
-    """
-    effect = np.cumsum(inverse(column))
-    times = np.arange(participation.rounds, 0, -1)  # the t-th diagonal of A C^-1 has that many entries
-    return float(times @ effect**2) / participation.rounds * sensitivity(column, participation) ** 2
+    total = np.zeros(participation.rounds)
+    for start in range(0, participation.rounds, participation.min_separation):
+        total[start:] += column[: participation.rounds - start]
+    return float(np.linalg.norm(total))
 
 
 def inverse(column: Floats) -> Floats:
@@ -221,61 +215,13 @@ def inverse(column: Floats) -> Floats:
     return result
 
 
-def square_root(rounds: int) -> Floats:
-    """The first column of the matrix whose square adds up: the coefficients of (1 - x)^(-1/2)."""
-    t = np.arange(1, rounds)
-    return np.concatenate([[1.0], np.cumprod((2 * t - 1) / (2 * t))])
+def square_root(bands: int) -> Banded:
+    """The first bands of the matrix whose square adds up: coefficients of (1 - x)^(-1/2).
 
-
-def optimal_banded(participation: Participation, *, bands: int) -> Banded:
-    """The bands with (nearly) the least mean squared error, searched from the closed form `square_root`.
-
-    Guarantee: never worse than `square_root` cut off after its bands. The search repeats itself on one machine, but
-    not to the last bit on all: keep the coefficients, not the recipe.
+    The error of running sums is within 5 % of the least that so many bands can have, in all federations that were
+    tried; and all machines have the same coefficients, to the last bit.
     """
-    from scipy.optimize import minimize
-
     _validate.count(bands=bands)
-    bands = min(bands, participation.rounds)
-
-    def column_of(ratios: Floats) -> Floats:
-        return np.concatenate([[1.0], np.cumprod(ratios), np.zeros(participation.rounds - bands)])
-
-    def target(ratios: Floats) -> tuple[float, Floats]:
-        column = column_of(ratios)
-        value, slope = _log_error(column, participation)
-        # a ratio scales all coefficients after it
-        return value, np.cumsum((slope[:bands] * column[:bands])[:0:-1])[::-1] / ratios
-
-    start = square_root(bands)
-    ratios = start[1:] / start[:-1]
-    if bands > 1:
-        options, bounds = {"maxiter": 1000}, [(1e-6, 1.0)] * ratios.size
-        found = minimize(target, ratios, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-        ratios = min(ratios, np.asarray(found), key=lambda x: mean_squared_error(column_of(x), participation))
-    return Banded(coefficients=tuple(column_of(ratios)[:bands].tolist()))
-
-
-def _log_error(column: Floats, participation: Participation) -> tuple[float, Floats]:
-    """The logarithm of the mean squared error, up to a constant, and its slope by the column."""
-    rounds = participation.rounds
-    undo = inverse(column)
-    effect = np.cumsum(undo)
-    weighted = effect * np.arange(rounds, 0, -1)
-    error = weighted @ effect
-    by_effect = np.convolve(effect, undo)[:rounds]  # d effect / d c_s is minus this, s rounds later
-    error_slope = -2 * np.correlate(weighted, by_effect, "full")[rounds - 1 :]
-
-    worst = _worst(column, participation)
-    square_slope = np.zeros(rounds)
-    for start in range(0, rounds, participation.min_separation):
-        square_slope[: rounds - start] += 2 * worst[start:]
-    square = worst @ worst
-    return math.log(error) + math.log(square), error_slope / error + square_slope / square
-
-
-def _worst(column: Floats, participation: Participation) -> Floats:
-    total = np.zeros(participation.rounds)
-    for start in range(0, participation.rounds, participation.min_separation):
-        total[start:] += column[: participation.rounds - start]
-    return total
+    return Banded(
+        coefficients=tuple(itertools.accumulate(range(1, bands), lambda c, t: c * (2 * t - 1) / (2 * t), initial=1.0))
+    )

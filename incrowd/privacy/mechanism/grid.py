@@ -8,12 +8,9 @@ whole steps, and the two are added as 64-bit integers.
 Noise is drawn against a receipt of the ledger, and in no other way (`incrowd.privacy.ledger.tally.Receipt`). A noise
 multiplier is relative to the bound of one contribution. The small price of computing with floats falls on the private
 side: the noise is scaled to the bound plus a slack, about two millionths of it.
-
-`look` and `added` are the slow twins of `incrowd.privacy.mechanism.proposal_loops`, to the last bit.
 """
 
 import math
-import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +20,6 @@ from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._machine_code import LoopsOrPlain
 from incrowd._random import Bits, Floats, Integers, Stream
 from incrowd.errors import ConfigError, DataError
 
@@ -132,34 +128,10 @@ def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
     """The sum in whole steps (floats are rounded to them), plus whole steps of noise: exactly."""
     if isinstance(total, Whole):
         return Whole(steps=total.on(step) + noise, step=step)
-    return Whole(steps=_LOOPS.best(len(noise)).added(total, 1 / step, noise), step=step)
-
-
-def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integers) -> NDArray[np.int32]:
-    """Write down each word's proposal, and return the places of proposals that need more bits to be decided.
-
-    `cells`: the cell of every slot; a bound on decisions that keep any number of a cell; the bits of a cell's width.
-    """
-    cell, sure, width_bits = cells
-    its = cell[bits >> 48 & (SLOTS - 1)]
-    rest = bits & (2**SPARE - 1)
-    magnitude = np.left_shift(its, width_bits, out=values, dtype=np.int64)
-    magnitude += rest & (2**width_bits - 1)
-    rest >>= width_bits
-    undecided = np.flatnonzero(rest >= sure[its])
-    magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
-    return undecided.astype(np.int32)
-
-
-def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
-    """Numbers in steps of 1 / in_a_unit, to the nearest (halves to the even one), plus whole steps of noise."""
-    steps = np.multiply(total, in_a_unit)
+    steps = np.multiply(total, 1 / step)  # exact: a power of two
     whole = np.rint(steps, out=steps).astype(np.int64)
     whole += noise
-    return whole
-
-
-_LOOPS = LoopsOrPlain("incrowd.privacy.mechanism.proposal_loops", plain=sys.modules[__name__])
+    return Whole(steps=whole, step=step)
 
 
 @dataclass(frozen=True)
@@ -194,12 +166,11 @@ class _Staircase:
 
     def propose(self, values: Integers, stream: Stream) -> int:
         """Propose a value for every place, put the kept ones to the front, and return their number."""
-        work, cells = _LOOPS.best(len(values)), (self.cell, self.sure, self.width_bits)
         undecided, asked, more = [], [], []
         for begin in range(0, len(values), _BLOCK):
             room = values[begin : begin + _BLOCK]
             bits = stream.bits(len(room)).view(np.int64)
-            places = work.look(bits, cells, room)
+            places = self._look(bits, room)
             undecided.append(places + begin)
             asked.append(bits.take(places))
             more.append(stream.bits(len(places)))
@@ -208,6 +179,16 @@ class _Staircase:
         left = np.delete(values, places[~kept])
         values[: len(left)] = left
         return len(left)
+
+    def _look(self, bits: Integers, values: Integers) -> Integers:
+        """Write down each word's proposal, and return the places of proposals that need more bits to be decided."""
+        its = self.cell[bits >> 48 & (SLOTS - 1)]
+        rest = bits & (2**SPARE - 1)
+        magnitude = np.left_shift(its, self.width_bits, out=values, dtype=np.int64)
+        magnitude += rest & (2**self.width_bits - 1)
+        rest >>= self.width_bits
+        magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
+        return np.flatnonzero(rest >= self.sure[its])
 
     def _decided(self, asked: Integers, values: Integers, more: Bits) -> NDArray[np.bool_]:
         """Whether each proposed value is kept: one comparison of real numbers with the chance, of the decision's first

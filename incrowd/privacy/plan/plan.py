@@ -18,7 +18,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relat
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip, ThirdPartyClip
-from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, optimal_banded
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, square_root
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
 from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.plan.sampling import (
@@ -349,7 +349,7 @@ class Plan:
             clip_norm=config.clip.clip_norm,
             contributions_bound=config.members,
             participation=participation,
-            strategy=optimal_banded(participation, bands=min(groups, self.rounds)),
+            strategy=square_root(min(groups, self.rounds)),
         )
 
     @cached_property

@@ -1,33 +1,25 @@
-"""Noise on the grid: its law, its bits, and compiled loops that do the same as plain ones, to the last bit."""
+"""Noise on the grid: its law and its bits."""
 
 import hashlib
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd._random import Bits, Floats, Integers, Randomness, SeededRandomness, Stream, SystemRandomness, SystemStream
+from incrowd._random import Bits, Floats, Randomness, SeededRandomness, Stream, SystemRandomness, SystemStream
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism import grid, proposal_loops
+from incrowd.privacy.mechanism import grid
 from tests.statistics import NORMAL_MOMENTS, ODD, chi_square, fair, ks, rejects_wrong_scale, uncorrelated
 
 SIZE = 100_000
 SCALE = 1.37 * 2**30
 AS_EVER = "48e89ef562d2093ad4cbc5865fc54a683f8f1027558f8a3f28b903b1b6990cde"
 SOURCES = pytest.mark.parametrize("source", [SystemRandomness(), SeededRandomness(8)], ids=["system", "seeded"])
-
-
-@pytest.fixture(autouse=True, params=[grid, proposal_loops], ids=["plain", "compiled"])
-def work(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is promised holds either way."""
-    monkeypatch.setattr(grid._LOOPS, "_left", 0)
-    monkeypatch.setattr(grid._LOOPS, "_work", request.param)
 
 
 class Given(SystemStream):
@@ -128,40 +120,13 @@ def test_noise_of_a_seed_is_what_it_always_was() -> None:
     assert values[:3].tolist() == [239861508, -435038584, -2166192485]
 
 
-def looked(
-    work: Any, words: Integers, cell: grid.SlotCells, sure: Integers, width_bits: int
-) -> tuple[list[int], list[int]]:
-    values = np.empty(len(words), np.int64)
-    undecided = work.look(words, (cell, sure, width_bits), values)
-    assert undecided.dtype == np.int32
-    return values.tolist(), undecided.tolist()
-
-
-@given(st.floats(6, 50.9), st.integers(0, 2**32), st.integers(0, 500))
-def test_compiled_code_looks_at_words_as_plain_code_does(scale_bits: float, seed: int, count: int) -> None:
-    cells = grid._Staircase.under(2.0**scale_bits)
-    words = SeededRandomness(seed).stream("words").bits(count).view(np.int64)
-    found, expected = (looked(work, words, cells.cell, cells.sure, cells.width_bits) for work in (proposal_loops, grid))
-    assert found == expected
-
-
-@pytest.mark.parametrize("word", [0, -1, -(2**63), 2**63 - 1, 2**47, 2**47 - 1, 2**48 - 1])
-@pytest.mark.parametrize("width_bits", [1, 25, 45])
-def test_words_at_the_ends_are_looked_at_alike(word: int, width_bits: int) -> None:
-    cell = np.arange(2**16, dtype=np.uint16)
-    sure = np.full(2**16, 2 ** (46 - width_bits), np.int64)
-    words = np.array([word, word])
-    assert looked(proposal_loops, words, cell, sure, width_bits) == looked(grid, words, cell, sure, width_bits)
-
-
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(-(2**61), 2**61)), max_size=40), st.integers(-20, 30))
 def test_adding_is_exact_until_the_last_conversion(pairs: list[tuple[float, int]], exponent: int) -> None:
     total, noise = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs], np.int64)
     before, expected = total.copy(), [round(Fraction(a) * Fraction(2) ** exponent) + b for a, b in pairs]
-    for work in (proposal_loops, grid):
-        assert work.added(total, 2.0**exponent, noise).tolist() == expected
-    values = grid.add(total, noise, step=2.0**-exponent).values
-    assert values.tolist() == [float(steps * Fraction(2) ** -exponent) for steps in expected]
+    found = grid.add(total, noise, step=2.0**-exponent)
+    assert found.steps.tolist() == expected
+    assert found.values.tolist() == [float(steps * Fraction(2) ** -exponent) for steps in expected]
     assert np.array_equal(total, before)
 
 

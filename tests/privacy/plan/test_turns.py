@@ -10,7 +10,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip, NormalisedClip, QuantileClip
-from incrowd.privacy.mechanism.correlated import mean_squared_error
+from incrowd.privacy.mechanism.correlated import inverse
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, constant, listed
 from incrowd.privacy.release import Carry, PrivateRun
@@ -64,8 +64,9 @@ def test_running_sums_are_better_than_with_independent_noise() -> None:
     sigma = independent.calibrate(BUDGET).noise_multiplier  # what covers a client's four participations
     alone = sigma * math.sqrt((rounds + 1) / 2)  # the typical error of running sums of independent noise
     assert plan.correlated is not None
-    column = plan.correlated.strategy.column(rounds)
-    stated = plan.noise_multiplier * math.sqrt(mean_squared_error(column, plan.correlated.participation))
+    effect = np.cumsum(inverse(plan.correlated.strategy.column(rounds)))  # of a round's fresh noise on later sums
+    squares = np.arange(rounds, 0, -1) @ effect**2 / rounds
+    stated = plan.noise_multiplier * plan.correlated.sensitivity * math.sqrt(squares)
     assert error == pytest.approx(stated, rel=0.1)
     assert alone / error > 1.4
 
