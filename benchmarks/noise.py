@@ -21,16 +21,12 @@ from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
 from incrowd.privacy.account import compose
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import (
-    Banded,
     CorrelatedNoise,
     GaussianNoise,
-    Participation,
-    square_root,
 )
 from incrowd.types import Randomness
 
 CLIENTS = 1000
-PARTICIPATION = Participation(rounds=1000, min_separation=100)
 SOURCES: dict[str, Randomness] = {"operating system": SystemRandomness(), "seeded": SeededRandomness(1)}
 
 
@@ -58,14 +54,14 @@ def independent(noise: GaussianNoise, total: Floats, source: Randomness) -> Call
     return lambda: noise.add(total, receipt=receipt, at=("noise", next(number)), contributions_bound=CLIENTS)
 
 
-def correlated(strategy: Banded, total: Floats, source: Randomness) -> Callable[[], object]:
+def correlated(total: Floats, source: Randomness) -> Callable[[], object]:
     """One round's release after enough rounds to fill the memory."""
     noise = CorrelatedNoise(
         noise_multiplier=1.0,
         clip_norm=1.0,
         contributions_bound=CLIENTS,
-        participation=PARTICIPATION,
-        strategy=strategy,
+        rounds=1000,
+        groups=20,
     )
     receipt, number, state = paid(noise, source), count(), noise.init(total.size)
     for _ in range(30):
@@ -93,11 +89,10 @@ def milliseconds(release: Callable[[], object], repeats: int) -> list[float]:
 def measure(size: int, repeats: int) -> list[Result]:
     """Every kind of noise from every source."""
     total = np.full(size, 1 / size)
-    banded = square_root(20)
     releases = {}
     for name, source in SOURCES.items():
         releases["Gaussian", name] = independent(GaussianNoise(noise_multiplier=1.0, clip_norm=1.0), total, source)
-        releases["correlated, 20 bands", name] = correlated(banded, total, source)
+        releases["correlated, 20 bands", name] = correlated(total, source)
     releases["floats (unsafe)", "NumPy"] = unsafe(total)
     results = []
     for (noise, name), release in releases.items():

@@ -260,7 +260,7 @@ class CanaryGame:
         assert its is not None  # noqa: S101 - asked before
         strategy = strategy_of(self.plan, rounds)
         fresh = strategy @ noise
-        groups = its.participation.min_separation
+        groups = its.groups
         turns = np.arange(rounds)[:, None] % groups == np.arange(self.canaries) % groups
         _, std = its.scale(noise.shape[1])
         moved = strategy @ (turns * (its.clip_norm * self.reach / std))
@@ -271,7 +271,7 @@ class CanaryGame:
 def strategy_of(plan: Plan, rounds: int) -> Floats:
     """The matrix that undoes the correlation of the noise of the first rounds."""
     assert plan.correlated is not None  # noqa: S101 - asked before
-    return np.asarray(toeplitz(plan.correlated.strategy.column(plan.rounds)[:rounds], np.zeros(rounds)))
+    return np.asarray(toeplitz(plan.correlated.column[:rounds], np.zeros(rounds)))
 
 
 def sign_rows(rows: int, size: int) -> Floats:

@@ -274,8 +274,7 @@ def _charged_noise(game: CanaryGame, rounds: Sequence[ChargedRound], releases: S
     ratios = []
     for charged, release in zip(rounds, releases, strict=True):
         if plan.correlated is not None:
-            column = plan.correlated.strategy.column(plan.rounds)
-            moves = sensitivity(column, plan.correlated.participation)
+            moves = sensitivity(plan.correlated.column, plan.correlated.groups)
             wanted = rounds[0].multiplier * moves * plan.correlated.clip_norm
         else:
             wanted = charged.std(_clip_of(game.clip, release.clip_norm))

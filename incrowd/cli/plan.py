@@ -47,7 +47,6 @@ def plan(
     ] = "server",
     colluders: Annotated[int | None, option("With parties: how many may work together with the server; 1.")] = None,
     accountant: Annotated[Literal["tightest", "gdp", "pld", "rdp"], option("Who states the price.")] = "tightest",
-    grow_from: Annotated[float | None, option("First cohort of a growing schedule.")] = None,
     weights: Annotated[int, option("Weights of the model, for the noise-to-signal ratio.")] = 1,
     plot: Annotated[Path | None, option("Draw the plans into this file.")] = None,
     as_json: Json = False,
@@ -77,7 +76,6 @@ def plan(
         noise_by=noise_by,
         colluders=colluders,
         accountant=accountant,
-        grow_from=grow_from,
     )
     plans = list(wanted.plans())
     if plot is not None:

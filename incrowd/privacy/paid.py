@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from dp_accounting import DpEvent
 
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.errors import ConfigError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.tally import Draws, Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
@@ -258,8 +258,6 @@ class RecordRun(PaidRun):
         """A round that is paid for, with the noise of its steps; nothing is written where there is no room for it."""
         if number not in self.rounds:
             self.reserve()
-            if self.ledger.reservation(self.label).charged == self.plan.rounds:
-                raise BudgetExceeded(f"all {self.plan.rounds} rounds of the plan are charged: make a new plan")
         event, noise, steps = self.plan.round(0).event, self.training.noise, self.training.steps
         owned = self.owned(event, number)
         note = {"round": number, "noise_multiplier": noise.noise_multiplier, **owned, "run": self.label}

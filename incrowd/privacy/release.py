@@ -182,13 +182,10 @@ class PrivateRun(PaidRun):
         """Pay for a round in which this clip was used: the receipt for its noises, in shares of `listed` parties."""
         said, charged = self.plan.round(number), self.next_round
         if number < charged == self.plan.rounds and not self.randomness.simulated:
-            remedy = "make a new plan, if the budget has room"
-            raise BudgetExceeded(f"all {charged} rounds of the plan are charged: {remedy}")
-        if number < charged and not self.randomness.simulated:
-            remedy = f"it is paid for already, and fresh noise would cost again: go on with round {charged}"
-            raise ConfigError(field="round", value=number, remedy=remedy)
-        if number > charged:
-            remedy = f"the next round that the plan can pay for is {charged}"
+            raise BudgetExceeded(f"all {charged} rounds of the plan are charged: make a new plan, if there is room")
+        if number > charged or (number < charged and not self.randomness.simulated):
+            why = "it is paid for already, and fresh noise would cost again" if number < charged else "not its turn yet"
+            remedy = f"{why}: the next round that the plan can pay for is {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
         noise = RoundNoise.of(self.plan, number, clip, listed=listed)
         noise.check(self.size)

@@ -23,7 +23,7 @@ from incrowd.privacy.ledger.tally import Receipt
 from incrowd.privacy.mechanism import clipped_sum, clipping, grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, Clipped, FixedClip, PerLayerClip, QuantileClip
-from incrowd.privacy.mechanism.correlated import Banded
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.mechanism.grid import GaussianNoise, Whole
 from incrowd.privacy.paid import RoundNoise
 from incrowd.privacy.plan import plan as plans
@@ -266,7 +266,7 @@ PLANS: dict[str, tuple[str, Breakage, str]] = {
     "one client each round": ("poisson", one_client_each_round, "furthest off"),
     "correlated noise without its memory": (
         "correlated",
-        instead(Banded, "echo", lambda self, memory, size: np.zeros(size)),
+        instead(CorrelatedNoise, "echo", lambda self, memory, size: np.zeros(size)),
         "noise",
     ),
     "clip inverted": ("fixed clip", clip_inverted, "refused: a sum of norm"),

@@ -189,7 +189,7 @@ def test_more_nodes_than_clients_and_a_ledger_without_room_are_refused_before_an
         private(averaging(), plan, ledger).start(grid, record(**START))
     assert ledger.charges() == (0, 0)
     spent = ledger_for(plan)
-    spent.charge(Everyone(clients=CLIENTS).event(2.0))
+    spent.charge(Everyone(clients=CLIENTS, cohort=CLIENTS).event(2.0))
     with pytest.raises(BudgetExceeded):
         private(averaging(), plan, spent).start(grid, record(**START))
     assert grid.asked == []

@@ -1,19 +1,16 @@
 """What the tests of the ledger share: cheap events, ledgers of them, and processes that may be killed."""
 
 import os
-import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from dp_accounting import GaussianDpEvent
 
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.chain import link
 from incrowd.privacy.ledger.ledger import Ledger
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
@@ -44,22 +41,6 @@ def begin(path: Path, *, witness: Path | None = None) -> Ledger:
 def in_memory() -> Ledger:
     """A ledger without files."""
     return Ledger.in_memory(budget=BUDGET, relation=RELATION, data_identity=IDENTITY)
-
-
-def reads(work: Callable[[], object]) -> int:
-    """How many entries are read: each is checked against the one before it."""
-    found = 0
-
-    def profile(frame: FrameType, happening: str, _: object) -> None:
-        nonlocal found
-        found += happening == "call" and frame.f_code is link.__code__
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return found
 
 
 def written(path: Path, *, events: int) -> str:

@@ -1,6 +1,7 @@
 """Records that a server's noise protects: silos send clipped sums, and one plan pays for all of them."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Observed, Part
+from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import constant
+from incrowd.privacy.plan.plan import NoiseBy, Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, Schedule, Step, constant
 from incrowd.privacy.release import PrivateRound, PrivateRun
-from incrowd.privacy.statement import SUMS_TRUST
 
 SIZE, BOUND, RECORDS = 2000, 0.5, 400
 BUDGET = Budget(epsilon=4.0, delta=1e-5)
@@ -58,6 +59,7 @@ def test_a_round_costs_what_one_trusted_server_over_all_records_pays() -> None:
     event = PoissonSampledDpEvent(0.25, GaussianDpEvent(PLAN.noise_multiplier))
     assert PLAN.round(3).event == event
     assert PLAN.relation is Relation.ADD_OR_REMOVE_ONE
+    assert opened().statement().sampler == "Poisson, 100 of 400 records of all silos a round, 5 rounds"
     pooled = PlanConfig.of_records(records=RECORDS, rounds=5, clip_norm=BOUND, batch_size=100, epochs=0.25)
     assert PLAN.price.epsilon == pooled.calibrate(BUDGET).price.epsilon
     assert PLAN.noise_multiplier == pooled.calibrate(BUDGET).noise_multiplier
@@ -121,15 +123,103 @@ def test_a_silo_draws_its_batch_once_until_the_round_is_charged(tmp_path: Path) 
     assert not np.array_equal(seeded[0], seeded[2])
 
 
-def test_the_statement_protects_records_from_all_but_the_server_and_their_silo(tmp_path: Path) -> None:
-    run = opened(tmp_path / "ledger", SystemRandomness())
-    run.round(0).release()
-    statement = run.statement()
-    assert (statement.unit, statement.trust, statement.caveats) == ("record", SUMS_TRUST, ())
-    assert statement.sampler == "Poisson, 100 of 400 records of all silos a round, 5 rounds"
-
-
 def test_the_noise_covers_the_rounding_of_float32() -> None:
     noise = PLAN.noise(0, FixedClip(clip_norm=BOUND))
     assert (noise.noise_multiplier, noise.clip_norm) == (PLAN.noise_multiplier, TRAINING.sensitivity)
     assert TRAINING.sensitivity > BOUND
+
+
+# Sums that come from elsewhere
+
+
+FEW, CLIENTS = 4, 3
+ROOMY = Budget(epsilon=1e6, delta=1e-3)
+ROWS = np.array([[0.5, 0, 0, 0], [0, 3, 4, 0], [np.nan, 0, 0, 0]])
+
+
+@dataclass
+class Far:
+    """Clients whose sum is made elsewhere, by the same code."""
+
+    clients: Sequence[int]
+    change: Part | None = None
+    asked: int = 0
+
+    def collected(self, clip: Clip) -> Part:
+        self.asked += 1
+        if self.change is not None:
+            return self.change
+        total = ClippedSum(FEW, clip, contributions_bound=CLIENTS)
+        total.add(ROWS[list(self.clients)])
+        return Part(observed=total.observed, total=total.close())
+
+
+def run_of(*, clip: Clip | MedianClip | None = None, noise_by: NoiseBy = "server") -> PrivateRun:
+    step = Step(rounds=2, cohort=CLIENTS, noise_multiplier=1.0)
+    clip = clip or FixedClip(clip_norm=1.0)
+    config = PlanConfig(members=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip, noise_by=noise_by)
+    plan = config.plan(ROOMY)
+    ledger = Ledger.in_memory(budget=ROOMY, relation=plan.relation)
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=FEW)
+
+
+def part(steps: Sequence[int], *, step: float = 2.0**-30, observed: tuple[int, int, int] = (3, 0, 3)) -> Part:
+    contributions, dropped, unclipped = observed
+    seen = Observed(contributions=contributions, dropped=dropped, unclipped=unclipped)
+    return Part(total=Whole(steps=np.array(steps, np.int64), step=step), observed=seen)
+
+
+@pytest.mark.parametrize("there", [[0, 1, 2], [1]])
+def test_a_sum_from_elsewhere_is_released_like_one_from_here(there: list[int]) -> None:
+    here, far = run_of().round(0), run_of().round(0)
+    here.add(ROWS, clients=range(CLIENTS))
+    rest = [client for client in range(CLIENTS) if client not in there]
+    far.add(ROWS[rest].reshape(-1, FEW), clients=rest)
+    far.add_cohort(Far(there))
+    expected, found = here.release(), far.release()
+    assert found.total.steps.tolist() == expected.total.steps.tolist()
+    assert found.observed == expected.observed
+
+
+def test_where_clients_noise_for_themselves_the_round_is_charged_before_they_are_asked() -> None:
+    run = run_of(noise_by="party")
+    charged = []
+
+    class Asking(Far):
+        def collected(self, clip: Clip) -> Part:
+            charged.append(run.next_round)
+            return part([2**35, 0, 0, 0], observed=(1, 0, 1))  # longer than three contributions without noise
+
+    opened = run.round(0)
+    opened.add_cohort(Asking([0]))
+    opened.add_cohort(Asking([1, 2]))
+    assert charged == [1, 1]
+    assert opened.release().total.values.tolist() == [2 * 2.0**5, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        part([0, 0, 0]),
+        part([2**40, 0, 0, 0]),
+        part([0, 0, 0, 0], observed=(4, 0, 0)),
+        part([0, 0, 0, 0], observed=(3, 2, 2)),
+        part([0, 0, 0, 0], observed=(3, -2, 1)),
+    ],
+)
+def test_what_can_be_no_sum_of_these_clients_is_refused(odd: Part) -> None:
+    run = run_of()
+    with pytest.raises(DataError):
+        run.round(0).add_cohort(Far([0, 1, 2], change=odd))
+    assert run.next_round == 0
+
+
+def test_who_contributed_already_whose_norms_are_needed_or_who_is_late_is_not_asked() -> None:
+    begun, median, over = run_of().round(0), run_of(clip=MedianClip()).round(0), run_of().round(0)
+    begun.add_cohort(Far([0, 1]))
+    over.release()
+    for opened, words in ((begun, "contributed already"), (median, "norms of a cohort"), (over, "released")):
+        far = Far([1, 2])
+        with pytest.raises((ConfigError, DataError), match=words):
+            opened.add_cohort(far)
+        assert far.asked == 0

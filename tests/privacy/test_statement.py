@@ -60,8 +60,9 @@ def test_a_statement_that_was_sent_is_read_back_equal_and_an_edited_one_is_refus
 def test_text_says_the_same_as_the_fields() -> None:
     text = " ".join(STATEMENT.text().split())
     promises = ["(7.988, 1e-05)", "add or remove one client", "PLD", "Poisson, 220 of 1000", "the server is trusted"]
-    for fact in (*promises, MEDIAN, *ALWAYS_ASSUMED, *ALWAYS_UNCOVERED):
+    for fact in (*promises, MEDIAN, *ALWAYS_ASSUMED, *ALWAYS_UNCOVERED, "Read this first"):
         assert fact in text
+    assert "Read this first" not in replace(STATEMENT, caveats=()).text()
 
 
 def test_epsilon_in_words_is_never_below_the_number() -> None:
@@ -90,11 +91,6 @@ def test_every_relation_asks_its_own_question() -> None:
     assert len(set(QUESTIONS.values())) == len(QUESTIONS)
 
 
-def test_nothing_to_caution_about_leaves_no_empty_heading() -> None:
-    assert "Read this first" not in replace(STATEMENT, caveats=()).text()
-    assert "Read this first" in STATEMENT.text()
-
-
 RECORDS = replace(STATEMENT, unit="record", trust=SILO_TRUST, epsilon=2.0, assumed=RECORDS_ASSUMED)
 
 
@@ -108,11 +104,7 @@ def test_claims_hold_every_statement_under_its_partys_name() -> None:
     written = json.loads(json.dumps(claims.to_json()))
     assert written["south"] == json.loads(json.dumps(RECORDS.to_json()))
     assert set(written) == {"north", "the server", "south", "text"}
-
-
-def test_a_single_claim_needs_no_comparison() -> None:
-    text = Claims(by_party={"north": RECORDS, "south": RECORDS}).text()
-    assert text == f"north, south may claim:\n{RECORDS.text()}"
+    assert Claims(by_party={"north": RECORDS}).text() == f"north may claim:\n{RECORDS.text()}"
 
 
 def ledger_of(folder: Path, **terms: Any) -> Ledger:

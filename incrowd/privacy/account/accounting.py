@@ -15,8 +15,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial, reduce
@@ -355,38 +353,24 @@ def _release(mechanism: DpEvent) -> tuple[float, DpEvent]:
 def _has_losses(mechanism: DpEvent) -> bool:
     if isinstance(mechanism, PureDpEvent):
         return True
-    fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
-    return isinstance(_release(mechanism)[1], GaussianDpEvent if fixed else GaussianDpEvent | LaplaceDpEvent)
+    return isinstance(mechanism, LaplaceDpEvent) or isinstance(_release(mechanism)[1], GaussianDpEvent)
 
 
 def largest_loss(runs: Sequence[RepeatedEvent]) -> float:
     """The sum of the largest privacy losses, exactly, then rounded up; infinite for Gaussian releases."""
     total = Fraction(0)
     for mechanism, count in runs:
-        sampling_prob, release = _release(mechanism)
         if isinstance(mechanism, PureDpEvent):
             total += count * Fraction(mechanism.epsilon)
-            continue
-        if not isinstance(release, LaplaceDpEvent):
+        elif isinstance(mechanism, LaplaceDpEvent):
+            total += count / Fraction(mechanism.noise_multiplier)
+        else:
             return math.inf
-        total += count * _largest_laplace_loss(sampling_prob, release)
     try:
         nearest = float(total)
     except OverflowError:
         return math.inf
     return nearest if nearest >= total else math.nextafter(nearest, math.inf)
-
-
-def _largest_laplace_loss(sampling_prob: float, release: LaplaceDpEvent) -> Fraction:
-    """1 / noise, and log(1 + q (e^(1 / noise) - 1)) among a sample (Balle, Barthe and Gaboardi 2018, theorem 8).
-
-    The latter is moved up by more than its rounding. The former is a bound too, if the exponential is out of reach.
-    """
-    everyone = 1 / Fraction(release.noise_multiplier)
-    if sampling_prob == 1 or everyone > 700:
-        return everyone
-    amplified = math.log1p(sampling_prob * math.expm1(float(everyone)))
-    return Fraction(amplified * (1 + 4e-15))
 
 
 @lru_cache(maxsize=16)
@@ -414,9 +398,7 @@ def _loss_distribution(mechanism: str, grid: float) -> Any:
         return fixed_size_loss(release.noise_multiplier, **sizes, grid=grid)
     if isinstance(release, GaussianDpEvent):
         return poisson_loss(release.noise_multiplier, sampling_prob=sampling_prob, grid=grid)
-    return pld.from_laplace_mechanism(
-        release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid
-    )
+    return pld.from_laplace_mechanism(release.noise_multiplier, value_discretization_interval=grid)
 
 
 def _widening(runs: Sequence[RepeatedEvent]) -> float:
@@ -478,18 +460,9 @@ def _renyi(mechanism: str, relation: Relation) -> Floats:
     return vector
 
 
-_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+def _quietly() -> np.errstate:
+    """Without NumPy's remarks on dp_accounting's arithmetic, in this block."""
+    return np.errstate(all="ignore")
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silence dp_accounting's log and NumPy's floating point remarks, in this thread and block only."""
-    token = _silent.set(True)
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    finally:
-        _silent.reset(token)
-
-
-logging.getLogger("absl").addFilter(lambda _: not _silent.get())
+logging.getLogger("absl").addFilter(lambda record: "dp_accounting" not in record.pathname)  # its remarks help nobody

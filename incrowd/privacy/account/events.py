@@ -6,7 +6,6 @@ A noise multiplier is the noise's standard deviation (or Laplace scale) over the
 relation in use*: twice the clip norm where one client is replaced.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +56,9 @@ def event_to_json(event: DpEvent) -> dict[str, object]:
     Guarantee: `event_from_json` gives back an equal event, every float to its last bit. Unknown kinds (`UnpricedEvent`)
     and impossible numbers (`ConfigError`) are refused at any depth.
     """
-    for kind, (type_, fields) in _KINDS.items():
+    for kind, (type_, attributes) in _KINDS.items():
         if type(event) is type_:
-            written = {name: each.write(name, getattr(event, each.attribute)) for name, each in fields.items()}
+            written = {name: _written(name, getattr(event, attribute)) for name, attribute in attributes.items()}
             _check_cohort(written)
             return {"kind": kind} | written
     raise _unknown(type(event).__name__)
@@ -68,19 +67,14 @@ def event_to_json(event: DpEvent) -> dict[str, object]:
 def event_from_json(obj: object) -> DpEvent:
     """The event that `event_to_json` wrote; malformed JSON is refused as there."""
     try:
-        return _read_event("event", obj)
+        return _read("event", obj)
     except (RecursionError, OverflowError) as error:
         raise ConfigError(field="event", value=type(error).__name__, remedy="give the JSON of an event") from error
 
 
 def canonical(event: DpEvent) -> str:
-    """The event's JSON in one spelling, which equal events share."""
+    """The event's JSON in one spelling: the same for equal events only, on every machine."""
     return json.dumps(event_to_json(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def fingerprint(event: DpEvent) -> str:
-    """The SHA-256 of the event's canonical JSON: equal for equal events only, on every machine."""
-    return hashlib.sha256(canonical(event).encode()).hexdigest()
 
 
 def compose(runs: Sequence[RepeatedEvent]) -> DpEvent:
@@ -150,35 +144,36 @@ def _jointly(gaussians: Sequence[RepeatedEvent]) -> list[RepeatedEvent]:
     return [(GaussianDpEvent(1 / math.hypot(*(math.sqrt(count) / g.noise_multiplier for g, count in gaussians))), 1)]
 
 
-@dataclass(frozen=True)
-class _Field:
-    """One field of an event: its attribute in dp_accounting, and how to check its value on the way in and out."""
-
-    attribute: str
-    read: Callable[[str, Any], Any]
-    write: Callable[[str, Any], object]
+def _written(name: str, value: Any) -> object:
+    if name == "events":
+        return [event_to_json(each) for each in value]
+    return event_to_json(value) if name == "event" else _number(name, value)
 
 
-def _number(attribute: str, check: Callable[..., None], kind: Callable[[Any], float] = float) -> _Field:
-    def checked(name: str, value: Any) -> float:
-        check(**{name: value})
-        return kind(value)
-
-    return _Field(attribute, checked, checked)
-
-
-def _read_event(name: str, obj: object) -> DpEvent:
+def _read(name: str, obj: Any) -> Any:
+    if name in _NUMBERS:
+        return _number(name, obj)
+    if name == "events":
+        if not isinstance(obj, list):
+            raise ConfigError(field=name, value=obj, remedy="give a list of events")
+        return [_read("event", item) for item in obj]
     if not isinstance(obj, Mapping):
         raise ConfigError(field=name, value=obj, remedy="give the JSON object of an event")
     if str(obj.get("kind")) not in _KINDS:
         raise _unknown(repr(obj.get("kind")))
-    type_, fields = _KINDS[str(obj["kind"])]
-    if obj.keys() != fields.keys() | {"kind"}:
-        remedy = f"give exactly the fields {', '.join(['kind', *fields])}"
+    type_, attributes = _KINDS[str(obj["kind"])]
+    if obj.keys() != attributes.keys() | {"kind"}:
+        remedy = f"give exactly the fields {', '.join(['kind', *attributes])}"
         raise ConfigError(field="event", value=sorted(map(str, obj)), remedy=remedy)
-    values = {each.attribute: each.read(name, obj[name]) for name, each in fields.items()}
+    event = type_(**{attribute: _read(each, obj[each]) for each, attribute in attributes.items()})
     _check_cohort(obj)
-    return type_(**values)
+    return event
+
+
+def _number(name: str, value: Any) -> float:
+    check, kind = _NUMBERS[name]
+    check(**{name: value})
+    return kind(value)
 
 
 def _unknown(kind: str) -> UnpricedEvent:
@@ -190,38 +185,30 @@ def _check_cohort(obj: Mapping[str, Any]) -> None:
         _validate.at_most(obj["clients"], "the number of clients", cohort=obj["cohort"])
 
 
-def _read_events(name: str, obj: object) -> list[DpEvent]:
-    if not isinstance(obj, list):
-        raise ConfigError(field=name, value=obj, remedy="give a list of events")
-    return [_read_event(name, item) for item in obj]
+_NUMBERS: Mapping[str, tuple[Callable[..., None], type[float]]] = {
+    "noise_multiplier": (_validate.positive, float),
+    "epsilon": (_validate.positive, float),
+    "sampling_prob": (_validate.probability, float),
+    "clients": (_validate.count, int),
+    "cohort": (_validate.count, int),
+    "count": (_validate.count, int),
+}
 
+_NOISE, _EVENT = {"noise_multiplier": "noise_multiplier"}, {"event": "event"}
 
-def _write_events(_: str, events: Sequence[DpEvent]) -> list[object]:
-    return [event_to_json(event) for event in events]
-
-
-_EVENT = _Field("event", _read_event, lambda _, event: event_to_json(event))
-_NOISE = {"noise_multiplier": _number("noise_multiplier", _validate.positive)}
-
-_KINDS: Mapping[str, tuple[type[DpEvent], Mapping[str, _Field]]] = {
+# Each kind of event: its class, and the attributes of that class by their names in JSON.
+_KINDS: Mapping[str, tuple[type[DpEvent], Mapping[str, str]]] = {
     "nothing": (NoOpDpEvent, {}),
     "gaussian": (GaussianDpEvent, _NOISE),
     "laplace": (LaplaceDpEvent, _NOISE),
-    "pure": (PureDpEvent, {"epsilon": _number("epsilon", _validate.positive)}),
-    "poisson_sampled": (
-        PoissonSampledDpEvent,
-        {"sampling_prob": _number("sampling_probability", _validate.probability), "event": _EVENT},
-    ),
+    "pure": (PureDpEvent, {"epsilon": "epsilon"}),
+    "poisson_sampled": (PoissonSampledDpEvent, {"sampling_prob": "sampling_probability", **_EVENT}),
     "sampled_without_replacement": (
         SampledWithoutReplacementDpEvent,
-        {
-            "clients": _number("source_dataset_size", _validate.count, int),
-            "cohort": _number("sample_size", _validate.count, int),
-            "event": _EVENT,
-        },
+        {"clients": "source_dataset_size", "cohort": "sample_size", **_EVENT},
     ),
-    "repeated": (SelfComposedDpEvent, {"count": _number("count", _validate.count, int), "event": _EVENT}),
-    "composed": (ComposedDpEvent, {"events": _Field("events", _read_events, _write_events)}),
+    "repeated": (SelfComposedDpEvent, {"count": "count", **_EVENT}),
+    "composed": (ComposedDpEvent, {"events": "events"}),
 }
 
 

@@ -22,7 +22,7 @@ from incrowd.errors import (
     LedgerRolledBack,
 )
 from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_within, price
-from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
+from incrowd.privacy.account.events import RepeatedEvent, canonical, compose, event_to_json
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.chain import Chain, Entry, Mark
 from incrowd.privacy.ledger.registry import Guard, Location, state_folder, write_witness
@@ -175,24 +175,22 @@ class Ledger:
         check_text(**{f"label[{place}]": label for place, label in enumerate(plans)})
         wanted = {label: runs_to_json(runs) for label, runs in plans.items()}
 
-        def fresh(tally: Tally) -> list[str]:
+        with self._writing() as tally:
             for label in plans.keys() & tally.reservations.keys():
                 standing = tally.reservations[label]
                 if standing.released or runs_to_json(standing.runs) != wanted[label]:
                     why = "it was released" if standing.released else "it has other events"
                     raise ConfigError(field="label", value=label, remedy=f"{why}; reserve under a new label")
-            return [label for label in plans if label not in tally.reservations]
-
-        def write(tally: Tally) -> None:
-            for label in fresh(tally):
+            new = [label for label in plans if label not in tally.reservations]
+            self._check_budget(tally, [run for label in new for run in plans[label]])
+            for label in new:
                 self._chain.append("reserve", {"label": label, "runs": wanted[label]})
-
-        self._priced(lambda tally: [run for label in fresh(tally) for run in plans[label]], write)
         return [self.reservation(label) for label in plans]
 
     def check_room(self, runs: Sequence[RepeatedEvent]) -> None:
         """There is room for these events beside all that is charged and reserved by now (`BudgetExceeded`)."""
-        self._check_budget([*self.commitments(), *runs])
+        with self._current(write=False) as tally:
+            self._check_budget(tally, runs)
 
     def charge(
         self,
@@ -215,23 +213,22 @@ class Ledger:
         """
         check_note(note := dict(note or {}))
         check_text(**({} if key is None else {"key": key}))
-        source, its, kind = noted(randomness), event_to_json(event), fingerprint(event)
+        source, its, kind = noted(randomness), event_to_json(event), canonical(event)
         content = {"event": its, "key": key, "note": note, "randomness": source, "reservation": reservation}
         planned = self.reservation(reservation).runs if reservation is not None and pays_for else ()
         check_paid(event, pays_for, relation=self.relation, people=people, planned=planned, per=note.get("per"))
 
-        def unplanned(tally: Tally) -> list[RepeatedEvent]:
-            return [] if reservation is not None or tally.paid(key) is not None else [(event, 1)]
-
-        def write(tally: Tally) -> Entry:
+        with self._writing() as tally:
             if key is not None and (position := tally.paid(key)) is not None:
                 tally.check_again(key, event=kind, source=source)
-                return next(self._chain.entries(start=position, previous=tally.hashes[position - 1]))
-            if reservation is not None:
-                tally.check_due(kind, reservation)
-            return self._chain.append("charge", content)
-
-        return Receipt(self._priced(unplanned, write), randomness=randomness, pays_for=pays_for, seal=SEAL)
+                entry = next(self._chain.entries(start=position, previous=tally.hashes[position - 1]))
+            else:
+                if reservation is None:
+                    self._check_budget(tally, [(event, 1)])
+                else:
+                    tally.check_due(kind, reservation)
+                entry = self._chain.append("charge", content)
+        return Receipt(entry, randomness=randomness, pays_for=pays_for, seal=SEAL)
 
     def paid(self, key: str) -> bool:
         """Whether something was charged under this key."""
@@ -255,11 +252,9 @@ class Ledger:
             self.charge(events[number], reservation=reservation, note={"round": number, "drawn": True})
         if drawn:
             forget_cohorts(self, reservation, upto=max(drawn))
-        with self._current(write=True) as tally:
-            if next(tally.reservation(reservation).left(), None) is None:
-                return
-            self._chain.append("release", {"label": reservation})
-        self._testify()
+        with self._writing() as tally:
+            if next(tally.reservation(reservation).left(), None) is not None:
+                self._chain.append("release", {"label": reservation})
 
     def reservation(self, reservation: str) -> Reservation:
         """A reservation as it stands now."""
@@ -304,23 +299,19 @@ class Ledger:
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
         return tally
 
-    def _priced(self, added: Callable[[Tally], Sequence[RepeatedEvent]], write: Callable[[Tally], Result]) -> Result:
-        """Write once the added events fit the budget; they are priced anew if others add some meanwhile."""
-        priced, promised = -1, list[RepeatedEvent]()
-        while True:
-            with self._current(write=True) as tally:
-                runs = added(tally)
-                done = [write(tally)] if not runs or tally.version == priced else []
-                priced, promised = tally.version, tally.promised() if not done else []
-            if done:
-                self._testify()
-                return done[0]
-            self._check_budget([*promised, *runs])
+    @contextmanager
+    def _writing(self) -> Iterator[Tally]:
+        """All or nothing is written, by nobody else meanwhile; then the guard knows of it."""
+        with self._current(write=True) as tally:
+            yield tally
+        self._testify()
 
-    def _check_budget(self, runs: Sequence[RepeatedEvent]) -> None:
-        total = self._cost(runs)  # which may take seconds
+    def _check_budget(self, tally: Tally, runs: Sequence[RepeatedEvent]) -> None:
+        """There is room for these events, if there are any, beside all that is charged and reserved."""
+        total = self._cost([*tally.promised(), *runs]) if runs else 0.0
         if not total <= self.budget.epsilon:
-            where, spent, promised = self._chain.path or "FILE", self.spent().epsilon, self.promised().epsilon
+            where = self._chain.path or "FILE"
+            spent, promised = (self.price(its).epsilon for its in (tally.spent(), tally.promised()))
             raise BudgetExceeded(
                 f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
                 f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {spent:.6g} is spent, and "

@@ -97,10 +97,9 @@ class Registry:
         Guarantee: all processes get the same key, however many ask at once and whenever one of them is killed.
         """
         path = self.folder / KEY
-        if not path.exists():
-            with self.locked():
-                if not path.exists():
-                    _files.write(path, secrets.token_bytes(_KEY_BYTES))
+        with self.locked():
+            if not path.exists():
+                _files.write(path, secrets.token_bytes(_KEY_BYTES))
         key = read_ours(path, secret=True)
         if len(key) != _KEY_BYTES:
             raise LedgerDamaged(f"{path} is not a key: put the right one back; without it data are known by name alone")

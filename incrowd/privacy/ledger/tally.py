@@ -1,6 +1,5 @@
 """The sum of a ledger's entries: data, budget, charges, reservations; and the receipts by which noise is drawn."""
 
-import json
 import os
 import secrets
 import threading
@@ -16,7 +15,7 @@ from incrowd import _validate
 from incrowd._random import Randomness, Stream, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerDamaged
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, event_from_json, event_to_json, fingerprint
+from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, event_from_json, event_to_json
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.chain import Chain, Entry, Mark, canonical
 
@@ -81,19 +80,17 @@ class Reservation:
 
 @dataclass
 class Tally:
-    """The sum of a ledger's entries. A charge on a reservation changes neither `version` nor what is `promised`."""
+    """The sum of a ledger's entries. A charge on a reservation does not change what is `promised`."""
 
-    version: int = 0
     charged: int = 0
     simulated: int = 0
     hashes: list[str] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     _terms: Terms | None = None
     _paid: dict[str, tuple[str, str, int]] = field(default_factory=dict)
-    _spent: Counter[str] = field(default_factory=Counter)  # by the fingerprints of the events
+    _spent: Counter[str] = field(default_factory=Counter)  # by the canonical JSON of the events
     _prints: dict[str, list[str]] = field(default_factory=dict)
     _events: dict[str, DpEvent] = field(default_factory=dict)
-    _read: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, chain: Chain) -> "Tally":
@@ -141,7 +138,7 @@ class Tally:
         return self.reservations[label]
 
     def check_due(self, event: str, label: str) -> None:
-        """The event of this fingerprint is the next one of the reservation."""
+        """The event of this canonical JSON is the next one of the reservation."""
         its, more = self.reservation(label), "under a new label"
         if its.released:
             raise ConfigError(field="reservation", value=label, remedy=f"it was released; reserve again {more}")
@@ -184,8 +181,6 @@ class Tally:
         except (AccountingError, BudgetExceeded, ConfigError, KeyError, TypeError, ValueError) as error:
             where = f"entry {entry.position} of the ledger ({entry.kind})"
             raise LedgerDamaged(f"{where} makes no sense: {error}") from error
-        if content.get("reservation") is None:
-            self.version = entry.position
         self.hashes.append(entry.hash)
 
     def _apply_charge(self, content: Mapping[str, Any], position: int) -> None:
@@ -214,13 +209,11 @@ class Tally:
         self._prints[label], self.reservations[label] = kinds, Reservation(label=label, runs=plan)
 
     def _kind(self, obj: Mapping[str, object]) -> str:
-        """The fingerprint of an event; a long ledger repeats few events many times, so each is read once."""
-        text = json.dumps(obj)
-        if text not in self._read:
-            event = event_from_json(obj)
-            self._read[text] = kind = fingerprint(event)
-            self._events.setdefault(kind, event)
-        return self._read[text]
+        """The canonical JSON of an event; a long ledger repeats few events many times, so each is read once."""
+        text = canonical(obj)
+        if text not in self._events:
+            self._events[text] = event_from_json(obj)
+        return text
 
 
 def runs_to_json(runs: Sequence[RepeatedEvent]) -> list[list[object]]:

@@ -2,14 +2,13 @@
 
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, Layout, MedianClip, PerLayerClip
-from incrowd.privacy.mechanism.correlated import Banded, CorrelatedNoise, Participation, square_root
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining, Whole
 from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection
 
 __all__ = [
-    "Banded",
     "ChosenDirection",
     "Clip",
     "ClippedSum",
@@ -20,10 +19,8 @@ __all__ = [
     "Layout",
     "Mechanism",
     "MedianClip",
-    "Participation",
     "PerLayerClip",
     "RecordTraining",
     "SharedNoise",
     "Whole",
-    "square_root",
 ]

@@ -24,7 +24,7 @@ from incrowd.privacy.mechanism.clipping import (
     ThirdPartyClip,
 )
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Schedule, Step, ThirdPartySampling
+from incrowd.privacy.plan.sampling import Cyclic, Schedule, Step, ThirdPartySampling
 
 PlanForm = Mapping[str, Any]
 
@@ -76,6 +76,7 @@ def to_json(stated: Plan | RoundForm) -> dict[str, Any]:
         "steps": config.steps,
         "report_std": None,  # a plan of before could add a report; fingerprints stay those of plans without one
         **({"parties": config.parties, "colluders": config.colluders} if config.noise_by == "parties" else {}),
+        **({"correlated": "square root"} if config.sampling is Cyclic else {}),  # other versions had another matrix
         "accountants": list(config.accountants),
         "budget": asdict(stated.budget),
     }
@@ -124,8 +125,11 @@ def _read_plan(form: PlanForm) -> Plan:
     }
     if given.pop("report_std") is not None:
         raise ConfigError(field="report_std", value=form["report_std"], remedy="reports are gone: plan without one")
-    budget = Budget(**given.pop("budget"))
-    return PlanConfig(**given).plan(budget)
+    budget, correlated = Budget(**given.pop("budget")), given.pop("correlated", None)
+    plan = PlanConfig(**given).plan(budget)
+    if to_json(plan).get("correlated") != correlated:
+        raise ConfigError(field="correlated", value=correlated, remedy="another version's noise: use that version")
+    return plan
 
 
 def _sampling_to_json(sampling: Sampling) -> object:
@@ -143,9 +147,7 @@ def _read_sampling(form: Any) -> Sampling:
 
 
 def _clip_to_json(clip: Clip | MedianClip) -> dict[str, Any]:
-    form = {name: value for name, value in vars(clip).items() if name not in ("private", "parts")}
-    if isinstance(clip, PerLayerClip):
-        form["parts"] = clip.parts
+    form = {each.name: getattr(clip, each.name) for each in fields(clip) if each.init}  # type: ignore[arg-type]  # all of ours are dataclasses
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
     return {"kind": type(clip).__name__, **listed}
 

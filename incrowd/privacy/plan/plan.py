@@ -18,7 +18,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relat
 from incrowd.privacy.account.calibrate import smallest_noise
 from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, NormalisedClip, QuantileClip, ThirdPartyClip
-from incrowd.privacy.mechanism.correlated import CorrelatedNoise, Participation, square_root
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.mechanism.grid import GaussianNoise, RecordTraining
 from incrowd.privacy.mechanism.shared import SharedNoise
 from incrowd.privacy.plan.sampling import (
@@ -29,7 +29,6 @@ from incrowd.privacy.plan.sampling import (
     Sampler,
     Schedule,
     Step,
-    ThirdPartySampler,
     ThirdPartySampling,
     apart,
     check_declared,
@@ -168,23 +167,7 @@ class PlanConfig:
 
     def sampler(self, step: Step) -> Sampler:
         """The sampler of the rounds of one step."""
-        if self.sampling is Everyone:
-            if step.cohort != self.members:
-                raise ConfigError(field="cohort", value=step.cohort, remedy=f"everyone means {self.members} clients")
-            return Everyone(clients=self.members)
-        if self.sampling is FixedSize:
-            if step.cohort != int(step.cohort):
-                raise ConfigError(field="cohort", value=step.cohort, remedy="a fixed-size cohort is a whole number")
-            return FixedSize(clients=self.members, cohort=int(step.cohort))
-        if self.sampling is Cyclic:
-            groups = max(1, round(self.members / max(1.0, step.cohort)))
-            if step.cohort != self.members / groups:
-                remedy = f"clients take turns in whole groups: give {self.members} divided by a whole number"
-                raise ConfigError(field="cohort", value=step.cohort, remedy=remedy)
-            return Cyclic(clients=self.members, groups=groups)
-        if isinstance(self.sampling, ThirdPartySampling):
-            return ThirdPartySampler(name=self.sampling.name, clients=self.members, cohort=step.cohort)
-        return Poisson(clients=self.members, cohort=step.cohort)
+        return self.sampling(clients=self.members, cohort=step.cohort)
 
     @property
     def third_party(self) -> tuple[str, ...]:
@@ -343,13 +326,12 @@ class Plan:
         config, groups = self.config, self.config.groups
         if groups is None or isinstance(config.clip, MedianClip):
             return None
-        participation = Participation(rounds=self.rounds, min_separation=groups)
         return CorrelatedNoise(
             noise_multiplier=self.noise_multiplier,
             clip_norm=config.clip.clip_norm,
             contributions_bound=config.members,
-            participation=participation,
-            strategy=square_root(min(groups, self.rounds)),
+            rounds=self.rounds,
+            groups=groups,
         )
 
     @cached_property

@@ -12,7 +12,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, delta_at, pr
 from incrowd.privacy.account.calibrate import most_rounds
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import SAMPLING, NoiseBy, Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, Step, apart, growing
+from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, Step, apart
 from incrowd.privacy.statement import guess
 
 T = TypeVar("T")
@@ -109,8 +109,7 @@ class Comparison:
     """Plans for every combination of these numbers of clients, budgets, rounds and cohorts.
 
     `shares` are cohorts in parts of the clients. Missing rounds or cohorts are solved for when the noise is given, and
-    otherwise taken from a small grid. An epsilon of None is solved for when noise, rounds and cohort are all given. A
-    cohort that grows starts from `grow_from`.
+    otherwise taken from a small grid. An epsilon of None is solved for when noise, rounds and cohort are all given.
     """
 
     clients: tuple[int, ...]
@@ -124,7 +123,6 @@ class Comparison:
     noise_by: NoiseBy = "server"
     colluders: int | None = None
     accountant: str = "tightest"
-    grow_from: float | None = None
 
     def __post_init__(self) -> None:
         for clients in self.clients:
@@ -135,11 +133,6 @@ class Comparison:
             _validate.probability(cohort=share)
         for epsilon in self.epsilons:
             self._check_epsilon(epsilon)
-        if self.grow_from is not None and self.noise_multiplier is not None:
-            raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
-        if self.grow_from is not None and not (self.rounds and (self.cohorts or self.shares)):
-            remedy = "say how many rounds there are, and the cohort to grow to"
-            raise ConfigError(field="grow_from", value=self.grow_from, remedy=remedy)
 
     @property
     def several(self) -> bool:
@@ -160,15 +153,7 @@ class Comparison:
                 accountants=ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),),
             )
             for rounds, cohort in product(self._rounds(), self._cohorts(clients)):
-                yield self._plan(replace(asked, rounds=rounds, cohort=cohort))
-
-    def _plan(self, asked: Question) -> Plan:
-        if self.grow_from is None or asked.epsilon is None:
-            return asked.answer()
-        rounds, cohort = _known(asked.rounds), _known(asked.cohort)
-        schedule = growing(rounds=rounds, first_cohort=self.grow_from, last_cohort=cohort)
-        budget = Budget(epsilon=asked.epsilon, delta=_known(asked.delta))
-        return replace(asked.config(), schedule=schedule).calibrate(budget)
+                yield replace(asked, rounds=rounds, cohort=cohort).answer()
 
     def _check_epsilon(self, epsilon: float | None) -> None:
         """Exactly one of noise, rounds, cohort and epsilon is open."""

@@ -23,7 +23,7 @@ the extension refuses it.
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -123,44 +123,40 @@ class FixedSize(_Drawn):
     differ by one client replaced, which can change the sum by two clip bounds, and the event says so.
     """
 
-    cohort: int
     relation: ClassVar = NeighboringRelation.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        _validate.count(cohort=self.cohort)
         super().__post_init__()
+        if self.cohort != int(self.cohort):
+            raise ConfigError(field="cohort", value=self.cohort, remedy="a fixed-size cohort is a whole number")
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """A Gaussian of half the multiplier (the sensitivity is 2C) on a sample without replacement."""
         gaussian = GaussianDpEvent(noise_multiplier / apart(self.relation))
         if self.cohort == self.clients:
             return gaussian
-        return SampledWithoutReplacementDpEvent(self.clients, self.cohort, gaussian)
+        return SampledWithoutReplacementDpEvent(self.clients, int(self.cohort), gaussian)
 
     def sample(self, stream: Stream, *, round: int) -> Integers:
         """See `Sampler.sample`."""
         order = np.argsort(stream.bits(self.clients), kind="stable")
-        return np.sort(order[: self.cohort])
+        return np.sort(order[: int(self.cohort)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everyone:
+class Everyone(_Drawn):
     """Every client takes part in every round.
 
     Guarantee: there is no amplification by sampling, and none is claimed; neighbours differ by one client that
     contributes nothing and keeps its number: how many there are is public.
     """
 
-    clients: int
     relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients)
-
-    @property
-    def expected_cohort(self) -> float:
-        """See `Sampler.expected_cohort`."""
-        return float(self.clients)
+        if self.cohort != self.clients:
+            raise ConfigError(field="cohort", value=self.cohort, remedy=f"everyone means {self.clients} clients")
+        super().__post_init__()
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """A plain Gaussian."""
@@ -172,7 +168,7 @@ class Everyone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cyclic:
+class Cyclic(_Drawn):
     """Clients take turns: the client at place p takes part in the rounds t with t = p modulo `groups`.
 
     A place is public, and the client's own: a line of a declared roster, or a number made of its name (`named_places`).
@@ -185,18 +181,18 @@ class Cyclic:
     Cohorts may differ in size; the denominator is the same in all rounds.
     """
 
-    clients: int
-    groups: int
     relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients, groups=self.groups)
-        _validate.at_most(self.clients, "the number of clients", groups=self.groups)
+        if self.cohort != self.clients / self.groups:
+            remedy = f"clients take turns in whole groups: give {self.clients} divided by a whole number"
+            raise ConfigError(field="cohort", value=self.cohort, remedy=remedy)
+        super().__post_init__()
 
     @property
-    def expected_cohort(self) -> float:
-        """See `Sampler.expected_cohort`."""
-        return self.clients / self.groups
+    def groups(self) -> int:
+        """The number of groups, of which one takes part in each round."""
+        return max(1, round(self.clients / max(1.0, self.cohort)))
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """Refused: rounds with correlated noise are priced together, as one event of the whole run."""
@@ -226,6 +222,10 @@ class ThirdPartySampling:
     def __name__(self) -> str:
         """The name in statements."""
         return f"third-party sampler {self.name}"
+
+    def __call__(self, *, clients: int, cohort: float) -> "ThirdPartySampler":
+        """The sampler of a round."""
+        return ThirdPartySampler(name=self.name, clients=clients, cohort=cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,11 +410,3 @@ def preceded(schedule: Schedule, *, share: float) -> Schedule:
     said = sum(step.rounds / step.noise_multiplier**2 for step in schedule.steps)
     noise = math.sqrt((1 - share) / (share * said))
     return Schedule((Step(rounds=1, cohort=schedule.at(0).cohort, noise_multiplier=noise), *schedule.steps))
-
-
-def listed(*, cohorts: Sequence[float], noise: Iterable[float] | None = None) -> Schedule:
-    """One cohort and one (relative) noise multiplier a round; the noise is constant when it is not given."""
-    levels = [1.0] * len(cohorts) if noise is None else list(noise)
-    if len(levels) != len(cohorts):
-        raise ConfigError(field="noise", value=levels, remedy=f"give one noise multiplier a round: {len(cohorts)}")
-    return Schedule(tuple(Step(rounds=1, cohort=m, noise_multiplier=z) for m, z in zip(cohorts, levels, strict=True)))

@@ -3,10 +3,9 @@
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from incrowd.privacy.ledger.chain import Chain, check_own
 from incrowd.privacy.ledger.home import Home, fresh
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.registry import Registered, state_folder
-from tests.privacy.ledgers import BUDGET, EVENT, RELATION, SMALL, start, status_of
+from tests.privacy.ledgers import BUDGET, EVENT, RELATION, SMALL, begin
 from tests.privacy.test_content import people
 
 
@@ -67,33 +66,7 @@ def test_the_key_is_made_once_for_this_user_alone(home: Home) -> None:
     (home.folder / "key").chmod(0o640)
     with pytest.raises(ConfigError, match="may read it"):
         home.key()
-
-
-def test_a_key_that_another_process_has_just_made_is_taken(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked, made = Home.locked, b"k" * 32
-
-    @contextmanager
-    def after_another(self: Home) -> Iterator[None]:
-        with locked(self):
-            (self.folder / "key").write_bytes(made)
-            (self.folder / "key").chmod(0o600)
-            yield
-
-    monkeypatch.setattr(Home, "locked", after_another)
-    assert home.key() == made
-
-
-def test_processes_that_make_a_key_at_once_get_the_same(home: Home, folder: Path) -> None:
-    def work(number: int) -> None:
-        (folder / f"key-{number}").write_bytes(home.key())
-
-    processes = [start(partial(work, number)) for number in range(8)]
-    assert [status_of(process) for process in processes] == [0] * 8
-    assert len({(folder / f"key-{number}").read_bytes() for number in range(8)}) == 1
-
-
-def test_what_is_no_key_is_refused(home: Home) -> None:
-    home.key()
+    (home.folder / "key").chmod(0o600)
     (home.folder / "key").write_bytes(b"short")
     with pytest.raises(LedgerDamaged, match="is not a key"):
         home.key()
@@ -299,31 +272,47 @@ def test_a_later_version_is_included_when_it_is_said_to_be_one(home: Home) -> No
 # The registry
 
 
-def test_the_registry_is_a_witness_of_its_ledgers(home: Home) -> None:
-    known = found(home, data())
-    with Ledger.open(known.path) as ledger:
-        ledger.charge(SMALL)
-        assert home.ledgers()[0].mark == ledger.mark
-        home.path.unlink()
-        with pytest.raises(LedgerUnwritable, match="unable to open"):
-            ledger.charge(SMALL)
+def lost(home: Home) -> None:
+    home.path.unlink()
 
 
-def test_a_ledger_that_the_registry_forgot_in_the_middle_is_not_charged(home: Home) -> None:
+def damaged(home: Home) -> None:
+    home.path.write_bytes(b"no database" * 100)
+
+
+def forgetful(home: Home) -> None:
+    with closing(sqlite3.connect(home.path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM ledgers")
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"), [(lost, LedgerUnwritable), (damaged, LedgerDamaged), (forgetful, LedgerRolledBack)]
+)
+def test_the_registry_is_a_witness_of_its_ledgers(
+    home: Home, happens: Callable[[Home], None], error: type[Exception]
+) -> None:
     with Ledger.open(found(home, data()).path) as ledger:
         ledger.charge(SMALL)
-        with closing(sqlite3.connect(home.path, isolation_level=None)) as connection:
-            connection.execute("DELETE FROM ledgers")
-        with pytest.raises(LedgerRolledBack, match="lost its witness"):
+        assert home.ledgers()[0].mark == ledger.mark
+        happens(home)
+        with pytest.raises(error):
             ledger.charge(SMALL)
-    assert home.ledgers() == []
 
 
-def test_a_damaged_registry_is_refused(home: Home) -> None:
-    known = found(home, data())
-    home.path.write_bytes(b"no database" * 100)
-    with pytest.raises(LedgerDamaged):
-        Ledger.open(known.path)
+def test_places_where_no_ledger_can_be_are_refused(folder: Path) -> None:
+    (folder / "link").symlink_to(folder / "other")
+    begin(folder / "link").close()  # leads nowhere, so it is free
+    assert (folder / "other").is_file()
+    check_own(folder / "none")
+    (folder / "hard").hardlink_to(folder / "other")
+    for refused, error, words in (
+        (folder / "none", LedgerUnwritable, "cannot be used now"),
+        (folder / "no" / "ledger", LedgerUnwritable, "check that its folder exists"),
+        (folder / "hard", LedgerMisplaced, "2 names"),
+        (folder, LedgerMisplaced, "is a folder: name the ledger in it"),
+    ):
+        with pytest.raises(error, match=words):
+            Chain(refused)
 
 
 def test_a_lost_registry_is_made_from_the_ledgers_beside_it(home: Home, folder: Path) -> None:
@@ -348,12 +337,6 @@ def test_a_registered_ledger_has_one_witness(home: Home, folder: Path) -> None:
         Ledger.open(known.path, witness=folder / "new")
 
 
-def test_a_place_through_links_that_lead_nowhere_is_free(folder: Path) -> None:
-    (folder / "link").symlink_to(folder / "other")
-    Ledger.open(folder / "link", budget=BUDGET, relation=RELATION, data_identity="x").close()
-    assert (folder / "other").is_file()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_ledger_of_another_user_is_read_and_not_charged(folder: Path) -> None:
     Ledger.open(folder / "ledger", budget=BUDGET, relation=RELATION, data_identity="x").close()
@@ -363,16 +346,6 @@ def test_a_ledger_of_another_user_is_read_and_not_charged(folder: Path) -> None:
         Ledger.open(folder / "ledger")
 
 
-def test_a_file_that_is_not_there_is_nobodys(folder: Path) -> None:
-    check_own(folder / "none")
-    with pytest.raises(LedgerUnwritable, match="cannot be used now"):
-        Chain(folder / "none")
-    (folder / "file").touch()
-    (folder / "link").hardlink_to(folder / "file")
-    with pytest.raises(LedgerMisplaced, match="2 names"):
-        check_own(folder / "link")
-
-
 def test_another_ledger_does_not_take_a_registered_place(home: Home, folder: Path) -> None:
     known = found(home, data())
     Ledger.open(folder / "other", budget=BUDGET, relation=RELATION, data_identity="x").close()
@@ -380,11 +353,6 @@ def test_another_ledger_does_not_take_a_registered_place(home: Home, folder: Pat
     (folder / "other.witness").replace(known.witness)
     with pytest.raises(LedgerRolledBack, match="another ledger than the one that is registered"):
         Ledger.open(known.path)
-
-
-def test_a_folder_is_no_ledger(folder: Path) -> None:
-    with pytest.raises(LedgerMisplaced, match="is a folder: name the ledger in it"):
-        check_own(folder)
 
 
 @pytest.mark.parametrize("first", ["silo", "all"])

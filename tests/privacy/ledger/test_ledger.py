@@ -29,7 +29,7 @@ from incrowd.privacy.account.events import compose, event_from_json
 from incrowd.privacy.ledger import chain
 from incrowd.privacy.ledger import ledger as module
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from tests.privacy.ledgers import BUDGET, EVENT, FITS, IDENTITY, RELATION, SMALL, begin, reads, written
+from tests.privacy.ledgers import BUDGET, EVENT, FITS, IDENTITY, RELATION, SMALL, begin, written
 
 # Entries
 
@@ -45,17 +45,6 @@ def test_a_charge_is_in_the_file_as_json_when_charge_returns(path: Path) -> None
     assert (kind, event_from_json(content["event"])) == ("charge", EVENT)
     assert (content["note"], content["reservation"]) == ({"round": 3, "final": False}, None)
     assert (body, content) == (entry.body, entry.content())
-
-
-def test_entries_before_the_position_are_not_read_again(ledger: Ledger) -> None:
-    for charged in range(1, FITS + 1):
-        ledger.charge(EVENT)
-        assert reads(ledger.entries) == charged + 1
-        assert reads(lambda: ledger.entries(start=charged)) == 1  # noqa: B023 - called at once
-        assert ledger.entries(start=charged) == ledger.entries()[charged:]
-    assert ledger.entries(start=FITS + 1) == ledger.entries(start=FITS + 9) == ()
-    with pytest.raises(ConfigError, match="start = -1"):
-        ledger.entries(start=-1)
 
 
 def test_entries_carry_the_day_and_no_closer_time(ledger: Ledger) -> None:
@@ -219,62 +208,43 @@ def test_a_ledger_with_the_least_too_much_is_not_intact(
 # Reservations
 
 
-def test_a_reservation_is_charged_in_order_and_without_a_price(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [(SMALL, 2), (EVENT, 1), (SMALL, 1)]
-    ledger.reserve(runs, label="run")
-    monkeypatch.setattr(module, "price", None)  # would raise
-    for event in (SMALL, SMALL, EVENT, SMALL):
-        other = EVENT if event is SMALL else SMALL
-        with pytest.raises(ConfigError, match=r"event = .* charge the reservation's next event, which is number \d"):
-            ledger.charge(other, reservation="run")
-        ledger.charge(GaussianDpEvent(event.noise_multiplier), reservation="run")  # an equal one is the next one
-    with pytest.raises(BudgetExceeded, match="all 4 events of the reservation 'run' are charged"):
-        ledger.charge(SMALL, reservation="run")
+def promised(ledger: Ledger, *runs: tuple[DpEvent, int]) -> bool:
+    return sorted(ledger.commitments(), key=str) == sorted(runs, key=str)
+
+
+def test_a_reservation_is_continued_charged_in_order_and_given_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [(SMALL, 2), (EVENT, FITS - 1)]
+    for charged in (0, 3):
+        assert ledger.reserve(runs, label="run").charged == charged  # the second time it goes on
+        assert promised(ledger, *runs)
+        with monkeypatch.context() as free:
+            free.setattr(module, "price", None)  # would raise
+            for event, other in ((SMALL, EVENT), (SMALL, EVENT), (EVENT, SMALL)) if not charged else ():
+                with pytest.raises(ConfigError, match=r"event = .* charge the reservation's next event, .* number \d"):
+                    ledger.charge(other, reservation="run")
+                ledger.charge(GaussianDpEvent(event.noise_multiplier), reservation="run")  # equal to the next
     (standing,) = ledger.reservations()
-    assert (standing.runs, standing.charged, standing.events) == (tuple(runs), 4, 4)
-    assert standing.label == "run"
-
-
-def test_an_unknown_reservation_is_refused_with_the_known_ones(ledger: Ledger) -> None:
-    with pytest.raises(ConfigError, match="reservations: none"):
-        ledger.charge(EVENT, reservation="run")
-    ledger.reserve([(EVENT, 1)], label="run")
-    with pytest.raises(ConfigError, match=r"reservation = 'walk': .*: 'run'"):
-        ledger.release_reservation("walk")
-
-
-def test_what_a_released_reservation_has_left_is_given_back(ledger: Ledger) -> None:
-    ledger.reserve([(SMALL, 1), (EVENT, FITS - 1)], label="run")
-    ledger.charge(SMALL, reservation="run")
+    assert (standing.label, standing.runs, standing.charged, standing.events) == ("run", tuple(runs), 3, FITS + 1)
     for _ in range(2):  # the second time there is nothing to give back
         ledger.release_reservation("run")
-    assert len(ledger.entries()) == 4
-    assert ledger.reservation("run").released
-    assert ledger.promised() == ledger.spent()
-    with pytest.raises(ConfigError, match="released"):
-        ledger.charge(EVENT, reservation="run")
-    with pytest.raises(ConfigError, match="it was released; reserve under a new label"):
-        ledger.reserve([(SMALL, 1), (EVENT, FITS - 1)], label="run")
+    assert len(ledger.entries()) == 6
+    assert promised(ledger, (SMALL, 2), (EVENT, 1))
+    for again, words in (
+        (lambda: ledger.charge(EVENT, reservation="run"), "it was released; reserve again under a new label"),
+        (lambda: ledger.reserve(runs, label="run"), "it was released; reserve under a new label"),
+        (lambda: ledger.release_reservation("walk"), r"reservation = 'walk': .*: 'run'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            again()
     ledger.reserve([(EVENT, FITS - 1)], label="second run")
-
-
-def test_commitments_are_all_that_was_charged_or_is_reserved(ledger: Ledger) -> None:
-    assert ledger.commitments() == ()
-    ledger.reserve([(SMALL, 2), (EVENT, 1)], label="run")
-    ledger.charge(SMALL)
-    ledger.charge(SMALL, reservation="run")
-    assert sorted(ledger.commitments(), key=str) == sorted([(SMALL, 3), (EVENT, 1)], key=str)
-    ledger.release_reservation("run")
-    assert ledger.commitments() == ((SMALL, 2),)
-
-
-def test_the_same_reservation_is_continued_and_others_under_its_label_are_refused(ledger: Ledger) -> None:
-    ledger.reserve([(EVENT, FITS)], label="run")
-    ledger.charge(EVENT, reservation="run")
-    assert ledger.reserve([(GaussianDpEvent(10.0), FITS)], label="run").charged == 1
-    assert len(ledger.entries()) == 3
-    with pytest.raises(ConfigError, match="label = 'run': it has other events"):
-        ledger.reserve([(EVENT, 1)], label="run")
+    with pytest.raises(ConfigError, match="label = 'second run': it has other events"):
+        ledger.reserve([(EVENT, 1)], label="second run")
+    for _ in range(FITS - 1):
+        ledger.charge(EVENT, reservation="second run")
+    with pytest.raises(BudgetExceeded, match=f"all {FITS - 1} events of the reservation 'second run' are charged"):
+        ledger.charge(EVENT, reservation="second run")
 
 
 def test_plans_are_reserved_together_or_not_at_all(ledger: Ledger) -> None:
@@ -383,29 +353,6 @@ def test_verify_looks_up_a_head_that_was_kept_elsewhere(path: Path) -> None:
 # Several at once
 
 
-@pytest.mark.parametrize("action", ["charge", "reserve", "same"])
-def test_what_is_promised_while_a_price_is_computed_counts(
-    path: Path, action: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another reservation that leaves no room is refused; two that reserve the same run at once share it."""
-    with begin(path) as one, begin(path) as other:
-        waiting = [lambda: other.reserve([(EVENT, FITS)], label="other")]
-
-        def slow(event: DpEvent, *, delta: float, relation: Relation) -> Price:
-            if waiting:
-                waiting.pop()()
-            return price(event, delta=delta, relation=relation)
-
-        monkeypatch.setattr(module, "price", slow)
-        if action == "same":
-            one.reserve([(EVENT, FITS)], label="other")
-        else:
-            with pytest.raises(BudgetExceeded):
-                one.charge(EVENT) if action == "charge" else one.reserve([(EVENT, 1)], label="run")
-        assert not waiting
-        assert [entry.kind for entry in one.entries()] == ["terms", "reserve"]
-
-
 def test_a_writer_that_is_kept_waiting_too_long_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "BUSY_S", 0.01)
     written(path, events=1)
@@ -416,8 +363,3 @@ def test_a_writer_that_is_kept_waiting_too_long_says_so(path: Path, monkeypatch:
         ):
             Ledger.open(path)
     Ledger.open(path).close()
-
-
-def test_a_folder_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(LedgerUnwritable, match=r"no/run\.ledger .*check that its folder exists"):
-        begin(folder / "no" / "run.ledger")

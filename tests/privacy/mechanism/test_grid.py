@@ -1,6 +1,7 @@
 """Noise on the grid: its law and its bits."""
 
 import hashlib
+import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Randomness, SeededRandomness, Stream, SystemRandomness, SystemStream
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.grid import MOST_CONTRIBUTIONS, GaussianNoise, padded
+from tests.privacy.receipts import noised
 from tests.statistics import NORMAL_MOMENTS, ODD, chi_square, fair, ks, rejects_wrong_scale, uncorrelated
 
 SIZE = 100_000
@@ -55,14 +58,6 @@ def test_low_bits_are_fair_and_no_number_comes_twice(source: Randomness) -> None
     for shift in (0, 8, 16, 24):
         counts = np.bincount((values >> shift) & 255, minlength=256)
         assert chi_square(counts, np.full(256, 1 / 256)) > ODD
-
-
-def test_every_whole_number_has_its_own_probability() -> None:
-    values = grid.sample_noise(scale=64.0, size=10 * SIZE, stream=SeededRandomness(1).stream("noise"))
-    numbers = np.arange(-128, 128)
-    counts = np.bincount(values[np.abs(values + 0.5) < 128] + 128, minlength=256)
-    assert chi_square(counts, grid._density(np.abs(numbers + 0.5) / 64)) > ODD
-    assert chi_square(counts, grid._density(np.abs(numbers + 0.5) / 96)) < ODD
 
 
 @pytest.mark.parametrize("scale", [2.0**28, SCALE, 1.99 * 2**45])
@@ -152,3 +147,104 @@ def test_the_step_is_a_power_of_two_as_fine_as_asked(share: float, ratio: float)
 def test_what_does_not_fit_the_grid_is_refused(share: float, scale: float, largest_sum: float) -> None:
     with pytest.raises(ConfigError, match="does not fit one 64-bit grid"):
         grid.step(share=share, scale=scale, largest_sum=largest_sum)
+
+
+# Noise on a sum
+
+
+def gaussian(multiplier: float = 1.0, bound: float = 1.0) -> GaussianNoise:
+    return GaussianNoise(noise_multiplier=multiplier, clip_norm=bound)
+
+
+def released(noise: GaussianNoise, total: Floats, source: Randomness, *, contributions_bound: int = 100) -> Floats:
+    return noised(noise, total, randomness=source, contributions_bound=contributions_bound)
+
+
+@SOURCES
+@pytest.mark.parametrize(("multiplier", "bound"), [(1.0, 1.0), (0.31, 7.0), (20.0, 0.004)])
+def test_a_released_sum_is_off_by_noise_of_the_promised_scale(
+    source: Randomness, multiplier: float, bound: float
+) -> None:
+    total = np.linspace(-1, 1, SIZE) * bound / SIZE
+    sample = (released(gaussian(multiplier, bound), total, source) - total) / (multiplier * bound)
+    for check in (ks("norm"), NORMAL_MOMENTS):
+        assert rejects_wrong_scale(check, sample)
+
+
+@SOURCES
+def test_the_noise_grows_with_what_float_sums_can_add_to_the_sensitivity(source: Randomness) -> None:
+    sample = released(gaussian(3.0, 1.0), np.zeros(10_000), source, contributions_bound=MOST_CONTRIBUTIONS)
+    assert padded(1.0, contributions_bound=MOST_CONTRIBUTIONS) > 2
+    assert rejects_wrong_scale(ks("norm"), sample / 6)
+
+
+@SOURCES
+def test_what_leaves_is_whole_grid_steps_whose_low_bits_are_fair(source: Randomness) -> None:
+    total = np.full(SIZE, math.pi / SIZE)
+    found = released(gaussian(), total, source)
+    step = min(math.ldexp(1.0, math.frexp(value)[1] - 53) for value in np.abs(found).tolist() if value)
+    share = grid.SHARE / math.sqrt(SIZE)
+    steps = found / grid.step(share=share, scale=1.0, largest_sum=100)
+    assert step < share
+    assert np.array_equal(steps, np.rint(steps))
+    for shift in (0, 8):
+        counts = np.bincount((steps.astype(np.int64) >> shift) & 255, minlength=256)
+        assert chi_square(counts, np.full(256, 1 / 256)) > ODD
+
+
+def test_an_empty_sum_gives_an_empty_release() -> None:
+    assert released(gaussian(), np.empty(0), SystemRandomness()).shape == (0,)
+
+
+def test_a_sum_larger_than_its_contributions_is_refused_without_showing_it() -> None:
+    released(gaussian(1.0, 2.0), np.array([-6.0]), SystemRandomness(), contributions_bound=3)
+    with pytest.raises(DataError, match="is not 3 contributions of at most 2: clip every contribution") as caught:
+        released(gaussian(1.0, 2.0), np.array([6.125]), SystemRandomness(), contributions_bound=3)
+    assert "6.12" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [0, 0.0, -1.0, math.nan, math.inf])
+def test_no_noise_and_no_bound_are_refused(bad: float) -> None:
+    with pytest.raises(ConfigError, match="noise_multiplier"):
+        gaussian(bad, 1.0)
+    with pytest.raises(ConfigError, match="clip_norm"):
+        gaussian(1.0, bad)
+
+
+@given(st.integers(1, 200), st.integers(0, 2**32), st.floats(1e-3, 1e3))
+def test_rounding_to_the_grid_costs_at_most_its_share_of_the_sensitivity(size: int, seed: int, clip: float) -> None:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    total, move = generator.normal(size=(2, size))
+    move *= clip / np.linalg.norm(move)
+    step = grid.step(share=grid.SHARE * clip / math.sqrt(size), scale=clip, largest_sum=1e6 * clip)
+    nothing = np.zeros(size, np.int64)
+    apart = grid.add(total + move, nothing, step=step).values - grid.add(total, nothing, step=step).values
+    assert np.linalg.norm(apart) <= clip * (1 + grid.SHARE) * (1 + 1e-12)
+
+
+def test_float_sums_of_neighbours_are_further_apart_than_real_ones_but_never_beyond_the_padding() -> None:
+    generator = np.random.Generator(np.random.PCG64(5))
+    clients, farthest = 60, Fraction(0)
+    for _ in range(300):
+        contributions = generator.choice([1.0, -1.0, 1 / 3, 0.7], size=clients).tolist()
+        without = [*contributions[:-1]] if generator.random() < 0.5 else contributions[1:]
+        apart = abs(Fraction(running_sum(contributions)) - Fraction(running_sum(without)))
+        farthest = max(farthest, apart)
+    assert 1 < farthest <= 1 + Fraction(clients**2, 2**52)
+
+
+def running_sum(values: list[float]) -> float:
+    return list(itertools.accumulate(values))[-1]
+
+
+@pytest.mark.parametrize(
+    ("total", "bound", "error"),
+    [
+        *((np.array([0.0, value]), 100, DataError) for value in (math.nan, math.inf, -math.inf, 1e200)),
+        *((total, 100, DataError) for total in (np.zeros((2, 2)), np.zeros(3, np.float32), np.zeros(3, np.int64))),
+        *((np.zeros(3), bound, ConfigError) for bound in (0, -1, 1.5, 2**26 + 1)),
+    ],
+)
+def test_what_is_no_flat_finite_sum_of_so_many_is_refused(total: Floats, bound: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        released(gaussian(), total, SystemRandomness(), contributions_bound=bound)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,18 @@ from hypothesis import strategies as st
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler
+from incrowd.privacy.plan.sampling import (
+    Cyclic,
+    Everyone,
+    FixedSize,
+    Poisson,
+    Sampler,
+    Schedule,
+    Step,
+    constant,
+    growing,
+    preceded,
+)
 
 SOURCES = pytest.mark.parametrize("source", [SystemRandomness(), SeededRandomness(5)], ids=["system", "seeded"])
 ALL: list[Sampler] = [
@@ -17,8 +29,8 @@ ALL: list[Sampler] = [
     Poisson(clients=40, cohort=40),
     FixedSize(clients=40, cohort=7),
     FixedSize(clients=40, cohort=40),
-    Everyone(clients=40),
-    Cyclic(clients=40, groups=6),
+    Everyone(clients=40, cohort=40),
+    Cyclic(clients=40, cohort=40 / 6),
 ]
 
 
@@ -96,21 +108,10 @@ def test_poisson_probability_is_rounded_down() -> None:
     assert sampler.sample(Edge(), round=0).size == 3
 
 
-@SOURCES
-def test_everyone_means_everyone_in_every_round(source: Randomness) -> None:
-    for sampler in (
-        Everyone(clients=9),
-        Poisson(clients=9, cohort=9),
-        FixedSize(clients=9, cohort=9),
-    ):
-        for number in range(5):
-            assert list(sampler.sample(source.stream("s"), round=number)) == list(range(9))
-
-
 def test_events_say_what_is_executed() -> None:
     assert Poisson(clients=10, cohort=2.5).event(1.5) == PoissonSampledDpEvent(0.25, GaussianDpEvent(1.5))
     assert Poisson(clients=10, cohort=10).event(1.5) == GaussianDpEvent(1.5)
-    assert Everyone(clients=10).event(1.5) == GaussianDpEvent(1.5)
+    assert Everyone(clients=10, cohort=10).event(1.5) == GaussianDpEvent(1.5)
     half = GaussianDpEvent(0.75)  # one replaced client moves the sum by 2C
     assert FixedSize(clients=10, cohort=4).event(1.5) == SampledWithoutReplacementDpEvent(10, 4, half)
     assert FixedSize(clients=10, cohort=10).event(1.5) == half
@@ -118,12 +119,12 @@ def test_events_say_what_is_executed() -> None:
 
 def test_cyclic_rounds_are_not_priced_one_by_one() -> None:
     with pytest.raises(ConfigError, match="sampling = 'Cyclic': use Everyone or Poisson"):
-        Cyclic(clients=10, groups=2).event(1.0)
+        Cyclic(clients=10, cohort=5).event(1.0)
 
 
 @given(clients=st.integers(1, 60), data=st.data(), rounds=st.integers(1, 50))
 def test_cyclic_participations_are_exactly_groups_apart(clients: int, data: st.DataObject, rounds: int) -> None:
-    sampler = Cyclic(clients=clients, groups=data.draw(st.integers(1, clients)))
+    sampler = Cyclic(clients=clients, cohort=clients / data.draw(st.integers(1, clients)))
     rows = np.zeros((rounds, clients), bool)
     for number in range(rounds):
         rows[number, sampler.sample(SeededRandomness(0).stream("s"), round=number)] = True
@@ -145,11 +146,12 @@ def test_cyclic_participations_are_exactly_groups_apart(clients: int, data: st.D
         (lambda: Poisson(clients=10, cohort=10.5), "cohort"),
         (lambda: Poisson(clients=10, cohort=math.nan), "cohort"),
         (lambda: FixedSize(clients=10, cohort=11), "cohort"),
-        (lambda: FixedSize(clients=10, cohort=2.5), "cohort"),  # type: ignore[arg-type]  # the point of the test
+        (lambda: FixedSize(clients=10, cohort=2.5), "cohort"),
         (lambda: FixedSize(clients=-1, cohort=1), "clients"),
-        (lambda: Everyone(clients=0), "clients"),
-        (lambda: Cyclic(clients=3, groups=4), "groups"),
-        (lambda: Cyclic(clients=3, groups=0), "groups"),
+        (lambda: Everyone(clients=0, cohort=0), "clients"),
+        (lambda: Everyone(clients=10, cohort=9), "cohort"),
+        (lambda: Cyclic(clients=3, cohort=3 / 4), "cohort"),
+        (lambda: Cyclic(clients=3, cohort=2), "cohort"),
     ],
 )
 def test_impossible_samplers_are_refused(make: object, field: str) -> None:
@@ -159,8 +161,65 @@ def test_impossible_samplers_are_refused(make: object, field: str) -> None:
     assert caught.value.field == field
 
 
-def test_a_client_can_tell_its_own_turns() -> None:
-    sampler = Cyclic(clients=10, groups=4)
-    for number in range(9):
-        cohort = sampler.sample(SeededRandomness(5).stream("sampling", number), round=number)
-        assert [client for client in range(10) if sampler.has_turn(client, round=number)] == list(cohort)
+# Schedules
+
+
+@given(rounds=st.integers(1, 200), first=st.integers(1, 500), last=st.integers(1, 500), steps=st.integers(1, 30))
+def test_growing_keeps_noise_squared_over_cohort_constant(rounds: int, first: int, last: int, steps: int) -> None:
+    schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last, steps=steps)
+    assert schedule.rounds == rounds
+    assert schedule.at(rounds - 1).cohort == (last if min(rounds, steps) > 1 else first)
+    assert schedule.at(0).cohort == first
+    ratios = [step.noise_multiplier**2 / step.cohort for step in schedule.steps]
+    assert ratios == pytest.approx([ratios[0]] * len(ratios))
+    cohorts = [schedule.at(number).cohort for number in range(rounds)]
+    assert cohorts == sorted(cohorts, reverse=first > last)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2)), min_size=1, max_size=8))
+def test_at_finds_the_step_of_every_round(rows: list[tuple[int, int, int]]) -> None:
+    flat = [(m, z) for n, m, z in rows for _ in range(n)]
+    schedule = Schedule(tuple(Step(rounds=n, cohort=m, noise_multiplier=z) for n, m, z in rows))
+    assert schedule.rounds == len(flat)
+    found = [(schedule.at(t).cohort, schedule.at(t).noise_multiplier) for t in range(len(flat))]
+    assert found == flat
+    for outside in (-1, len(flat)):
+        with pytest.raises(ConfigError, match=f"give a round from 0 to {len(flat) - 1}"):
+            schedule.at(outside)
+
+
+def test_scaling_changes_noise_alone() -> None:
+    steps = Step(rounds=1, cohort=1, noise_multiplier=3), Step(rounds=1, cohort=2, noise_multiplier=4)
+    schedule = Schedule(steps).scaled(0.5)
+    assert [(s.cohort, s.noise_multiplier) for s in schedule.steps] == [(1, 1.5), (2, 2)]
+
+
+def test_impossible_schedules_are_refused() -> None:
+    for make, field in (
+        (lambda: Schedule(()), "steps"),
+        (lambda: constant(rounds=0, cohort=1), "rounds"),
+        (lambda: constant(rounds=1, cohort=math.nan), "cohort"),
+        (lambda: Step(rounds=1, cohort=1, noise_multiplier=0), "noise_multiplier"),
+        (lambda: growing(rounds=3, first_cohort=0, last_cohort=2), "first_cohort"),
+        (lambda: growing(rounds=3, first_cohort=1, last_cohort=2, steps=0), "steps"),
+        (lambda: preceded(constant(rounds=2, cohort=3), share=1.0), "share"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
+@pytest.mark.parametrize(
+    "schedule",
+    [constant(rounds=7, cohort=20), growing(rounds=9, first_cohort=5, last_cohort=50)],
+)
+def test_a_round_before_all_others_has_its_share_of_what_is_said(schedule: Schedule, share: float) -> None:
+    found = preceded(schedule, share=share)
+    said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
+    assert found.rounds == schedule.rounds + 1
+    assert found.at(0).cohort == schedule.at(0).cohort
+    assert said[0] / sum(said) == pytest.approx(share)
+    assert [found.at(number + 1) for number in range(schedule.rounds)] == [
+        replace(schedule.at(number), rounds=found.at(number + 1).rounds) for number in range(schedule.rounds)
+    ]
