@@ -4,13 +4,14 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from incrowd._prometheus import metric
 from incrowd.errors import ConfigError
 
 
@@ -25,6 +26,7 @@ def argument(metavar: str, text: str) -> Any:
 
 
 Json = Annotated[bool, option("Print one JSON object instead of text.", None, "--json")]
+Metrics = Annotated[bool, option("Print figures for Prometheus instead of text.", None, "--metrics")]
 LogJson = Annotated[bool, option("Log one JSON object a line, instead of words.", None, "--log-json")]
 SettingsFile = Annotated[Path | None, argument("[CONFIG.toml]", "Settings; without them, the demonstration.")]
 Overrides = Annotated[list[str] | None, option("Another value; may be repeated.", "KEY=VALUE", "--set")]
@@ -116,6 +118,13 @@ def print_result(facts: dict[str, Any], as_json: bool, *, said: str | None = Non
         print_facts(facts)
     elif said:
         typer.echo(said)
+
+
+def print_metrics(prefix: str, told: Mapping[str, str], label: str, figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Metrics in the text format of Prometheus: `figures` has numbers by the metric and the label's value."""
+    for name, words in told.items():
+        known = {key: value for key, value in figures[name].items() if value is not None}
+        typer.echo(metric(f"{prefix}_{name}", words, known, label=label), nl=False)
 
 
 def print_facts(facts: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from incrowd.cli._shared import (
     Json,
     LedgerOption,
     LogJson,
+    Metrics,
     Overrides,
     SettingsFile,
     WitnessOption,
@@ -25,12 +26,15 @@ from incrowd.cli._shared import (
     option,
     print_facts,
     print_json,
+    print_metrics,
     print_result,
     print_table,
 )
 from incrowd.cli.train import finish
 from incrowd.errors import IncrowdError
 from incrowd.flower import need_flower
+
+WATCHED = {"epsilon": "Epsilon of the ledger.", "questions": "Questions of servers.", "ledger": "Whether it is whole."}
 
 flower = typer.Typer(
     help="The same federations beyond one machine, on Flower.\n\nExample: incrowd flower new heart",
@@ -274,6 +278,7 @@ def root() -> None:
 @party.command()
 def show(
     file: Annotated[Path, argument("FILE", "The party's ledger, or its folder.")],
+    metrics: Metrics = False,
     as_json: Json = False,
 ) -> None:
     """List what a party was asked, by which server, at what noise, what it comes to, and what it refused.
@@ -286,6 +291,12 @@ def show(
     found = given(file)
     if as_json:
         print_json(found)
+    elif metrics:
+        budget = found.get("budget", {}).get("epsilon")
+        spent = {"spent": found["epsilon"], "promised": found.get("promised"), "budget": budget}
+        counts = {"answered": len(found["events"]), "refused": len(found["refused"])}
+        ledger = {"intact": int(found["intact"])}
+        print_metrics("incrowd_party", WATCHED, "of", {"epsilon": spent, "questions": counts, "ledger": ledger})
     else:
         events, refused = found.pop("events"), found.pop("refused")
         print_facts(found)

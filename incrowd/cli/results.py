@@ -15,6 +15,7 @@ from incrowd import _files
 from incrowd.cli._shared import (
     DataFolder,
     Json,
+    Metrics,
     Overrides,
     argument,
     need,
@@ -22,6 +23,7 @@ from incrowd.cli._shared import (
     option,
     print_facts,
     print_json,
+    print_metrics,
     print_result,
     print_table,
     short,
@@ -34,11 +36,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 EGRESS = "egress.html"
+WATCHED = {"rounds": "Finished rounds.", "epsilon": "Epsilon so far.", "over": "Whether it is over."}
 
 
 @app.command("list")
 def list_runs(
     folder: Annotated[Path, argument("[DIR]", "Where to look.")] = Path("out"),
+    metrics: Metrics = False,
     as_json: Json = False,
 ) -> None:
     """List the runs and searches below a folder: whom each protects, how far it has got, what it has spent.
@@ -51,6 +55,10 @@ def list_runs(
     rows = list(_rows(folder))
     if as_json:
         print_json({"runs": rows})
+    elif metrics:
+        over = {row["run"]: int(row["state"] in ("over", "a search, over")) for row in rows}
+        figures = {name: {row["run"]: row[name] for row in rows} for name in ("rounds", "epsilon")}
+        print_metrics("incrowd_run", WATCHED, "run", {**figures, "over": over})
     elif rows:
         for row in rows:
             row["randomness"] = {None: None, True: "seeded", False: "system"}[row["simulated"]]

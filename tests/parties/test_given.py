@@ -33,6 +33,9 @@ def test_a_party_sees_what_it_gave_to_whom_and_at_what_noise(
         assert found["delta"] == 1e-3
         assert found["intact"]
         assert [each["round"] for each in found["refused"]] == [1]
+    watched = run(str(made.folder), "--metrics").out
+    for line in ('epsilon{of="budget"} ', 'questions{of="refused"} 1\n', 'ledger{of="intact"} 1\n'):
+        assert f"incrowd_party_{line}" in watched
     done = run(str(made.folder))
     assert done.status == 0
     assert "round 1 comes after round 2" in done.out

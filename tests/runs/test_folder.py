@@ -50,6 +50,9 @@ def test_each_run_and_each_search_has_a_row(
     assert 0 < rows[1]["epsilon"] < 8
     assert [rows[place]["epsilon"] for place in (2, 3, 4)] == [0.0, spent["epsilon"], found["epsilon_of_search"]]
     assert {row["data"] for row in rows[:5]} == {"digits"}
+    watched = command(monkeypatch, capsys)("list", str(folder), "--metrics").out
+    assert f'incrowd_run_over{{run="{folder / "a"}"}} 1\n' in watched
+    assert f'incrowd_run_rounds{{run="{folder / "b/c"}"}} 2\n' in watched
 
 
 def test_a_label_of_a_metric_is_escaped() -> None:
