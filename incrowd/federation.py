@@ -21,7 +21,7 @@ from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.predict import Result
 from incrowd.runs.recipes import config_of, with_recipe
-from incrowd.runs.run import Run
+from incrowd.runs.run import OwnLoop, Run
 from incrowd.runs.sources import NOTHING, Given
 from incrowd.runs.trackers import progress as shown
 from incrowd.runs.trackers import say
@@ -141,6 +141,16 @@ class Federation:
         summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
         say(verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
+
+    def session(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> OwnLoop:
+        """The rounds of the run in a folder, new or begun, for a training loop of your own.
+
+        >>> with federation.session("out/own") as session:  # doctest: +SKIP
+        ...     for now in session:
+        ...         now.submit({client: trained(now.module(), *now.examples(client)) for client in now.cohort})
+        >>> result = federation.result("out/own")  # doctest: +SKIP
+        """
+        return OwnLoop(self.run_in(Path(folder)), [*([shown(sys.stderr)] if progress else []), *watchers])
 
     def result(self, folder: Path | str) -> Result:
         """The result of the finished run in a folder."""

@@ -18,6 +18,7 @@ TRAINING = (
     "features.md",
     "getting-started.md",
     "hugging-face.md",
+    "own-loop.md",
     "own-models.md",
     "silos.md",
 )  # they train, slowly

@@ -13,7 +13,7 @@ from torch import nn
 import incrowd
 from incrowd import _extensions
 from incrowd.data.partition import by_column
-from incrowd.errors import DataError, LedgerMismatch
+from incrowd.errors import ConfigError, DataError, LedgerMismatch
 from incrowd.types import register
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,6 +78,13 @@ def a_data_set_of_torch(folder: Path) -> Any:
     return result.predict(X) == (DIED == "yes")
 
 
+def a_folder_of_pictures(folder: Path) -> Any:
+    data = incrowd.Clients.from_folder(folder / "pictures", owners=True, classes=("dark", "light"), public=True)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    result = incrowd.Federation(module, data, privacy=PRIVACY, local=QUICK).train(folder / "run")
+    return result.predict(data.examples.features) == np.array(["dark", "light"])[data.examples.labels]
+
+
 def a_module_with_pretrained_weights(folder: Path) -> Any:
     module = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     module.load_state_dict(torch.load(folder / "pretrained.pt"))
@@ -112,6 +119,35 @@ def an_optimizer_of_the_server(folder: Path) -> Any:
     return result.predict(X) == DIED
 
 
+def a_training_loop_with_an_optimizer(folder: Path) -> Any:
+    def trained(module: nn.Module, features: Any, labels: torch.Tensor) -> nn.Module:
+        optimizer = torch.optim.RMSprop(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(features), labels).backward()  # type: ignore[no-untyped-call]  # torch says no types
+            optimizer.step()
+        return module
+
+    federation = incrowd.Federation(nn.Linear(2, 2), ARRAYS, privacy=PRIVACY)
+    with federation.session(folder) as session:
+        for now in session:
+            now.submit({client: trained(now.module(), *now.examples(client)) for client in now.cohort})
+    return federation.result(folder).predict(X) == DIED
+
+
+def numbers_to_predict(folder: Path) -> Any:
+    data = incrowd.Clients.from_arrays(X, X[:, 0], owner=OWNERS, public=True)
+    local = incrowd.Local(learning_rate=0.1, epochs=5)
+    result = incrowd.Federation(nn.Linear(2, 1), data, privacy=PRIVACY, local=local, loss="squared").train(folder)
+    return abs(result.outputs(X)[:, 0] - X[:, 0]) < 0.5
+
+
+def several_labels(folder: Path) -> Any:
+    data = incrowd.Clients.from_arrays(X, (X > 0).astype(np.float32), owner=OWNERS, public=True)
+    result = incrowd.Federation(nn.Linear(2, 2), data, privacy=PRIVACY, local=QUICK, loss="logistic").train(folder)
+    return (result.outputs(X) > 0) == (X > 0)
+
+
 def no_column_of_owners(folder: Path) -> Any:
     data = incrowd.Clients.from_arrays(X, DIED, classes=("no", "yes"), name="ward 8", clients=600)
     result = incrowd.Federation(nn.Linear(2, 2), data, privacy=PRIVACY, local=QUICK).train(folder)
@@ -123,9 +159,13 @@ PROGRAMS: list[Callable[[Path], Any]] = [
     a_frame_with_owners_that_are_words,
     a_hugging_face_data_set,
     a_data_set_of_torch,
+    a_folder_of_pictures,
     a_module_with_pretrained_weights,
     a_loss,
     an_optimizer_of_the_server,
+    a_training_loop_with_an_optimizer,
+    numbers_to_predict,
+    several_labels,
     no_column_of_owners,
 ]
 
@@ -149,6 +189,11 @@ def prepare(folder: Path) -> None:
     (folder / "own.csv").write_text("\n".join(["patient,a,b,died", *cells]))
     torch.manual_seed(0)
     torch.save(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)).state_dict(), folder / "pretrained.pt")
+    image = pytest.importorskip("PIL.Image")
+    for row in range(120):
+        place = folder / "pictures" / f"p{row % 60}" / ("dark", "light")[row // 60]
+        place.mkdir(parents=True)
+        image.new("L", (4, 4), 255 * (row // 60)).save(place / "one.png")
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -195,6 +240,14 @@ def test_an_arrow_table_is_read_as_a_file_is() -> None:
     assert (by_arrays.clients, (by_arrays.owners or ())[:2]) == (60, ("p0", "p1"))
 
 
+def test_pictures_of_a_data_set_have_a_scale_and_tokens_have_none() -> None:
+    items = [{"image": np.zeros((2, 2), np.uint8), "text": [1, 2], "label": row % 2} for row in range(4)]
+    pictures = incrowd.Clients.from_dataset(items, features="image", classes=2, public=True)
+    assert (pictures.clients, pictures.examples.shape, pictures.examples.scale) == (4, (2, 2), 1 / 255)
+    several = incrowd.Clients.from_dataset(items, features=("image", "text"), classes=2, public=True)
+    assert set(several.examples.features) == {"image", "text"}
+
+
 def test_the_same_rows_share_one_ledger_whatever_a_client_is(tmp_path: Path) -> None:
     prepare(tmp_path)
     a_csv_with_missing_values_and_words(tmp_path)
@@ -223,6 +276,13 @@ def test_without_an_id_each_row_is_a_client(tmp_path: Path) -> None:
     assert len(set(twins.owners or ())) == 3
 
 
+def test_groups_and_labels_of_an_estimator_may_be_words() -> None:
+    for classes in (("no", "yes"), None):
+        model = incrowd.PrivateClassifier(epsilon=50, rounds=3, public=True, classes=classes)
+        model.fit(X, DIED, groups=OWNERS)
+        assert set(model.predict(X)) <= {"no", "yes"}
+
+
 @pytest.mark.parametrize("missing", ["None", "np.nan", "pd.NA", "pd.NaT"])
 def test_an_owner_that_is_missing_is_refused(missing: str) -> None:
     pd = pytest.importorskip("pandas")
@@ -230,3 +290,11 @@ def test_an_owner_that_is_missing_is_refused(missing: str) -> None:
     with pytest.raises(DataError, match="missing at example 1"):
         by_column(pd.Series(["a", absent, "b"], dtype=object))
     assert by_column(pd.Series(["a", "nan", "b"], dtype=object)).clients == 3  # the control: a name like another
+
+
+def test_classes_without_the_word_are_refused() -> None:
+    stated: dict[str, Any] = {"owner": OWNERS, "public": True}
+    with pytest.raises(DataError, match="'yes': it is none of classes"):
+        incrowd.Clients.from_arrays(X, DIED, classes=("no", "ja"), **stated)
+    with pytest.raises(ConfigError, match="once"):
+        incrowd.Clients.from_arrays(X, DIED, classes=("no", "no"), **stated)

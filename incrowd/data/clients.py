@@ -25,6 +25,7 @@ from incrowd.data.partition import (
     names_of_rows,
 )
 from incrowd.data.reading import AS_USUAL, Reading, TableSource
+from incrowd.data.sources import read_pictures
 from incrowd.data.tables import check_separate, read_stated_table, read_table
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.sampling import check_declared, named_places
@@ -235,6 +236,14 @@ class Clients:
             test_cells=cells[1] if len(cells) > 1 else None,
         )
         return data if share is None else replace(_hold_out(data, share), declared=stated.get("clients"))
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path | str, *, classes: Sequence[str], owners: bool = False, **stated: Unpack[PublicFacts]
+    ) -> "Clients":
+        """Pictures in folders CLASS, each a client, or with `owners` in folders OWNER/CLASS."""
+        pictures, labels, owner = read_pictures(folder, owners=owners)
+        return cls.from_arrays(pictures, labels, owner=owner if owners else None, classes=classes, **stated)
 
     @classmethod
     def from_partitions(

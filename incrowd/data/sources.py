@@ -1,6 +1,7 @@
-"""Data sets in files: the embedded digits, and MNIST's four files."""
+"""Data sets in files: the embedded digits, MNIST's four files, and a folder of pictures."""
 
 import gzip
+import importlib
 import math
 import zlib
 from functools import cache
@@ -14,6 +15,7 @@ from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.errors import DataError
 
 CLASSES = 10
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 
 _AGAIN = "fetch the file again"
 _MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -79,3 +81,29 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if not shape or 0 in shape or len(payload) - start != math.prod(shape):
         raise DataError(f"{path}: holds {len(payload) - start} values where its header says {shape}; {_AGAIN}")
     return np.frombuffer(payload, np.uint8, offset=start).reshape(shape)
+
+
+def read_pictures(folder: Path | str, *, owners: bool) -> tuple[NDArray[np.uint8], list[str], list[str]]:
+    """The pictures [N, channels, height, width] in CLASS/FILE or OWNER/CLASS/FILE, with their classes and owners."""
+    try:
+        image = importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise DataError(f"{folder}: pictures need Pillow; run pip install pillow") from error
+    pattern = "*/*/*" if owners else "*/*"
+    paths = sorted(path for path in Path(folder).glob(pattern) if path.suffix.lower() in PICTURES)
+    pictures = []
+    for path in paths:
+        try:
+            with image.open(path) as opened:
+                pixels = np.asarray(opened.convert("L" if opened.mode in ("1", "L") else "RGB"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read as a picture ({error}); {_AGAIN}") from error
+        pictures.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        if pictures[-1].shape != pictures[0].shape:
+            shapes = f"{pictures[-1].shape}, and {paths[0].name} {pictures[0].shape}"
+            raise DataError(f"{path}: has the shape {shapes}: bring all pictures to one size and mode")
+    if not pictures:
+        where = "OWNER/CLASS" if owners else "CLASS"
+        raise DataError(f"{folder}: has no pictures; put files ({', '.join(PICTURES)}) into {where} folders")
+    whose = [path.parts[-3] if owners else str(path.relative_to(folder)) for path in paths]
+    return np.stack(pictures), [path.parent.name for path in paths], whose

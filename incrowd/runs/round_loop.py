@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -233,8 +233,11 @@ class RoundLoop:
         finish: Callable[[State], Summary],
         settings: Facts,
         watchers: Sequence[Tracker],
-    ) -> Summary:
-        """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure."""
+    ) -> Generator[tuple["Session", State], tuple[State, Record], Summary]:
+        """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure.
+
+        Each round is yielded as the session and its state; the state after it, and its record, are sent back.
+        """
         simulated = self.wanted.seed is not None
         watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
         summary: Summary | None = None
@@ -242,7 +245,7 @@ class RoundLoop:
             watcher.start(settings, [record for record in self.database.rounds() if record.round < state.round])
         try:
             while state.round < self.rounds:
-                state, record = session.step(state)
+                state, record = yield session, state
                 if state.round % self.wanted.report_every == 0 or state.round == self.rounds:
                     found = measure(state)
                     record = replace(record, accuracy=found["accuracy"], loss=found["loss"])

@@ -1,27 +1,35 @@
 """A run in a folder, from its settings to its result; `incrowd.runs.folder` lists the files."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from incrowd import __version__, _files
 from incrowd._random import Floats
-from incrowd.algorithms.clients import Trainers
+from incrowd.algorithms.clients import ClientCohort, Trainers
 from incrowd.algorithms.fedavg import State
 from incrowd.algorithms.metrics import evaluate, score
 from incrowd.algorithms.silos import AskAll, AskShared, AskSums
 from incrowd.data.clients import Clients
-from incrowd.data.examples import Examples
+from incrowd.data.examples import Examples, Inputs
 from incrowd.data.reading import read_once
 from incrowd.errors import ConfigError
+from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
+from incrowd.learning.modules import trainable
 from incrowd.privacy.plan.sampling import Schedule, Step
+from incrowd.privacy.release import PrivateRound
 from incrowd.runs.advice import judged
 from incrowd.runs.config import Config, read_back
 from incrowd.runs.data_config import Parties
@@ -44,11 +52,16 @@ from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop, Session
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers
-from incrowd.runs.work import Work, assemble, assemble_records, assemble_silos
+from incrowd.runs.work import ClientWork, Work, assemble, assemble_records, assemble_silos
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:
     from incrowd.runs.evaluation import EvaluationConfig
+
+_THIRD_PARTY = "training loop (not tried)"
+
+Rounds = Generator[tuple[Session, State], tuple[State, Record], Summary]
+"""The rounds of a run: see `Run.rounds`."""
 
 
 class Run:
@@ -158,22 +171,40 @@ class Run:
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train to the end, from wherever the run stands, and write the results; a run that is over returns them."""
-        wanted, work = self.config, self.work
-        if isinstance(wanted.data, Parties) and not work.asks_others:
+        with closing(self.rounds(watchers)) as rounds:
+            try:
+                session, state = next(rounds)
+                while True:
+                    session, state = rounds.send(session.step(state))
+            except StopIteration as over:
+                summary: Summary = over.value
+                return summary
+
+    def rounds(self, watchers: Sequence[Tracker] = ()) -> Rounds:
+        """The rounds that are left, for a loop of the caller: see `train`.
+
+        Each round is yielded as the session and the state before it; the state after it, and its record, are sent back.
+        """
+        wanted = self.config
+        if isinstance(wanted.data, Parties) and not self.work.asks_others:
             remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with (
-            RoundLoop.begin(self.folder, wanted.run, rounds=work.rounds) as loop,
-            work.open(self.folder) as session,
+            RoundLoop.begin(self.folder, wanted.run, rounds=self.work.rounds) as loop,
+            self.work.open(self.folder) as session,
         ):
-            state = session.restored(loop)
-            if state.round < work.rounds:
-                session.rehearse(state)
-            if (test := work.data.test) is not None:  # failures to measure come before a round is paid for
-                one = test.some(slice(1))
-                measured(work.model, state.published, one, loss=work.loss)
-                evaluate(work.model, state.published, one, loss=work.loss)
-            return loop.walk(
+            return (yield from self._rounds(loop, session, watchers))
+
+    def _rounds(self, loop: RoundLoop, session: Session, watchers: Sequence[Tracker]) -> Rounds:
+        work, state = self.work, session.restored(loop)
+        if state.round < work.rounds:
+            session.rehearse(state)
+        if (test := work.data.test) is not None:  # failures to measure come before a round is paid for
+            one = test.some(slice(1))
+            measured(work.model, state.published, one, loss=work.loss)
+            evaluate(work.model, state.published, one, loss=work.loss)
+        return (
+            yield from loop.walk(
                 session,
                 state,
                 measure=lambda state: measured(work.model, state.published, test, loss=work.loss),
@@ -181,6 +212,7 @@ class Run:
                 settings=self.settings,
                 watchers=watchers,
             )
+        )
 
     def evaluate(self, wanted: "EvaluationConfig") -> Summary:
         """Measure the released model on the clients' own examples: noised, and charged to the ledger of the data like
@@ -272,3 +304,112 @@ def _settings_of_version(settings: Summary) -> Config:
 def _form(model: Model) -> str:
     """The form in which torch shows a module."""
     return " ".join(repr(model.module).split())
+
+
+@dataclass(eq=False)
+class OwnRound:
+    """One round of a training loop: the present clients of its `cohort`, and the `weights` to start from.
+
+    Guarantee: each client's update is clipped, and enters once. The cohort and its updates are private: they are for
+    the training on this machine.
+    """
+
+    number: int
+    cohort: tuple[int, ...] = field(repr=False)
+    weights: Floats = field(repr=False)
+    _work: ClientWork = field(repr=False)
+    _open: PrivateRound = field(repr=False)
+    submitted: bool = field(default=False, init=False, repr=False)
+
+    def module(self) -> nn.Module:
+        """A copy of the federation's module with the round's weights, for one client to train."""
+        return self._work.model.with_weights(self.weights)
+
+    def examples(self, client: int) -> tuple[Inputs, Tensor]:
+        """The features of a client of the cohort, as the model sees them, and its labels."""
+        if client not in self.cohort:
+            raise ConfigError(field="client", value=client, remedy="give one of this round's cohort")
+        data = self._work.engine.data
+        rows = torch.as_tensor(data.examples(client).astype(np.int64))
+        features = meant(chosen(data.features, rows), scale=data.scale, offset=data.offset)
+        return features, data.labels.index_select(0, rows)
+
+    def submit(self, updates: Mapping[int, ArrayLike | nn.Module]) -> None:
+        """Hand over what clients learnt: a trained module, or the difference to the round's weights as one vector.
+
+        Clients that are left out contribute nothing; the denominator stays the plan's.
+        """
+        if self.submitted:
+            raise ConfigError(field="round", value=self.number, remedy="its updates are submitted: go on to the next")
+        vectors = {client: self._vector(update) for client, update in updates.items()}
+        for client, vector in vectors.items():
+            if client not in self.cohort or vector.shape != self.weights.shape:
+                remedy = f"give clients of the cohort, and {self.weights.size} numbers for each"
+                raise ConfigError(field="updates", value=f"{client}: {vector.shape}", remedy=remedy)
+        for client, vector in vectors.items():
+            self._open.add(vector[None], clients=[client])
+        self.submitted = True
+
+    def _vector(self, update: ArrayLike | nn.Module) -> Floats:
+        if not isinstance(update, nn.Module):
+            return np.asarray(update, dtype=np.float64)
+        trained = torch.cat([one.detach().reshape(-1) for _, one in trainable(update)])
+        moved: Floats = trained.double().cpu().numpy() - self.weights
+        return moved
+
+
+class OwnLoop(AbstractContextManager["OwnLoop"]):
+    """The rounds of a run, for a loop that trains clients itself: see `incrowd.Federation.session`."""
+
+    def __init__(self, run: Run, watchers: Sequence[Tracker] = ()) -> None:
+        work = run.work
+        if not isinstance(work, ClientWork) or work.asks_others:
+            remedy = 'a loop of your own trains whole clients on this machine: use privacy.unit = "client"'
+            raise ConfigError(field="privacy.unit", value=run.config.privacy.unit, remedy=remedy)
+        if work.engine.size != work.model.size:
+            remedy = "your loop takes its place: leave it out"
+            raise ConfigError(field="local.algorithm", value=work.config.local.algorithm, remedy=remedy)
+        self.run = run
+        self._work = work
+        self._rounds: Rounds = run.rounds(watchers)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the latest state, from which the same loop goes on."""
+        self._rounds.close()
+
+    def __iter__(self) -> Iterator[OwnRound]:
+        """The rounds that are left."""
+        try:
+            session, state = next(self._rounds)
+            while True:
+                if session.algorithm.cohort.queries and state.round == 0:
+                    session, state = self._rounds.send(session.step(state))
+                    continue
+                opened = _opened(session, state, self._work)
+                yield opened
+                session, state = self._rounds.send(_taken(session, state, opened))
+        except StopIteration:
+            return
+
+
+def _opened(session: Session, state: State, work: ClientWork) -> OwnRound:
+    cohort: ClientCohort = session.algorithm.cohort
+    cohort.private.name_third_party(_THIRD_PARTY)
+    clients = cohort.present(cohort.private.cohort(state.round), number=state.round)
+    return OwnRound(
+        number=state.round,
+        cohort=tuple(map(int, clients)),
+        weights=state.weights.astype(np.float32).astype(np.float64),
+        _work=work,
+        _open=cohort.private.round(state.round, carry=state.carry),
+    )
+
+
+def _taken(session: Session, state: State, done: OwnRound) -> tuple[State, Record]:
+    if not done.submitted:
+        raise ConfigError(field="round", value=done.number, remedy="submit its updates before the next round")
+    algorithm = session.algorithm
+    answers = algorithm.cohort.released(done._open)
+    return session.recorded(*algorithm.applied(state, answers))

@@ -1,4 +1,4 @@
-"""Data sets in files: digits, MNIST's four files."""
+"""Data sets in files: digits, MNIST's four files, folders of pictures."""
 
 import gzip
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd.data import load_digits, load_mnist
-from incrowd.data.sources import read_idx
+from incrowd.data.sources import read_idx, read_pictures
 from incrowd.errors import DataError
 
 IMAGES = np.arange(5 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(5, 28, 28)
@@ -83,3 +83,28 @@ def test_bytes_of_any_kind_give_values_or_an_error_of_ours(tmp_path: Path, conte
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         read_idx(tmp_path)
+
+
+def test_a_folder_of_pictures_has_classes_and_owners(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for owner, label in (("ann", "cat"), ("bob", "dog")):
+        (tmp_path / owner / label).mkdir(parents=True)
+        image.new("RGB", (3, 2), "red").save(tmp_path / owner / label / "one.png")
+    pictures, labels, owners = read_pictures(tmp_path, owners=True)
+    assert (pictures.shape, pictures[0, 0].max(), labels, owners) == ((2, 3, 2, 3), 255, ["cat", "dog"], ["ann", "bob"])
+    grey, _, alone = read_pictures(tmp_path / "ann", owners=False)
+    assert (grey.shape, alone) == ((1, 3, 2, 3), ["cat/one.png"])
+    image.new("L", (3, 2)).save(tmp_path / "bob" / "dog" / "two.png")
+    with pytest.raises(DataError, match="one size and mode"):
+        read_pictures(tmp_path, owners=True)
+    (tmp_path / "bob" / "dog" / "one.png").write_bytes(b"none")
+    with pytest.raises(DataError, match="cannot be read as a picture"):
+        read_pictures(tmp_path, owners=True)
+    with pytest.raises(DataError, match="OWNER/CLASS"):
+        read_pictures(tmp_path / "ann" / "cat", owners=True)
+
+
+def test_pictures_without_pillow_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
+    with pytest.raises(DataError, match="pip install pillow"):
+        read_pictures(tmp_path, owners=False)
