@@ -20,6 +20,7 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
 from incrowd.learning.execution import with_threads
 from incrowd.learning.models import Model
+from incrowd.learning.modules import own_turn
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.privacy.paid import RecordRound, RecordRun
 from incrowd.privacy.plan.sampling import check_declared
@@ -177,7 +178,8 @@ def rehearse(silo: str, training: RecordTraining, engine: RecordEngine, weights:
     """
     batch = min(training.most_records, training.physical_batch + 1)
     for records in sorted({0, 1, batch}):
-        with _Trying(silo, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        forked = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
+        with _Trying(silo, records), own_turn(), forked:
             _go(training, engine.rehearsal(records), weights)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from incrowd.learning.modules import hooked, in_order, known, plain, remembered
+from incrowd.learning.modules import hooked, in_order, known, own_turn, plain, remembered
 
 _EXAMPLES = 3
 _TOLERANCE = 1e-5  # far above the rounding of float32, far below what another layer would change
@@ -74,7 +74,7 @@ def _followed(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential | None
 def _alike(chain: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> bool:
     """Return whether the outputs are equal, and the call leaves the module, a copy, unchanged."""
     made_up, before = torch.randn(_EXAMPLES, *shape, generator=torch.Generator().manual_seed(0)), remembered(module)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), own_turn(), torch.random.fork_rng(devices=[]):
         one, other = chain(made_up.clone()), module(made_up)
     same = one.shape == other.shape and torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
     return same and remembered(module) == before

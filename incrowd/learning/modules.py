@@ -2,10 +2,12 @@
 
 import copy
 import math
+import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -110,6 +112,26 @@ def _refuse_parameters(module: nn.Module) -> None:
         )
 
 
+class _Turns:
+    """A lock for threads, which a forked process has to itself: the thread that held it is not there."""
+
+    def __init__(self) -> None:
+        self._anew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._anew)
+
+    def _anew(self) -> None:
+        self.lock = threading.RLock()
+
+
+_turns = _Turns()
+
+
+def own_turn() -> AbstractContextManager[object]:
+    """One thread at a time: torch's global generators belong to the whole process."""
+    return _turns.lock
+
+
 @contextmanager
 def keeping_constants(module: nn.Module, *, whose: str) -> Iterator[None]:
     """Refuse, after a call, a module that changed its buffers or frozen parameters: `whose` data would have reached the
@@ -128,22 +150,27 @@ def keeping_constants(module: nn.Module, *, whose: str) -> Iterator[None]:
 @contextmanager
 def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) -> Iterator[None]:
     """Refuse, besides, a module that drew from torch's global generator."""
-    drawn = _drawn(device)
-    with keeping_constants(module, whose=whose):
-        yield
-    if not all(map(torch.equal, drawn, _drawn(device))):
+    with own_turn():
+        drawn = _drawn(device)
+        with keeping_constants(module, whose=whose):
+            yield
+        still = all(map(torch.equal, drawn, _drawn(device)))
+    if not still:
         remedy = f"it draws from torch's global generator, which no {whose} has for itself; leave that out"
         raise ConfigError(field="module", value=type(module).__name__, remedy=remedy)
 
 
 @contextmanager
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators, from which dropout draws, and restore them afterwards."""
+    """Seed torch's global generators, from which dropout draws, and restore them afterwards; one thread at a time.
+
+    Edge cases: it does not notice other code that draws from them in another thread meanwhile.
+    """
     devices, generators = [], [torch.default_generator]
     if device.type == "cuda":  # pragma: no cover - where there is one
         devices.append(torch.cuda.current_device() if str(device) == "cuda" else device.index)
         generators.append(torch.cuda.default_generators[devices[0]])
-    with torch.random.fork_rng(devices=devices):
+    with own_turn(), torch.random.fork_rng(devices=devices):
         for generator in generators:
             generator.manual_seed(seed)
         yield

@@ -21,7 +21,7 @@ from incrowd.learning.execution import one_thread
 from incrowd.learning.inputs import calling, chosen, meant, noise, shown, zeros
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.modules import known, ours, refused, remembered, trainable, working_copy
+from incrowd.learning.modules import known, ours, own_turn, refused, remembered, trainable, working_copy
 
 _CLOSE = 1e-3  # relative error that rounding may cause
 _AT_A_KINK = 0.1  # and so far where it took a rectifier, or the maximum of some, to its other side
@@ -222,7 +222,7 @@ def _extremes(one: Tensor) -> Tensor:
 def _quietly() -> Iterator[None]:
     """One thread, because forked processes would wait for threads that the parent started."""
     forked = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
-    with one_thread(), forked, warnings.catch_warnings():
+    with own_turn(), one_thread(), forked, warnings.catch_warnings():
         warnings.filterwarnings("error", message="Using a target size")
         yield
 

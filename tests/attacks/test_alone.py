@@ -3,7 +3,10 @@
 Neighbours, chunks, threads and order change nothing, whatever module, inputs and labels there are.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,7 +18,17 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd._random import Floats
-from incrowd.learning import ClientTensors, CohortEngine, Contributions, Execution, Model, backends, linear, mlp
+from incrowd.learning import (
+    ClientTensors,
+    CohortEngine,
+    Contributions,
+    Execution,
+    Model,
+    backends,
+    linear,
+    mlp,
+    modules,
+)
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
 from incrowd.learning.backends.loop import Loop
 from incrowd.learning.contributions import ShortenedSum, Shortening
@@ -324,3 +337,31 @@ def test_processes_change_no_bit_of_a_sum(name: str) -> None:
         for several in (1, 2)
     )
     assert np.array_equal(one, two)
+
+
+class DropsLate(nn.Module):
+    """Dropout that lets other threads run before it draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        time.sleep(0.002)
+        return nn.functional.dropout(self.layer(examples))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["in turn", "all at once, which is noticed"])
+def test_another_thread_that_trains_leaves_the_masks_alone(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = Model(DropsLate(), fresh=True), made_up((9, 9, 9), features=FEATURES, classes=CLASSES)
+    engines = [CohortEngine(model, data, Local(batch_size=3)) for _ in range(2)]
+    weights, before = model.initial(RANDOMNESS), torch.get_rng_state()
+    expected = trained(engines[0], weights, range(3))
+    if not alone:
+        monkeypatch.setattr(modules, "own_turn", nullcontext)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda engine: trained(engine, weights, range(3)), engines))
+    same = all(np.array_equal(each[client], expected[client]) for each in found for client in expected)
+    assert same == alone
+    assert torch.equal(torch.get_rng_state(), before) or not alone
+    torch.set_rng_state(before)
