@@ -74,7 +74,8 @@ def _drawn(
         for one in curves:
             style, colour = _DASHES[one.style % len(_DASHES)], COLOURS[one.style % len(COLOURS)]
             marker = "o" if len(one.points) <= ROWS // 2 else None
-            panel.plot(*zip(*one.points, strict=True), style, color=colour, marker=marker, markersize=3, label=one.name)
+            label = one.name.replace("$", r"\$")  # a name is no formula
+            panel.plot(*zip(*one.points, strict=True), style, color=colour, marker=marker, markersize=3, label=label)
         for label, (along, at) in lines:
             draw = panel.axvline if along == "x" else panel.axhline
             draw(at, color="#444444", linestyle="--", linewidth=1, label=label)

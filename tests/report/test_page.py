@@ -18,7 +18,7 @@ from incrowd.report.shown import Shown, of_status, read, told_apart
 from tests.report import folders
 from tests.report.conftest import Made
 
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e"
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e $\\frac$"
 
 
 class Elements(HTMLParser):
