@@ -4,10 +4,7 @@ Flower's own SuperNode runs the code of each run, which could pass over a party'
 """
 
 import logging
-import sqlite3
-import struct
 import threading
-import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Self
@@ -16,16 +13,12 @@ from incrowd import _files
 from incrowd._log import note
 from incrowd._private import read_ours
 from incrowd._validate import positive
-from incrowd.errors import ConfigError, IncrowdError
+from incrowd.errors import ConfigError
 from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
 from incrowd.parties.folder import PartyFolder
+from incrowd.parties.guard import FAILURES
 
 _LONGEST_WAIT = 5.0
-_FAILURES = (
-    *(IncrowdError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError),
-    *(RuntimeError, TypeError, ValueError, sqlite3.Error, struct.error, zlib.error),
-)
-"""The errors of a handler on one question, after which it answers others."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +75,7 @@ def attend(
 def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes]) -> None:
     try:
         answer = handler(question.content)
-    except _FAILURES as error:
+    except FAILURES as error:
         note(_log, "question not answered", level=logging.ERROR, kind=type(error).__name__)
         return
     line.answer(question, answer)

@@ -2,6 +2,8 @@
 
 import hashlib
 import sqlite3
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +27,12 @@ from incrowd.privacy.plan.plan import Unit
 LEDGER, MEMORY = "ledger.sqlite", "answers.sqlite"
 MOST_OFFERED = 2**26
 """The most bytes of accepted offers: an offer may cost so small a part of a budget that nothing else ends them."""
+
+FAILURES = (
+    *(IncrowdError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError),
+    *(RuntimeError, TypeError, ValueError, sqlite3.Error, struct.error, zlib.error),
+)
+"""The errors of a handler on one question, after which it answers others."""
 
 _TURN = "party.lock"
 _UNSPENT = {"intact": True, "problem": None, "events": 0, "epsilon": 0.0, "delta": None, "head": None}
@@ -96,11 +104,12 @@ class Guard:
 
     @contextmanager
     def noting(self, plan: str, number: int | None) -> Iterator[None]:
-        """Note refusals of a plan's round; an offer has no round."""
+        """Note refusals of a plan's round; an offer has no round. Of an error that is not ours it notes the kind."""
         try:
             yield
-        except IncrowdError as error:
-            self.note(str(error), plan, number)
+        except FAILURES as error:
+            why = str(error) if isinstance(error, IncrowdError) else f"it was not answered: {type(error).__name__}"
+            self.note(why, plan, number)
             raise
 
     def note(self, why: str, plan: str, number: int | None) -> None:

@@ -212,7 +212,9 @@ class Offer(Section):
         try:
             offer = cls.from_json(form)
             found = offer.fingerprint
-        except (ArithmeticError, RecursionError) as error:
+        except ConfigError:
+            raise
+        except (ArithmeticError, RecursionError, ValueError) as error:  # canonical JSON has no NaN
             raise ConfigError(field="offer", value=type(error).__name__, remedy=_NUMBERS) from error
         if found != frame.place.plan:
             raise DataError("an offer whose fingerprint is another one than it says")

@@ -70,7 +70,7 @@ class Roster:
         """Read a form of `to_json`."""
         try:
             return cls(tuple(Card(**card) for card in form))
-        except TypeError as error:
+        except (AttributeError, TypeError) as error:
             raise ConfigError(field="roster", value=form, remedy="it is not whole: have it sent again") from error
 
     def to_json(self) -> list[dict[str, str]]:

@@ -180,6 +180,23 @@ def test_what_is_no_text_is_an_error_of_ours_too(kind: str, head: Form, noted: i
     party.close()
 
 
+STRANGE: dict[str, Callable[[float], bytes]] = {
+    "a setting": lambda number: signed(honest(settings={"model": {"kind": "linear"}, "local": {"momentum": number}})),
+    "a card": lambda number: signed(honest(roster=[{"name": "north", "key": number}])),
+}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("where", STRANGE)
+def test_what_canonical_json_cannot_say_is_refused_and_noted(where: str, number: float, made: Made) -> None:
+    party = made.start()
+    with pytest.raises(SpecificationRefused, match="numbers that a plan can have"):
+        party.answer(STRANGE[where](number))
+    [refused] = given(made.folder, begun=False)["refused"]
+    assert refused["round"] is None
+    assert party.answer(STRANGE[where](0.5))  # who says the same in numbers is heard
+
+
 CHEAP = {"budget": {"epsilon": 0.1, "delta": 1e-5}}
 """A plan that says that it costs less than it does."""
 LARGE = plan_of(budget=Budget(epsilon=1e3, delta=1e-3))

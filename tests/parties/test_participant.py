@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.parties.contribution import MOST_BATCH, alone, part
-from incrowd.parties.guard import LEDGER, MEMORY
+from incrowd.parties.guard import LEDGER, MEMORY, given
 from incrowd.parties.offer import RoundTask
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PartyPolicy
@@ -239,3 +239,12 @@ def test_a_disk_full_of_offers_takes_no_more(made: Made, monkeypatch: pytest.Mon
         party.answer(offer_for(plan_of(5)).to_bytes(SERVER))
     party.guard.check_ledger()  # which is open, and as it was
     party.close()
+
+
+def test_what_fails_at_the_party_is_noted_by_its_kind_alone(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    party = made.start()
+    monkeypatch.setattr(party, "_learner", lambda _: [][len("of a row")])
+    with pytest.raises(IndexError):
+        party.answer(offer_for(plan_of()).to_bytes(SERVER))
+    [refused] = given(made.folder, begun=False)["refused"]
+    assert refused["why"] == "it was not answered: IndexError"

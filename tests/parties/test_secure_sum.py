@@ -225,3 +225,11 @@ def test_what_is_no_key_is_refused(key: str) -> None:
 
 def test_digests_of_different_values_differ() -> None:
     assert len({digest("a", "b"), digest("ab"), digest(["a", "b"]), digest("a", ["b"])}) == 4
+
+
+@pytest.mark.parametrize("name", [[1], {"a": 1}, None, 7])
+def test_a_card_whose_name_is_no_text_makes_no_roster(name: object) -> None:
+    cards = [{"name": each, "key": Card.of(each, key_of(each)).key} for each in ("amber", "birch")]
+    assert Roster.from_json(cards)
+    with pytest.raises(ConfigError, match="not whole"):
+        Roster.from_json([*cards[1:], cards[0] | {"name": name}])
