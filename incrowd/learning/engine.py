@@ -19,7 +19,7 @@ from incrowd.learning.local_algorithms import algorithm_of, sent_parts
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss, check_label_shares
 from incrowd.learning.mean_query import VectorCohort, label_query
 from incrowd.learning.models import Model
-from incrowd.learning.modules import ours
+from incrowd.learning.modules import drawing_from, ours
 from incrowd.learning.trial import OwnCode, tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
@@ -86,7 +86,8 @@ class CohortEngine:
         )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
-        self._choice = Choice(backends, task)
+        with drawing_from(0, task.device):  # modules that draw are tried
+            self._choice = Choice(backends, task)
         self._pool: WorkerPool[_CohortStart] | None = None
         self.label_query = label_query(local, self._data.labels, self.loss, outputs)
 

@@ -56,6 +56,21 @@ def test_every_client_and_round_has_dropout_of_its_own() -> None:
     assert np.array_equal(found[0][0], found[2][0])
 
 
+class Draws(nn.Linear):
+    """A module that draws from the process's generator, and that can be traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.rand(())
+
+
+def test_to_try_a_module_that_draws_moves_no_generator_of_the_process() -> None:
+    case = CASES["dropout"]
+    data = case.clients((12,))
+    model, before = Model(Draws(data.shape[0], 5)), torch.get_rng_state()
+    trained(CohortEngine(model, data, Local(**LOCAL)), model.weights, [0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("name", ["dropout"])
 @pytest.mark.parametrize("make", [nn.Dropout, nn.Dropout2d])
 def test_records_have_no_dropout(name: str, make: type[nn.Module]) -> None:
