@@ -94,9 +94,9 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "before its answer is kept": ("outbox.py", "keep", "call", 1, "lost"),
     "after its answer is kept": ("outbox.py", "keep", "return", 1, Reason.ACCEPTED),
     "while its answer is kept": ("_files.py", "sync", "call", 2, Reason.ACCEPTED),  # after its ledger's witness
-    "before the answer is in": ("server.py", "_entered", "call", 1, Reason.ACCEPTED),
-    "before the server has kept it": ("server.py", "keep", "call", 1, Reason.ACCEPTED),
-    "when the server has kept it": ("server.py", "keep", "return", 1, Reason.REPEATED),
+    "before the answer is in": ("kept_pool.py", "enter", "call", 1, Reason.ACCEPTED),
+    "before the server has kept it": ("server.py", "_keep", "call", 1, Reason.ACCEPTED),
+    "when the server has kept it": ("server.py", "_keep", "return", 1, Reason.REPEATED),
     "before the outbox is empty": ("outbox.py", "clear", "call", 1, Reason.REPEATED),
     "at the very end": ("outbox.py", "clear", "return", 1, "paid"),
 }
@@ -158,6 +158,7 @@ def a_ledger() -> Ledger:
     return Ledger.in_memory(budget=Budget(epsilon=4.0, delta=1e-6), relation=RELATION, data_identity="a device")
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize(("first", "second"), [("feature", "model"), ("model", "feature")])
 def test_a_ledger_counts_in_one_unit(first: Unit, second: Unit) -> None:
     ledger = a_ledger()

@@ -150,6 +150,9 @@ def test_a_lie_beyond_what_clipped_parts_can_be_is_noticed(tmp_path: Path) -> No
     answers["party 0"] = signed("masked", head, words.astype(np.uint16).tobytes(), key=key_of("party 0"))
     with pytest.raises(DataError, match="longer than clipped parts"):
         crew.server.total(0, answers)
+    answers["party 0"] = signed("masked", head | {"list": "another"}, honest[-64 - 4000 : -64], key=key_of("party 0"))
+    with pytest.raises(DataError, match="party 0 answered another list"):
+        crew.server.total(0, answers)
     crew.server.total(0, {**answers, "party 0": honest})
 
 
@@ -175,15 +178,11 @@ def test_plans_that_do_not_fit_the_roster_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give a plan of"):
         SumPlan(plan=config.calibrate(Budget(epsilon=1.0, delta=1e-5)), roster=Roster(cards), size=3)
     server = SumServer(SumPlan(plan=plan_of(4), roster=Roster(cards), size=3), key=key_of("the server"))
+    terms: dict[str, Any] = {"name": "p0", "server": key_of("the server").public_key()}
     with pytest.raises(SpecificationRefused, match="fewer than the 2"):
-        Member(
-            tmp_path,
-            server.plan,
-            name="p0",
-            key=key_of("p0"),
-            server=key_of("the server").public_key(),
-            least_colluders=2,
-        )
+        Member(tmp_path, server.plan, key=key_of("p0"), least_colluders=2, **terms)
+    with pytest.raises(SpecificationRefused, match="another key for p0"):
+        Member(tmp_path, server.plan, key=key_of("p1"), **terms)
 
 
 def test_a_roster_is_the_same_after_its_form() -> None:

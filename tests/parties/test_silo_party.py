@@ -110,6 +110,8 @@ def test_a_trial_takes_nothing_up(hospitals: Hospitals) -> None:
         assert not ledger.reservations()
     with pytest.raises(SpecificationRefused, match="not accepted"):
         party.answer(asked(offer, 0))
+    assert party.answer(offer.to_bytes(SERVER))
+    assert party.answer(offer.to_bytes(SERVER, kind="trial"))  # of a plan that has its room
     absurd = offer.replaced(columns=(), size=offer.size + 1)
     with pytest.raises(SpecificationRefused, match="weights"):
         party.answer(absurd.to_bytes(SERVER, kind="trial"))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from incrowd.learning.dpsgd.engine import BatchedRecords
 from incrowd.learning.dpsgd.records import on_tensors
 from incrowd.parties.frames import Place, Request, read_silo, sealed, sealed_answer, unsealed
 from incrowd.parties.served import (
+    LARGEST,
     UNSAID,
     ServedSilos,
     SiloServer,
+    check_answer,
     checked_statement,
     longest_update,
     recomputed,
@@ -293,6 +296,24 @@ def test_a_statement_that_cannot_be_recomputed_is_refused(form: Callable[[Plan],
     with pytest.raises(DataError):
         checked_statement(form(PLAN), PLAN, answered=2)
     checked_statement(said(PLAN), PLAN, answered=2)  # the control
+
+
+@pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning")
+def test_a_statement_that_leaves_out_a_caveat_of_the_plan_is_refused() -> None:
+    weak = small.plan(noise=2.0, budget=Budget(epsilon=40.0, delta=0.1))
+    checked_statement(said(weak), weak, answered=2)
+    with pytest.raises(DataError, match="leaves out what weakens it"):
+        checked_statement(said(weak, caveats=()), weak, answered=2)
+
+
+@pytest.mark.parametrize("number", [1e-3, 1e3, 1e200, math.nan])
+def test_an_answer_that_the_plan_cannot_give_is_refused(number: float) -> None:
+    stated: dict[str, Any] = {"silo": "north", "round": 0, "epsilon": 1.0}
+    answer = Answer(update=np.full(small.MODEL.size, number), **stated)
+    with nullcontext() if number == 1e-3 else pytest.raises(DataError, match="longer than its plan"):
+        check_answer(answer, PLAN, descent=Descent(learning_rate=0.5), start=0.0)
+    check_answer(Answer(absence="budget spent", **stated), PLAN, descent=Descent(learning_rate=0.5), start=0.0)
+    assert longest_update(PLAN, size=9, descent=Descent(learning_rate=1e30)) == LARGEST
 
 
 def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hospitals, tmp_path: Path) -> None:

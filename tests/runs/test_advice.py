@@ -36,7 +36,7 @@ def test_a_sensible_run_needs_no_advice_and_each_doubt_has_its_figure() -> None:
     assert [said.partition(" promises")[0] for said in advice(work(data={"clients": 2}, privacy=silos))] == [
         "privacy.epsilon = 80"
     ]
-    few = {"unit": "record", "epsilon": 0.1, "delta": 1e-5}
+    few = {"unit": "record", "epsilon": 0.03, "delta": 1e-5}
     assert advice(work(data={"clients": 2}, privacy=few | {"epsilon": 8.0})) == []
     (said,) = advice(work(data={"clients": 2}, privacy=few, local={"batch_size": 8.0}))
     assert said.endswith("Raise privacy.epsilon or local.batch_size, find more records, or take a smaller model.")

@@ -172,8 +172,8 @@ _TOGETHER = 32  # records at a time; measured, more leave the caches
 _WINDOWS = 2**22  # numbers of their windows at most
 
 
-def parts_of(stack: "Stack") -> "tuple[Stack, tuple[Dense, ...]] | None":
-    """The layers before the first Linear one, and the others, if these are Linear layers and simple activations."""
+def parts_of(stack: "Stack") -> "tuple[Stack, tuple[Dense, ...]]":
+    """The layers before the first Linear one, and the others: Linear layers, each with its activation."""
     import incrowd.learning.backends.fast.memory as kinds
 
     activations = {getattr(kinds, name): one for name, one in ACTIVATIONS.items()}
@@ -182,10 +182,8 @@ def parts_of(stack: "Stack") -> "tuple[Stack, tuple[Dense, ...]] | None":
     for layer in stack.layers[first:]:
         if layer.kind == kinds.LINEAR:
             dense.append(Dense(math.prod(layer.before), layer.after[0], layer.bias))
-        elif layer.kind in activations and dense[-1].activation is None:
-            dense[-1] = replace(dense[-1], activation=activations[layer.kind])
         else:
-            return None
+            dense[-1] = replace(dense[-1], activation=activations[layer.kind])
     return replace(stack, layers=stack.layers[:first]), tuple(dense)
 
 

@@ -97,10 +97,9 @@ class GradientSelection:
 
         stack = layers_of(self.model.module, self.loss, self.records.features, self.records.labels)
         loss = self.loss.canonical
-        parts = None if stack is None else parts_of(stack)
-        if parts is None or loss is None:
+        if stack is None or loss is None:
             return None
-        below, above = parts
+        below, above = parts_of(stack)
         if not below.layers:
             return lambda weights: GhostClipping(above, loss, weights, rows=training.physical_batch)
         if self._device.type != "cpu":  # pragma: no cover - where there is one

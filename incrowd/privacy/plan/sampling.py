@@ -153,7 +153,11 @@ class Everyone(_Drawn):
 
     relation: ClassVar = NeighboringRelation.REPLACE_SPECIAL
 
+    cohort: float = math.inf  # all clients
+
     def __post_init__(self) -> None:
+        if self.cohort == math.inf:
+            object.__setattr__(self, "cohort", float(self.clients))
         if self.cohort != self.clients:
             raise ConfigError(field="cohort", value=self.cohort, remedy=f"everyone means {self.clients} clients")
         super().__post_init__()
