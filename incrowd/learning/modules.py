@@ -117,7 +117,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self._anew()
-        if hasattr(os, "register_at_fork"):
+        if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has none
             os.register_at_fork(after_in_child=self._anew)
 
     def _anew(self) -> None:

@@ -147,6 +147,8 @@ def test_nothing_of_a_silo_counts_that_it_has_not_signed_for_this_round(hospital
     server = server_of(hospitals.run(tmp_path / "other", changed(hospitals, lambda *_: forged)))
     with pytest.raises(RoundUnanswered):  # the others have answered another question
         server.answers(0, np.zeros(offer.size))
+    server.remember(0, vars(Answer(silo="silo-2", round=0, epsilon=1.0, absence="budget spent")))
+    assert (server.epsilons["silo-2"], server.answered["silo-2"]) == (1.0, set())
 
 
 @pytest.mark.parametrize("seeds", [True, False], ids=["seeded", "earnest"])
@@ -316,11 +318,14 @@ def test_an_answer_that_the_plan_cannot_give_is_refused(number: float) -> None:
     assert longest_update(PLAN, size=9, descent=Descent(learning_rate=1e30)) == LARGEST
 
 
-def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hospitals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", [None, "another"])
+def test_a_run_whose_silo_understates_says_what_the_server_knows(
+    hospitals: Hospitals, tmp_path: Path, plan: str | None
+) -> None:
     def change(frame: bytes, number: int) -> bytes:
         if number != 3:
             return frame
-        place = Place(plan=hospitals.offer.fingerprint, round=3, party="silo-2")
+        place = Place(plan=plan or hospitals.offer.fingerprint, round=3, party="silo-2")
         _, head, _ = unsealed(frame, kind="statement", key=KEYS["silo-2"].public_key(), most=0)
         lies = {"statement": replace(Statement.from_json(head["statement"]), epsilon=0.1).to_json()}
         return sealed("statement", place, lies, b"", key=KEYS["silo-2"])

@@ -111,7 +111,8 @@ def test_poisson_probability_is_rounded_down() -> None:
 def test_events_say_what_is_executed() -> None:
     assert Poisson(clients=10, cohort=2.5).event(1.5) == PoissonSampledDpEvent(0.25, GaussianDpEvent(1.5))
     assert Poisson(clients=10, cohort=10).event(1.5) == GaussianDpEvent(1.5)
-    assert Everyone(clients=10, cohort=10).event(1.5) == GaussianDpEvent(1.5)
+    assert Everyone(clients=10) == Everyone(clients=10, cohort=10)
+    assert Everyone(clients=10).event(1.5) == GaussianDpEvent(1.5)
     half = GaussianDpEvent(0.75)  # one replaced client moves the sum by 2C
     assert FixedSize(clients=10, cohort=4).event(1.5) == SampledWithoutReplacementDpEvent(10, 4, half)
     assert FixedSize(clients=10, cohort=10).event(1.5) == half
