@@ -229,6 +229,6 @@ def test_digests_of_different_values_differ() -> None:
 @pytest.mark.parametrize("name", [[1], {"a": 1}, None, 7])
 def test_a_card_whose_name_is_no_text_makes_no_roster(name: object) -> None:
     cards = [{"name": each, "key": Card.of(each, key_of(each)).key} for each in ("amber", "birch")]
-    assert Roster.from_json(cards)
+    assert Roster.from_json(cards).names == ("amber", "birch")
     with pytest.raises(ConfigError, match="not whole"):
         Roster.from_json([*cards[1:], cards[0] | {"name": name}])
