@@ -103,7 +103,8 @@ def test_it_says_what_the_result_says(incrowd: Command, classes: str, more: str)
     else:
         assert found.to_csv().splitlines()[0] == "id,prediction"
         rates = replace(result, loss=LOSSES["poisson"])  # whose outputs are logarithms
-        assert np.allclose(rates.predict(numbers), np.exp(result.outputs(numbers)))
+        with np.errstate(over="ignore"):  # the noise may push a logarithm beyond every number
+            assert np.allclose(rates.predict(numbers), np.exp(result.outputs(numbers)))
         assert len(incrowd("predict", "run", "new.csv", "--json").object()["predictions"]) == 3
 
 
