@@ -2,16 +2,20 @@
 
 from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, Fit
-from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import HISTORY, LARGEST, Instance, Picks, Pool, stable_variance
 from incrowd.drawdiscard.rehearsal import Rehearsal
 from incrowd.drawdiscard.server import Outcome, Predictor, Server, ServerLike
 from incrowd.drawdiscard.simulation import (
+    Coins,
+    Genealogy,
     GlmGradients,
     Updates,
+    accept_one_in,
     batch_updates,
+    draw_and_discard,
+    same_instance,
     seeded_noise,
     simulate,
     split_among_devices,

@@ -1,4 +1,4 @@
-"""Generalised linear models, as the maths that a device and a simulation share.
+"""Generalised linear models: the maths that a device and a simulation share.
 
 | link          | the response is                     | the prediction is           |
 | ------------- | ----------------------------------- | --------------------------- |
@@ -7,8 +7,7 @@
 | `MULTINOMIAL` | one-hot, a column a class           | the softmax of the outputs  |
 | `POISSON`     | a number of at least 0              | exp(output)                 |
 
-All four links are canonical, so the gradient of the mean loss with respect to a weight is the mean over the examples
-of (prediction - response) * feature.
+All links are canonical: the gradient of the mean loss is the mean of (prediction - response) * feature.
 """
 
 from collections.abc import Callable
@@ -17,21 +16,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logsumexp
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
 
 AnyFloats = NDArray[np.floating[Any]]
-Features = Any  # an array or a sparse one, which has no types
+Features = Any  # a dense array, or a sparse one, which has no types
 
 LARGEST_LOG_RATE = 50.0
-"""The prediction of a Poisson model is at most e to this: finite, and far above every response."""
+"""A Poisson model predicts at most e to this: finite, and far above every response."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A canonical link: how outputs become predictions, and the loss of each example whose gradient is theirs."""
+    """A canonical link: it turns outputs into predictions, in their memory, and has a loss for each example."""
 
     name: str
     mean: Callable[[AnyFloats], AnyFloats] = field(repr=False)
@@ -39,15 +38,10 @@ class Link:
 
 
 def _softmax(outputs: AnyFloats) -> AnyFloats:
-    exponentials: AnyFloats = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
-    exponentials /= exponentials.sum(axis=-1, keepdims=True)
-    return exponentials
-
-
-def _log_sum_exp(outputs: AnyFloats) -> AnyFloats:
-    top = outputs.max(axis=-1)
-    total: AnyFloats = top + np.log(np.exp(outputs - top[..., None]).sum(axis=-1))
-    return total
+    outputs -= np.maximum.reduce(outputs, axis=-1, keepdims=True)  # the ufunc's methods: simulations wait for them
+    np.exp(outputs, out=outputs)
+    outputs /= np.add.reduce(outputs, axis=-1, keepdims=True)
+    return outputs
 
 
 def _rate(outputs: AnyFloats) -> AnyFloats:
@@ -68,7 +62,7 @@ LOGISTIC = Link(
 MULTINOMIAL = Link(
     name="multinomial",
     mean=_softmax,
-    losses=lambda outputs, responses: _log_sum_exp(outputs) - (responses * outputs).sum(axis=-1),
+    losses=lambda outputs, responses: logsumexp(outputs, axis=-1) - (responses * outputs).sum(axis=-1),
 )
 POISSON = Link(
     name="poisson",
@@ -82,11 +76,9 @@ LINKS = {link.name: link for link in (LINEAR, LOGISTIC, MULTINOMIAL, POISSON)}
 class Glm:
     """A generalised linear model (Nelder and Wedderburn 1972).
 
-    The flat weights are a matrix, row by row: first the row of the intercept, if there is one, then a row a feature;
-    a column an output.
-
-    Gradients have the precision (float32 or float64) of weights and features. Weights are [size], features [examples,
-    features], dense or sparse (SciPy), responses [examples, outputs]. Shapes that do not fit raise `DataError`.
+    The flat weights are a matrix, row by row: the row of the intercept, if the model has one, then a row for each
+    feature; a column for each output. Features are [examples, features], dense or sparse (SciPy), responses [examples,
+    outputs]. Gradients have the precision of weights and features. Other shapes raise `DataError`.
     """
 
     features: int
@@ -100,15 +92,35 @@ class Glm:
         if self.link is MULTINOMIAL and self.outputs < 2:
             raise ConfigError(field="outputs", value=self.outputs, remedy="a multinomial model has an output a class")
         if self.size == 0:
-            raise ConfigError(field="features", value=0, remedy="without an intercept there must be a feature")
+            raise ConfigError(field="features", value=0, remedy="a model without an intercept needs a feature")
 
     @property
     def size(self) -> int:
-        """How many weights there are."""
+        """The number of weights."""
         return (self.features + self.intercept) * self.outputs
 
-    def linear(self, weights: AnyFloats, features: Features) -> AnyFloats:
-        """The outputs before the link, [examples, outputs]."""
+    def predict(self, weights: AnyFloats, features: Features) -> AnyFloats:
+        """The predictions for examples, [examples, outputs]."""
+        return self.link.mean(self._linear(weights, features))
+
+    def loss(self, weights: AnyFloats, features: Features, responses: AnyFloats) -> float:
+        """The mean loss of examples."""
+        return float(self.link.losses(self._linear(weights, features), responses).mean())
+
+    def gradient(self, weights: AnyFloats, features: Features, responses: AnyFloats) -> AnyFloats:
+        """The gradient of the mean loss with respect to the flat weights; zero without examples."""
+        residuals = self.predict(weights, features)
+        if responses.shape != residuals.shape:
+            raise DataError(f"responses of shape {responses.shape} do not fit predictions of shape {residuals.shape}")
+        residuals -= responses
+        residuals /= max(1, len(residuals))
+        matrix: AnyFloats = features.T @ residuals
+        if self.intercept:
+            matrix = np.concatenate([residuals.sum(axis=0, keepdims=True), matrix])
+        return matrix.reshape(self.size)
+
+    def _linear(self, weights: AnyFloats, features: Features) -> AnyFloats:
+        """The outputs before the link, in new memory."""
         if weights.shape != (self.size,) or features.shape[1:] != (self.features,):
             raise DataError(
                 f"weights of shape {weights.shape} and features of shape {features.shape} do not fit a model of "
@@ -117,28 +129,3 @@ class Glm:
         matrix = weights.reshape(-1, self.outputs)
         outputs: AnyFloats = features @ matrix[int(self.intercept) :]
         return outputs + matrix[0] if self.intercept else outputs
-
-    def predict(self, weights: AnyFloats, features: Features) -> AnyFloats:
-        """The predictions for examples, [examples, outputs]."""
-        return self.link.mean(self.linear(weights, features))
-
-    def loss(self, weights: AnyFloats, features: Features, responses: AnyFloats) -> float:
-        """The mean loss of examples."""
-        return float(self.link.losses(self.linear(weights, features), self._fitting(responses, features)).mean())
-
-    def gradient(self, weights: AnyFloats, features: Features, responses: AnyFloats) -> AnyFloats:
-        """The gradient of the mean loss with respect to the flat weights; zero where there are no examples."""
-        residuals = self.predict(weights, features) - self._fitting(responses, features)
-        residuals /= max(1, len(residuals))
-        matrix: AnyFloats = features.T @ residuals
-        if self.intercept:
-            matrix = np.concatenate([residuals.sum(axis=0, keepdims=True), matrix])
-        return matrix.reshape(self.size)
-
-    def _fitting(self, responses: AnyFloats, features: Features) -> AnyFloats:
-        if responses.shape != (features.shape[0], self.outputs):
-            raise DataError(
-                f"responses of shape {responses.shape} do not fit {features.shape[0]} examples and "
-                f"{self.outputs} outputs: give [examples, outputs]"
-            )
-        return responses

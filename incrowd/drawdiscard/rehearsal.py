@@ -14,12 +14,12 @@ from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd._ranks import roc_auc
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.fields import BooleanField, CategoryField
-from incrowd.drawdiscard.genealogy import draw_and_discard
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import (
     GlmGradients,
     Updates,
+    draw_and_discard,
     gammas,
     seeded_noise,
     simulate,

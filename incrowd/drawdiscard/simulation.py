@@ -1,9 +1,12 @@
-"""Millions of updates to a pool, simulated: only those are computed that leave a trace in what is looked at.
+"""Simulates millions of updates to a pool: it computes only updates that leave a trace in the weights it returns.
 
-See `genealogy` for why that is exact. What a device does is what `glm` and `mechanism` say, in float32.
+The server's coins do not depend on weights, so a simulation tosses them first. An update leaves no trace if another one
+overwrites it before a device draws it, or if all its descendants end so: in the long run, all but one in k (Pihur et
+al. 2018, lemma 2). The simulation goes back from the instances at the moments, and computes only their ancestors.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,30 +16,159 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import hstack, issparse
 
 from incrowd import _validate
-from incrowd._random import Floats, Integers, Randomness
-from incrowd.drawdiscard.fast_noise import (
-    BlockNoise,
-    FastDirections,
-    Noise,
-    fill_laplace,
-    fill_normal,
-    to_expected,
-)
-from incrowd.drawdiscard.genealogy import Coins, Genealogy
+from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.drawdiscard.glm import MULTINOMIAL, Features, Glm
-from incrowd.drawdiscard.pool import merged
+from incrowd.drawdiscard.pool import Picks, check_share, merged
 from incrowd.drawdiscard.specification import Specification, with_largest
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
+from incrowd.privacy.mechanism.whole_noise import SEED_BITS, ChosenDirection, sign_bits
 
 Matrix = NDArray[np.float32]
+Bound = Callable[[Matrix], object]
+Noise = Callable[[Matrix, int], Matrix]
+"""The noised gradient, for a bounded gradient and the number of its update."""
+
+NOWHERE = -1
+"""Stands in the place of an instance: the server threw the update away."""
+
+BLOCK = 2**17
+"""How many noise values are drawn at once, about: enough to amortise NumPy's calls, few enough for the cache."""
+
+_MAGNITUDE = np.uint32(2**31 - 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Coins:
+    """For each update in the order of arrival: the instance that it drew, and the one that it replaced.
+
+    `seen` is the number of updates that had arrived when the update drew.
+    """
+
+    instances: int
+    drawn: Integers
+    replaced: Integers
+    seen: Integers
+    merge: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share(self.merge)
+
+    @property
+    def updates(self) -> int:
+        """The number of updates."""
+        return len(self.drawn)
+
+
+def toss(purpose: str, choices: int, size: int, randomness: Randomness) -> Integers:
+    """Uniform choices, equal to those that `Picks` makes one by one."""
+    bits = [randomness.stream(purpose, number).bits(Picks.BLOCK) for number in range(-(-size // Picks.BLOCK))]
+    joined = np.concatenate([*bits, np.empty(0, np.uint64)])[:size]
+    return (joined % np.uint64(choices)).astype(np.int64)
+
+
+def draw_and_discard(
+    *, instances: int, updates: int, randomness: Randomness, in_flight: int = 1, merge: float = 1.0
+) -> Coins:
+    """Each update draws a random instance and replaces another random instance.
+
+    With one device in flight, each device draws after all earlier updates have arrived. With several, a random one of
+    them arrives next, and another device draws at the same moment.
+    """
+    _validate.count(instances=instances, updates=updates, in_flight=in_flight)
+    seen = np.arange(updates)
+    if in_flight > 1:
+        seats = toss("arrival", in_flight, updates, randomness)
+        by_seat = np.argsort(seats, kind="stable")  # a device draws when the one before it in its seat arrives
+        first_of_seat = np.diff(seats[by_seat], prepend=-1) != 0
+        seen[by_seat] = np.where(first_of_seat, 0, np.roll(by_seat, 1) + 1)
+    drawn, replaced = (toss(purpose, instances, updates, randomness) for purpose in ("draw", "discard"))
+    return Coins(instances=instances, drawn=drawn, replaced=replaced, seen=seen, merge=merge)
+
+
+def same_instance(*, instances: int, updates: int, randomness: Randomness, merge: float = 1.0) -> Coins:
+    """Each update replaces the instance that it drew, one after the other."""
+    _validate.count(instances=instances, updates=updates)
+    drawn = toss("draw", instances, updates, randomness)
+    return Coins(instances=instances, drawn=drawn, replaced=drawn, seen=np.arange(updates), merge=merge)
+
+
+def accept_one_in(share: int, *, updates: int, randomness: Randomness) -> Coins:
+    """An update replaces the only instance with a probability of one in `share`; the server discards the others."""
+    _validate.count(share=share, updates=updates)
+    accepted = toss("accept", share, updates, randomness) == 0
+    drawn = np.zeros(updates, np.int64)
+    return Coins(instances=1, drawn=drawn, replaced=np.where(accepted, 0, NOWHERE), seen=np.arange(updates))
+
+
+@dataclass(frozen=True, eq=False)
+class Genealogy:
+    """The descent of all versions of the instances: instance i starts as version i, update t makes version k + t.
+
+    A moment is a number of updates that have arrived.
+    """
+
+    coins: Coins
+    moments: Sequence[int]
+
+    def __post_init__(self) -> None:
+        for moment in self.moments:
+            _validate.natural(moment=moment)
+            _validate.at_most(self.coins.updates, "the number of updates", moment=moment)
+
+    def holders(self, instances: Integers, moments: Integers) -> Integers:
+        """The version in each of these instances at each of these moments."""
+        versions = instances.copy()
+        for instance, writes in enumerate(self._writes):
+            asked = np.flatnonzero(instances == instance)
+            last = np.searchsorted(writes, moments[asked]) - 1
+            written = last >= 0
+            versions[asked[written]] = self.coins.instances + writes[last[written]]
+        return versions
+
+    @cached_property
+    def parents(self) -> Integers:
+        """The version that each update drew."""
+        return self.holders(self.coins.drawn, self.coins.seen)
+
+    @cached_property
+    def partners(self) -> Integers:
+        """The version that each update replaced."""
+        return self.holders(self.coins.replaced, np.arange(self.coins.updates))
+
+    @cached_property
+    def looked_at(self) -> Integers:
+        """The versions in all instances at all moments, [moments, k]."""
+        k = self.coins.instances
+        holders = self.holders(np.tile(np.arange(k), len(self.moments)), np.repeat(np.array(self.moments, np.int64), k))
+        return holders.reshape(-1, k)
+
+    @cached_property
+    def needed(self) -> Integers:
+        """The updates on which the instances at the moments depend, in the order of arrival."""
+        k = self.coins.instances
+        ancestors = [self.parents, self.partners] if self.coins.merge < 1 else [self.parents]
+        marked = bytearray(k + self.coins.updates)
+        waiting = self.looked_at.ravel().tolist()
+        while waiting:
+            version = waiting.pop()
+            if not marked[version]:
+                marked[version] = 1
+                if version >= k:
+                    waiting += [int(versions[version - k]) for versions in ancestors]
+        return np.flatnonzero(np.frombuffer(marked, np.uint8)[k:])
+
+    @cached_property
+    def _writes(self) -> list[Integers]:
+        """The updates that replaced each instance."""
+        return [np.flatnonzero(self.coins.replaced == instance) for instance in range(self.coins.instances)]
 
 
 class GlmGradients:
-    """The gradient of each device's mean loss, at so many weights.
+    """The gradient of each device's mean loss.
 
-    `inputs` has a matrix a device, [examples, columns], dense or sparse, as `with_intercept` gives it. `responses` are
-    [devices, examples, outputs], or for a multinomial model labels [devices, examples].
+    `inputs` has a matrix for each device, [examples, columns], dense or sparse, from `with_intercept`. `responses` are
+    [devices, examples, outputs], or labels [devices, examples] of a multinomial model.
     """
 
     def __init__(self, model: Glm, inputs: Features, responses: NDArray[Any]) -> None:
@@ -49,13 +181,13 @@ class GlmGradients:
         self._inputs, self._responses = inputs, responses.astype(np.float32)
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
-        """The gradient, free to be changed."""
+        """The gradient at these weights; the caller may change it."""
         gradient = self._model.gradient(weights, self._inputs[device], self._responses[device])
         return gradient.astype(np.float32, copy=False)
 
 
 def with_intercept(features: Features, *, intercept: bool = True) -> Features:
-    """Features in float32, with a column of ones in front of them if there is an intercept."""
+    """Features in float32; the intercept adds a column of ones in front."""
     ones = np.ones((*features.shape[:-1], int(intercept)), np.float32)
     if issparse(features):
         return hstack([ones, features.astype(np.float32)], format="csr")
@@ -68,16 +200,13 @@ def split_among_devices(examples: int, *, per_device: int, order: Integers) -> I
     return order[: devices * per_device].reshape(devices, per_device)
 
 
-Bound = Callable[[Matrix], object]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Updates:
-    """What devices do, update by update: who it is, how long a step it makes, how its gradient is bounded and noised.
+    """The device, the step size, the bound and the noise of each update.
 
-    `devices` and `rates` have an entry for each update, in the order of arrival; `rates` may be one number for all. An
-    update is the instance minus rate * (bounded gradient + noise), as a device makes it; without `noise` nothing is
-    added, and a direction is what it comes to on average.
+    `devices` and `rates` have an entry for each update in the order of arrival; `rates` may be one number for all. An
+    update is the instance minus rate * (bounded gradient + noise), as a device makes it. Without `noise` an update adds
+    nothing, and a direction becomes its mean.
     """
 
     gradients: GlmGradients
@@ -92,13 +221,13 @@ class Updates:
             raise DataError(f"a mechanism of {self.mechanism.size} numbers for {self.gradients.size} weights")
 
     def step(self, weights: Matrix, update: int) -> Matrix:
-        """What the update takes off the weights that it drew."""
+        """The step of an update from the weights that it drew; the caller may change it."""
         step = self.gradients.gradient(weights, int(self.devices[update]))
         if self.largest is not None and self.largest < step.size:
             step = with_largest(step, self.largest)
         self._bound(step)
         if self.noise is not None:
-            step = self.noise.on(step, update)
+            step = self.noise(step, update)
         step *= self._rates[update]
         return step
 
@@ -111,24 +240,13 @@ class Updates:
         return np.broadcast_to(np.asarray(self.rates, np.float32), len(self.devices))
 
 
-def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
-    """The noise of a mechanism, for simulations only; only the same moments repeat the same run."""
-    if mechanism.noise == "none":
-        return None
-    if mechanism.noise == "direction":
-        return FastDirections(mechanism.choice, stream=randomness.stream("noise"))
-    sampler = fill_laplace if mechanism.noise == "laplace" else fill_normal
-    stream = randomness.stream("noise")
-    return BlockNoise(sampler, size=mechanism.size, scale=mechanism.noise_scale, stream=stream)
-
-
 def bounding(mechanism: Mechanism) -> Bound:
-    """What bounds a gradient, in place: see `Mechanism`."""
+    """A function that bounds a gradient in place as `Mechanism` does."""
     if mechanism.noise == "direction":
-        return partial(to_expected, mechanism.choice)
+        return partial(_to_mean, mechanism.choice)
     limit = np.float32(mechanism.clip)
     if mechanism.bound == "element":
-        return lambda gradient: np.clip(gradient, -limit, limit, out=gradient)
+        return lambda gradient: gradient.clip(-limit, limit, out=gradient)
     order = 2 if mechanism.noise == "gaussian" else 1
 
     def shorten(gradient: Matrix) -> None:
@@ -139,13 +257,65 @@ def bounding(mechanism: Mechanism) -> Bound:
     return shorten
 
 
+def _to_mean(choice: ChosenDirection, gradient: Matrix) -> None:
+    """Make a gradient the mean of the directions that a device names for it."""
+    norm = float(np.linalg.norm(gradient))
+    length = choice.length * choice.step * math.sqrt(choice.size)
+    gradient *= np.float32(choice.gain * length / norm if norm else 0.0)
+
+
+def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
+    """The noise of a mechanism, for simulations only; a run repeats only with the same moments."""
+    stream = randomness.stream("noise")
+    if mechanism.noise == "none":
+        return None
+    if mechanism.noise == "direction":
+        return partial(_direction, mechanism.choice, stream)
+    rows = _noise_rows(mechanism, stream)
+    return lambda gradient, _: np.add(gradient, next(rows), out=gradient)
+
+
+def _noise_rows(mechanism: Mechanism, stream: Stream) -> Iterator[Matrix]:
+    """Rows of independent Laplace or Gaussian values of the mechanism's scale."""
+    block = np.empty((max(1, BLOCK // mechanism.size), mechanism.size), np.float32)
+    while True:
+        if mechanism.noise == "laplace":
+            _fill_laplace(stream, block)
+        else:
+            block[...] = stream.normals(block.size).reshape(block.shape)
+        block *= np.float32(mechanism.noise_scale)
+        yield from block
+
+
+def _fill_laplace(stream: Stream, block: Matrix) -> None:
+    """Standard Laplace values in float32 by inversion: one of 32 bits is the sign, 31 choose the place in the tail."""
+    bits = np.array(stream.bits(block.size // 2 + 1)).view(np.uint32)[: block.size].reshape(block.shape)
+    whole = block.view(np.uint32)
+    np.bitwise_and(bits, _MAGNITUDE, out=whole)
+    np.copyto(block, whole.view(np.int32), casting="unsafe")
+    block += np.float32(0.5)
+    block *= np.float32(2.0**-31)
+    np.log(block, out=block)  # at most 0: its sign is set
+    bits |= _MAGNITUDE
+    whole &= bits
+
+
+def _direction(choice: ChosenDirection, stream: Stream, gradient: Matrix, _: int) -> Matrix:
+    """A direction that a device names for a gradient, with the chances of `ChosenDirection` up to float32."""
+    bits = stream.bits(choice.candidates + 2)
+    signs = sign_bits((bits[2:] % np.uint64(2**SEED_BITS)).astype(np.int64), choice.size)
+    best = int(np.argmax(signs.astype(np.float32) @ gradient))
+    if float(bits[0]) * 2.0**-64 >= choice.honest:
+        best = (best + 1 + int(bits[1] % np.uint64(choice.candidates - 1))) % choice.candidates
+    row: Matrix = (2 * signs[best].astype(np.float32) - 1) * np.float32(choice.length * choice.step)
+    return row
+
+
 def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Sequence[int]) -> Matrix:
-    """The weights to predict with after so many updates each, [moments, size].
+    """The average of the instances at each moment, [moments, size]; moment 0 is the start, [k, size].
 
-    They are the average of the instances; moment 0 is the start, [k, size]. A version is let go after its last use.
-
-    Guarantee: the same as a pool, up to float32, whose strategy makes the same choices and whose devices add the same
-    noise.
+    Guarantee: up to float32 the result equals that of a pool that makes the same choices, with devices that add the
+    same noise.
     """
     if len(updates.devices) != coins.updates:
         raise DataError(f"{len(updates.devices)} devices for {coins.updates} updates: give one each")
@@ -160,7 +330,7 @@ def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Seque
 
     def row(version: int) -> Matrix:
         uses[version] -= 1
-        return rows[version] if uses[version] else rows.pop(version)
+        return rows[version] if uses[version] else rows.pop(version)  # its last use frees a version
 
     averages = np.empty((len(moments), given.shape[1]), np.float32)
     waiting = sorted(range(len(moments)), key=lambda place: moments[place])
@@ -170,7 +340,8 @@ def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Seque
             averages[place] = np.mean([row(it) for it in genealogy.looked_at[place].tolist()], axis=0, dtype=np.float64)
         if update < coins.updates:
             weights = row(int(genealogy.parents[update]))
-            made: Matrix = weights - updates.step(weights, update)
+            step = updates.step(weights, update)
+            made: Matrix = np.subtract(weights, step, out=step)
             if merges:
                 made = merged(row(int(genealogy.partners[update])), made, share)
             rows[coins.instances + update] = made
@@ -178,14 +349,14 @@ def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Seque
 
 
 def gammas(specification: Specification, seen: Integers) -> Floats:
-    """The size of the step of each update that had seen so many others arrive when it drew."""
+    """The step size of each update; `seen` is the number of updates that had arrived when each one drew."""
     epochs, which = np.unique([specification.epoch(arrived) for arrived in seen.tolist()], return_inverse=True)
     sizes: Floats = np.array([specification.gamma_of(int(epoch)) for epoch in epochs], np.float64)
     return sizes[which]
 
 
 def batch_updates(updates: Updates, *, batch: int, start: ArrayLike, moments: Sequence[int]) -> Matrix:
-    """As `simulate`, for a single model on whose server the steps of a batch wait until they can be averaged."""
+    """As `simulate`, for a server with a single model that averages the steps of each batch."""
     _validate.count(batch=batch)
     weights = np.array(start, np.float32).reshape(-1)
     waiting = np.zeros_like(weights)

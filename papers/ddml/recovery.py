@@ -1,7 +1,7 @@
 """How fast draw and discard recovers known weights: figure 5 of Pihur et al. (2018), and the way there.
 
 Millions of devices with examples of their own: each update that leaves a trace gets new ones. What is simulated is
-exact (see `incrowd.drawdiscard.genealogy`), stretch by stretch, so that time is the only limit.
+exact (see `incrowd.drawdiscard.simulation`), stretch by stretch, so that time is the only limit.
 """
 
 import time

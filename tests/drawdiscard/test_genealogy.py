@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from incrowd._random import Integers, SeededRandomness
-from incrowd.drawdiscard.genealogy import Coins, Genealogy, draw_and_discard, toss
 from incrowd.drawdiscard.pool import Picks
+from incrowd.drawdiscard.simulation import Coins, Genealogy, draw_and_discard, toss
 from tests.statistics import ODD, chi_square
 
 RANDOM = SeededRandomness(5)

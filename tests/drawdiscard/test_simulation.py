@@ -1,16 +1,21 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_noise import NoiseRow
-from incrowd.drawdiscard.genealogy import draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import GlmGradients, Updates, gammas, simulate, with_intercept
+from incrowd.drawdiscard.simulation import (
+    GlmGradients,
+    Updates,
+    draw_and_discard,
+    gammas,
+    same_instance,
+    simulate,
+    with_intercept,
+)
 from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard import mail
 
@@ -28,15 +33,10 @@ ORDER: Integers = GENERATOR.integers(DEVICES, size=UPDATES)
 NOISE: NDArray[np.float32] = GENERATOR.laplace(0, 0.1, (UPDATES, MODEL.size)).astype(np.float32)
 
 
-@dataclass
-class Table:
+def tabulated(gradient: NDArray[np.float32], update: int) -> NDArray[np.float32]:
     """Noise that is the same for the same update, whatever else is computed."""
-
-    rows: NDArray[np.float32]
-
-    def on(self, gradient: NoiseRow, update: int) -> NoiseRow:
-        noised: NoiseRow = gradient + self.rows[update]
-        return noised
+    noised: NDArray[np.float32] = gradient + NOISE[update]
+    return noised
 
 
 def mechanism(clip: float = 0.05, **given: object) -> Mechanism:
@@ -44,8 +44,8 @@ def mechanism(clip: float = 0.05, **given: object) -> Mechanism:
 
 
 def updates(rates: float | Floats = RATE) -> Updates:
-    gradients, noise = GlmGradients(MODEL, with_intercept(X), LABELS), Table(NOISE)
-    return Updates(gradients=gradients, mechanism=mechanism(), devices=ORDER, rates=rates, noise=noise)
+    gradients = GlmGradients(MODEL, with_intercept(X), LABELS)
+    return Updates(gradients=gradients, mechanism=mechanism(), devices=ORDER, rates=rates, noise=tabulated)
 
 
 def plain_step(weights: Floats, update: int, rate: float = RATE) -> Floats:
