@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import Field, PrivateAttr, ValidationError
 
 from incrowd import _validate
-from incrowd.errors import ConfigError, DataError, SpecificationRefused
+from incrowd.errors import AccountingError, ConfigError, DataError, SpecificationRefused
 from incrowd.learning.models import Model
 from incrowd.learning.scoring import Scoring
 from incrowd.parties.frames import Expected, Frame, Place, Request, opened, sealed
@@ -134,7 +134,7 @@ class Offer(Section):
     def _checked(self, name: str) -> Plan:
         try:
             plan = forms.from_json(self.plans[name])
-        except (ArithmeticError, RecursionError) as error:
+        except (AccountingError, ArithmeticError, RecursionError) as error:
             raise ConfigError(field="plan", value=type(error).__name__, remedy=_NUMBERS) from error
         if not isinstance(plan, Plan) or ((plan.unit, plan.noise_by) == ("record", "party")) is self.together:
             remedy = "offer one plan for all parties, or one for the records of each"

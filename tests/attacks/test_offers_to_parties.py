@@ -200,11 +200,14 @@ def test_what_canonical_json_cannot_say_is_refused_and_noted(where: str, number:
 CHEAP = {"budget": {"epsilon": 0.1, "delta": 1e-5}}
 """A plan that says that it costs less than it does."""
 LARGE = plan_of(budget=Budget(epsilon=1e3, delta=1e-3))
+NOBODY: list[Form] = [{"rounds": 1, "cohort": 1e-300, "noise_multiplier": 1.5}]
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a field": (lambda: offer_for(LARGE, columns=("name",)).to_bytes(SERVER), "the field name"),
     "another's": (lambda: offer_for(LARGE, parties=("west", "east", "south")).to_bytes(SERVER), "names no party north"),
     "weights": (lambda: offer_for(LARGE).replaced(size=9).to_bytes(SERVER), "9 weights"),
     "less noise than it says": (lambda: signed(with_plan(**CHEAP)), "these rounds cost"),
+    "no price": (lambda: signed(with_plan(accountants=[], **CHEAP)), "numbers that a plan can have"),
+    "a cohort of nobody": (lambda: signed(poisson(schedule=NOBODY, **CHEAP)), "numbers that a plan can have"),
     "no room": (lambda: offer_for(plan_of(noise=0.01)).to_bytes(SERVER), "allows at most 1000"),
 }
 
