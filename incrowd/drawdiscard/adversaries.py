@@ -1,18 +1,12 @@
-"""The promise of draw and discard against the three adversaries of Pihur et al. (2018), beside the paper's formulas.
-
-| adversary           | sees                                           | figure                                        |
-| ------------------- | ---------------------------------------------- | --------------------------------------------- |
-| I, channel listener | the instance sent to a device and the one back | epsilon: the noise was calibrated to it       |
-| II, internal threat | all k instances, right after an update         | an *expected* loss of (k - 1) / (2 k) epsilon |
-| III, opportunistic  | one random instance, some updates later        | (epsilon, delta): a bound, computed exactly   |
+"""The guarantee against the three adversaries of Pihur et al. (2018), beside the paper's formulas.
 
 One update moves a weight by at most 1 unit, the sensitivity, and its Laplace noise has scale 1 / epsilon. Answers
-overwrite an instance, as in the paper; if they are merged, or steps fall, only adversary I's figure holds.
+overwrite an instance, as in the paper; in a pool that merges answers or lowers steps only adversary I's figure holds.
 
-**Why one weight is enough.** A promise about a whole model bounds the sum of all moves by 1 unit. Let f_a be the
-trade-off between the errors of the best test for a shift by a. For log-concave noise, as every sum of Laplace values
-is, f_(a+b)(x) = f_a(1 - f_b(x)). A test of two weights, shifted by a and b, has for each value of the second an error
-of at least f_a(its level); f_a is convex and decreasing, so by Jensen's inequality its error on average is at least
+One weight is enough. A guarantee for a whole model bounds the sum of all moves by 1 unit. Let f_a be the trade-off
+between the errors of the best test for a shift by a. For log-concave noise, as every sum of Laplace values is,
+f_(a+b)(x) = f_a(1 - f_b(x)). A test of two weights, shifted by a and b, has an error of at least f_a(its level) for
+each value of the second weight. f_a is convex and decreasing, so by Jensen's inequality its mean error is at least
 f_a(1 - f_b(x)) = f_(a+b)(x).
 """
 
@@ -35,19 +29,19 @@ UNITS = ("feature", "model", "l1")
 _REACH = 45  # masses farther out than this many roots of the mean are below every float
 _ROUNDING = 1e-12  # more than the relative error of every tail probability: added to each delta
 _ROUNDING_OF_CHANCES = 1e-15  # more than the error of every chance: added to each
-_NEVER = 1e-280  # smaller probabilities are ignored
-_PRECISION = 1e-3  # bounds for a random number of updates are rounded up by about this share
-_CLASSES = 40  # classes of numbers of updates; each is counted as its smallest, which hides least
+_NEVER = 1e-280  # smaller probabilities count as zero
+_PRECISION = 1e-3  # a bound for a random number of updates is at most about this share too large
+_CLASSES = 40  # classes of numbers of updates; each counts as its smallest, which hides least
 
 
 @dataclass(frozen=True)
 class LaplaceSum:
     """The sum of independent standard Laplace values (scale 1, variance 2 each).
 
-    A Laplace value is the difference of two exponential ones. So the sum of T of them is the difference of two waiting
-    times for the T-th event of a Poisson process. If it is positive, one process has had its T-th event while the other
-    lacks m events; m is negative binomial, and the time for m events is a gamma value. The sum is a mixture of gamma
-    values with positive weights: nothing cancels, even in the far tail, for up to a thousand million terms.
+    A Laplace value is the difference of two exponential ones, so a sum of T of them is the difference of two waiting
+    times for the T-th event of a Poisson process. When one process has its T-th event, the other lacks m events: m is
+    negative binomial, the time for m events is a gamma value. The sum is a mixture of gamma values with positive
+    weights: nothing cancels, even in the far tail, for up to a thousand million terms.
     """
 
     terms: int
@@ -69,7 +63,7 @@ class LaplaceSum:
 
     @cached_property
     def _missing(self) -> Floats:
-        """The probability that the sum is positive and m events are missing, for m = 1, 2, ..."""
+        """The probability that the sum is positive and the other process lacks m events, for m = 1, 2, ..."""
         most = min(self.terms, math.ceil(_REACH * math.sqrt(self.terms)))
         m = np.arange(1.0, most)
         masses = np.cumprod(np.concatenate([[1.0], 2 * (self.terms - m) / (2 * self.terms - m - 1)]))
@@ -78,7 +72,7 @@ class LaplaceSum:
 
     @cached_property
     def _missing_more(self) -> Floats:
-        """The probability that the sum is positive and more than i events are missing, for i = 0, 1, ..."""
+        """The probability that the sum is positive and the other process lacks more than i events, i = 0, 1, ..."""
         more: Floats = np.cumsum(self._missing[::-1])[::-1]
         return more
 
@@ -97,7 +91,7 @@ def _poisson(mean: float, size: int) -> tuple[int, Floats]:
 
 @dataclass(frozen=True)
 class Blurred:
-    """A number that moved by at most 1 / epsilon of the noise's scale, under a sum of Laplace values.
+    """A shift of at most so many scales of the noise, hidden by a sum of Laplace values.
 
     Guarantee: `delta` and `epsilon` are upper bounds, from the hockey-stick divergence between the sum and its shift.
     """
@@ -106,7 +100,7 @@ class Blurred:
     noises: LaplaceSum
 
     def delta(self, epsilon: float) -> float:
-        """A delta with which the pair (epsilon, delta) holds."""
+        """The delta of this epsilon."""
         if epsilon >= self.shift:
             return 0.0
         low, high = self._bracket(lambda x: self._loss(x) >= epsilon)
@@ -114,7 +108,7 @@ class Blurred:
         return self._delta_at(place, epsilon)
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon with which the pair (epsilon, delta) holds."""
+        """The epsilon of this delta."""
         low, high = self._bracket(lambda x: self._delta_at(x, self._loss(x)) <= delta)
         while high - low > 1e-10 * high:
             middle = (low + high) / 2
@@ -127,12 +121,12 @@ class Blurred:
         return math.log(self.noises.density(x - self.shift) / density) if density > _NEVER else self.shift
 
     def _delta_at(self, x: float, epsilon: float) -> float:
-        """The divergence, where x is the value whose loss is epsilon: all larger ones are evidence."""
+        """The divergence when x is the value whose loss is epsilon: all larger values are evidence."""
         shifted = self.noises.tail(x - self.shift)
         return max(0.0, shifted - math.exp(epsilon) * self.noises.tail(x)) + _ROUNDING * shifted
 
     def _bracket(self, enough: Callable[[float], bool]) -> tuple[float, float]:
-        """Two values; at the larger it is enough, at the smaller it is not, or they are both the middle (loss 0)."""
+        """Two values: the larger is enough and the smaller is not, or both are the middle (loss 0)."""
         low = high = self.shift / 2
         step = self.shift + math.sqrt(self.noises.terms)
         while not enough(high):
@@ -142,19 +136,18 @@ class Blurred:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """A pool, the promise of one update, and the number of updates since.
+    """A pool, the epsilon of one update, and the number of updates since.
 
-    `unit` says what epsilon is about: one "feature" (weight), the whole "model", or ("l1") the whole model whose sum of
-    absolute values is clipped.
+    Epsilon is that of one "feature" (weight), of the whole "model", or ("l1") of the whole model under an L1 clip.
 
-    Looking back in time, each update has replaced the ancestor of the opportunist's instance with probability 1/k, and
-    then added one noise. So 1 (its own) plus a binomial number of noises hide a contribution, whether or not the
-    instance descends from it, which it does with probability exactly 1/k (lemma 2).
+    Each later update replaced the ancestor of the opportunist's instance with probability 1/k, and then added one
+    noise. So 1 plus a binomial number of noises hide a contribution, whether or not the instance descends from it; it
+    descends from it with probability 1/k (lemma 2).
 
-    Guarantee: `opportunist` and `opportunist_delta` bound the knowledge even of someone who knows both of these coins
-    (joint convexity of the hockey-stick divergence). As in the paper, each update has to draw after all earlier ones
-    have arrived, and later updates must not depend on the weight in question. Descendants whose gradients depend on it
-    can repeat it; then only the update's epsilon holds, which no bound exceeds.
+    Guarantee: `opportunist` and `opportunist_delta` bound the knowledge even of an adversary who sees both coins (joint
+    convexity of the hockey-stick divergence). As in the paper, each update draws after all earlier ones have arrived,
+    and later updates do not depend on the weight. Descendants whose gradients depend on it can repeat it; then only the
+    update's epsilon holds, which no bound exceeds.
     """
 
     instances: int
@@ -179,12 +172,12 @@ class Situation:
         return Blurred(self.epsilon, LaplaceSum(1 + later))
 
     def opportunist_delta(self, epsilon: float, *, survived: bool = False) -> float:
-        """A delta for adversary III; `survived` gives no credit for the chance that the update was discarded."""
+        """The delta of adversary III; `survived` gives no credit for the chance of a discard."""
         delta = sum(chance * blurred.delta(epsilon) for chance, blurred in self._classes)
         return delta if survived else delta / self.instances
 
     def opportunist(self, *, survived: bool = False) -> float:
-        """An epsilon for adversary III at the situation's delta."""
+        """The epsilon of adversary III at the situation's delta."""
 
         def excess(epsilon: float) -> float:
             return math.log(max(self.opportunist_delta(epsilon, survived=survived), _NEVER) / self.delta)
@@ -200,7 +193,7 @@ class Situation:
 
     @cached_property
     def _classes(self) -> list[tuple[float, Blurred]]:
-        """The chance of each class of numbers of later updates to the instance, and the least that hides in it."""
+        """The chance of each class of numbers of later updates to the instance, and the least noise in it."""
         trials, chance = self.updates_since, 1 / self.instances
         mean, deviation = trials * chance, math.sqrt(trials * chance * (1 - chance))
         step = max(deviation * 13 / _CLASSES, mean * _PRECISION, 1.0)  # narrower classes would not show
@@ -215,8 +208,8 @@ class Situation:
 def adversaries(situation: Situation) -> list[dict[str, Any]]:
     """The figures of the three adversaries for one update, their meaning and assumptions, as plain data.
 
-    Guarantee: `epsilon` holds against each adversary for every state of the pool. For adversary II's other figures
-    (lemma 1) an audit has shown a larger loss (docs/audit.md).
+    Guarantee: `epsilon` holds against each adversary for every state of the pool. An audit has shown a larger loss than
+    adversary II's other figures (docs/audit.md).
     """
     k, epsilon, weights, delta = situation.instances, situation.epsilon, situation.weights, situation.delta
     spread_out = situation.unit == "model"
@@ -269,8 +262,8 @@ def adversaries(situation: Situation) -> list[dict[str, Any]]:
 def paper_figures(*, epsilon: float, later: int, delta: float) -> dict[str, float | None]:
     """The approximations of Pihur et al. (2018, lemma 3), with later updates to the instance in place of T.
 
-    "printed" is the lemma's formula. Its distance of two updates of a weight is sqrt(2) learning rates, where clipping
-    to [-1, 1] allows 2, and its solution of a quadratic drops a term: "root" has both put right.
+    "printed" is the lemma's formula. It takes sqrt(2) learning rates for the distance of two updates, though clipping
+    to [-1, 1] allows 2, and its solution of a quadratic drops a term. "root" corrects both.
     """
     if later == 0 or delta >= 0.5:
         return {"printed": None, "root": None}

@@ -1,7 +1,7 @@
-"""A device: it keeps its examples, and answers a server with noise of its own, within limits of its own.
+"""A device keeps its examples, and answers a server with noise of its own, within limits of its own.
 
-There is one way from its table to a released number: table -> features -> gradient -> clip -> charge -> noise. The
-server's part is data, which is read strictly and refused where the device's policy does not allow it.
+A number leaves a table by one way: table -> features -> gradient -> clip -> charge -> noise. The server sends data
+alone; the device reads it strictly, and refuses it unless the policy allows it.
 """
 
 import math
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from incrowd import _files
 from incrowd._random import Floats, Randomness, SystemRandomness
 from incrowd.drawdiscard.desk import MARK_BYTES, Drawn, Reason
-from incrowd.drawdiscard.fields import known
+from incrowd.drawdiscard.fields import AnyTableField, known
 from incrowd.drawdiscard.outbox import Outbox, Waiting, stepped
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Instance, as_weights
@@ -43,11 +43,13 @@ UNCHECKED = (
 )
 
 ATTEMPTS = 4
-"""So often one answer is put on an instance and offered, where the server says that it comes too late."""
+"""How often the device offers one answer to a server that calls it too late."""
 
 AGAIN = (Reason.LATE, Reason.FORGED)
+"""The device puts the same noised numbers on another draw: a server that lost its pool has lost its key, too."""
+
 LATER = (Reason.NOT_ADMITTED, Reason.DAY_OVER)
-"""What a device answers with the same noise on another draw: a server that lost its pool has lost its key, too."""
+"""The answer waits for the next `contribute`."""
 
 LONGEST_TICKET = 1024
 """Bytes of the longest ticket that a device keeps."""
@@ -65,10 +67,7 @@ PER_NUMBER = (
 
 @dataclass(frozen=True)
 class Fit:
-    """How a specification fits a device's own examples: for its owner's eyes, never for a server's.
-
-    `usable` are the examples with a response that counts.
-    """
+    """The fit of a specification to a device's examples, for its owner alone: `usable` examples have a response."""
 
     examples: int
     usable: int
@@ -80,29 +79,27 @@ class Fit:
 
 
 class NoExamplesWarning(UserWarning):
-    """A contribution was noise alone, and cost as much as any: for the owner's ears."""
+    """Warns the owner: a contribution was noise alone, and cost as much as any."""
 
 
 class Device:
-    """A table of examples, a policy and a ledger: what answers a server.
+    """A table of examples, a policy and a ledger; it answers servers.
 
-    `data` is the path of a SQLite file, of which `table` may be a table or a view, or a list of dicts, a dict of
-    columns, a data frame. The ledger is a file, ``<data>.ledger`` unless named; it is begun with the policy's budget.
+    `data` is the path of a SQLite file with `table` (or view), or a list of dicts, a dict of columns, a data frame. The
+    ledger is a file, ``<data>.ledger`` by default; a new one has the policy's budget.
 
-    Guarantee: a contribution is charged to the device's ledger, on disk, before its noise is drawn (from the operating
-    system unless a simulation asks otherwise); when it is refused, by the policy or for lack of budget, nothing is
-    spent and nothing released. A server sends plain data only; no part of it is run. What is released depends on the
-    table through one noised gradient, whatever model and weights the server sends. However many processes share a
-    ledger, they contribute one after the other, and its limits hold for all of them.
+    Guarantee: a contribution is charged to the ledger, on disk, before the device draws its noise from the operating
+    system (unless a simulation asks otherwise). A contribution that the policy or the budget refuses spends and
+    releases nothing. The device runs nothing that a server sends. A release depends on the table through one noised
+    gradient, whatever model and weights the server sends. Processes that share a ledger contribute one after the other,
+    and its limits hold for all of them.
 
-    What is released is whole numbers; the instance and the step size that came with it enter only afterwards. An answer
-    that is paid for and did not arrive lies beside the ledger (see `Outbox`) and goes out with the next `contribute`,
-    at no further cost: as the same bytes if it was sent, for the server may have it. A device that is killed between
-    paying and keeping its answer loses that payment, for noise is never drawn twice for one.
+    The release is whole numbers; instance and step size enter afterwards. An answer that is paid for and did not arrive
+    waits beside the ledger (see `Outbox`), and goes out with the next `contribute` at no further cost, as the same
+    bytes. A device killed between paying and keeping its answer loses that payment: it never draws noise twice for one.
 
-    With no example that fits, the device answers all the same, with noise alone: silence would tell that its table is
-    empty; `check` tells the owner, and so does a `NoExamplesWarning` when it has happened. The outbox of a ledger that
-    is not a file is in memory.
+    A device without usable examples answers with noise alone: silence would tell that its table is empty. `check` and a
+    `NoExamplesWarning` tell its owner.
     """
 
     def __init__(
@@ -117,14 +114,17 @@ class Device:
     ) -> None:
         self.policy = policy or Policy()
         self._source = source_of(data, table)
-        place = None if isinstance(ledger, Ledger) else _place(data, ledger).resolve()
-        self.ledger = ledger if isinstance(ledger, Ledger) else _begun(_place(data, ledger), self.policy)
-        self._outbox = Outbox(None if place is None else _beside(place, ".outbox"))
-        self._turn = _files.Turn(None if place is None else _beside(place, ".lock"))
+        if isinstance(ledger, Ledger):
+            self.ledger, place = ledger, None
+        else:
+            path = _ledger_path(data, ledger)
+            identity, place = f"a device's examples, per {self.policy.unit}", path.resolve()
+            self.ledger = Ledger.open(path, budget=self.policy.budget, relation=RELATION, data_identity=identity)
+        self._outbox = Outbox(place and _beside(place, ".outbox"))
+        self._turn = _files.Turn(place and _beside(place, ".lock"))
         self._randomness = randomness or SystemRandomness()
-        self._daily = DailyLimit(
-            ledger=self.ledger, epsilon=self.policy.daily_epsilon, today=today, per=self.policy.unit
-        )
+        limit, unit = self.policy.daily_epsilon, self.policy.unit
+        self._daily = DailyLimit(ledger=self.ledger, epsilon=limit, today=today, per=unit)
         if self.ledger.relation is not RELATION:
             raise LedgerMismatch(
                 f"the ledger's neighbouring relation is {self.ledger.relation.name}: a device's is {RELATION.name}"
@@ -137,18 +137,16 @@ class Device:
         self.close()
 
     def close(self) -> None:
-        """Let go of the ledger and the table."""
+        """Close the ledger and the table."""
         self.ledger.close()
         self._source.close()
 
     def contribute(self, server: ServerLike) -> Outcome:
-        """Draw, learn, pay, add noise and offer; what the server says to that.
+        """Draw, learn, pay, add noise and offer; gives the server's answer.
 
-        What it says is final but for two words: where an answer comes too late, or the server no longer knows its
-        ticket, the same noised numbers go out again on a newer instance, up to `ATTEMPTS` times.
-
-        Where the offer raises (say a network is down) or every attempt is too late, the answer waits in the outbox. An
-        answer that the server turns away is lost, and so is what it cost.
+        When the server calls an answer too late, or no longer knows its ticket, the device offers the same noised
+        numbers on a newer instance, up to `ATTEMPTS` times. If every attempt is too late, or an offer raises (say a
+        network is down), the answer waits in the outbox. An answer that the server turns away is lost, with its cost.
         """
         asked = _read(server.specification_json())
         with self._turn:
@@ -156,50 +154,50 @@ class Device:
             if waiting is None:
                 drawn = _drawn(server, asked)
                 released, examples = self._released(asked, drawn.weights)
-                waiting = Waiting(asked.fingerprint, released).on(self._marked(asked, drawn))
+                waiting = Waiting.of(self._marked(asked, drawn), released)
                 self._outbox.keep(waiting)
             outcome = self._bring(server, asked, waiting)
-        _tell(examples)  # at the very end, so that a server hears the same whatever becomes of the warning
+        _warn(examples)  # at the very end: a server sees the same whether the owner's code stops at it or not
         return outcome
 
     def answer(self, specification: str | bytes, weights: ArrayLike, gamma: float | None = None) -> Instance:
-        """The instance that a server sent, updated: what goes back to it, for who brings it there otherwise."""
+        """The updated instance, for a transport of your own."""
         asked = _read(specification)
         with self._turn:
-            drawn = _checked(Drawn(_instance(weights, asked.size), "", asked.gamma if gamma is None else gamma, b""))
+            drawn = _checked(
+                Drawn(_instance(weights, asked.size), "", asked.gamma if gamma is None else gamma, b""), asked.size
+            )
             released, examples = self._released(asked, drawn.weights)
-        _tell(examples)
+        _warn(examples)
         return stepped(drawn.weights, released, gamma=drawn.gamma)
 
     def check(self, specification: Specification) -> Fit:
-        """What the owner should know before the first contribution: what is refused, and what would count as missing.
+        """Reasons of the policy to refuse a specification, and values that would count as missing.
 
-        Nothing is spent, and no server learns of it.
+        It spends nothing, and no server learns of it.
         """
-        refused = self._refused(specification)
-        here = [name for name in specification.names if name in self._source.columns]
-        table = self._source.read(here)
-        fields = {
-            name: (table[column], field) for name, (column, field) in specification.used.items() if column in here
-        }
-        examples = len(next(iter(table.values()), ()))
+        problems = []
+        try:
+            self.policy.check(specification, self._source.columns)
+        except SpecificationRefused as error:
+            problems.append(f"refused: {error}")
+        table = self._source.read([name for name in specification.names if name in self._source.columns])
+        for name, (column, described) in specification.used.items():
+            if column in table:
+                problems += _misfits(name, table[column], described)
         usable = sum(known(specification.predicted, table.get(specification.names[0], [])))
-        told = (
-            _told(name, values, [field.misfit(value) for value in values]) for name, (values, field) in fields.items()
-        )
-        problems = [*refused, *(line for lines in told for line in lines)]
         if not usable:
             problems.append(
                 "no example has a response that counts: a contribution would be noise alone, and cost as much"
             )
-        return Fit(examples, usable, tuple(problems))
+        return Fit(len(next(iter(table.values()), ())), usable, tuple(problems))
 
     def spent_today(self) -> float:
-        """What the present day's contributions cost together, in epsilon."""
+        """The epsilon of the present day's contributions together."""
         return self._daily.spent()
 
     def statement(self) -> Statement:
-        """What this device may claim for all that it has released."""
+        """The guarantee for all releases of this device."""
         return stated(
             self.ledger,
             unit="device",
@@ -210,22 +208,14 @@ class Device:
             assumed=UNCHECKED,
         )
 
-    def _refused(self, asked: Specification) -> list[str]:
-        try:
-            self.policy.check(asked, self._source.columns)
-        except SpecificationRefused as error:
-            return [f"refused: {error}"]
-        return []
-
     def _bring(self, server: ServerLike, asked: Specification, waiting: Waiting) -> Outcome:
-        """Offer what waits until the server has a last word."""
+        """Offer a waiting answer until the server's answer is final."""
         outcome = Outcome(Reason.LATE)
         for attempt in range(ATTEMPTS):
-            if attempt or waiting.sent is None:
-                waiting = waiting.on(self._marked(asked, _drawn(server, asked)))
+            if attempt:
+                waiting = Waiting.of(self._marked(asked, _drawn(server, asked)), waiting.released)
                 self._outbox.keep(waiting)
-            if waiting.sent is not None:
-                outcome = server.offer(*waiting.sent)
+            outcome = server.offer(waiting.update, waiting.ticket)
             if outcome.reason not in (*AGAIN, *LATER):
                 self._outbox.clear(asked.fingerprint)
             if outcome.reason not in AGAIN:
@@ -233,26 +223,25 @@ class Device:
         return outcome
 
     def _marked(self, asked: Specification, drawn: Drawn) -> Drawn:
-        """The same with a mark behind the ticket: the same direction from there may be another device's, too."""
+        """Add a mark to a direction's ticket: another device may name the same direction from the same version."""
         if asked.noise != "direction":
             return drawn
         stream = self._randomness.stream("mark", int(self.ledger.head[:12], 16))
         return drawn._replace(ticket=drawn.ticket + stream.bits(MARK_BYTES // 8).tobytes())
 
     def _released(self, asked: Specification, weights: Instance) -> tuple[Whole, int]:
-        """The noised gradient at these weights, paid for, and how many examples there were. The latter is private."""
+        """The noised gradient at these weights, paid for, and the number of examples, which is private."""
         self.policy.check(asked, self._source.columns)
         gradient, examples = self._gradient(asked, weights.astype(np.float64))
         paid = partial(pay, limit=self._daily, randomness=self._randomness, specification=asked.fingerprint)
         return Contribution(asked.mechanism, gradient).release(charge=paid), examples
 
     def _gradient(self, asked: Specification, instance: Floats) -> tuple[Floats, int]:
-        """The mean gradient over some of the device's examples, and how many count. Private."""
-        stream = self._randomness.stream("examples", int(self.ledger.head[:12], 16))  # other examples every time
+        """The mean gradient over a random sample of the device's examples, and their number. Private."""
+        stream = self._randomness.stream("examples", int(self.ledger.head[:12], 16))
         features, responses = asked.encode(self._source.sample(asked.names, most=asked.examples, stream=stream))
-        with np.errstate(all="ignore"):  # what is not finite in the end counts as zero, without a word
-            gradient = asked.kept(asked.model.gradient(instance, features, responses).astype(np.float64))
-        return gradient.astype(np.float64), len(responses)
+        with np.errstate(all="ignore"):  # a number that is not finite counts as zero
+            return asked.kept(asked.model.gradient(instance, features, responses)), len(responses)
 
 
 def pay(
@@ -260,8 +249,8 @@ def pay(
 ) -> Receipt:
     """Charge one contribution to a device's ledger, in the unit of its daily limit; the caller holds its lock.
 
-    Guarantee: the contributions of one day cost at most the limit. Where the unit is the model and a contribution is
-    private per feature, all of its numbers are paid for.
+    Guarantee: the contributions of one day cost at most the limit. A device whose unit is the model pays for all
+    numbers of a contribution, also of one that is private per feature.
     """
     if type(mechanism) is not Mechanism:
         remedy = "give a Mechanism of ours: others could state one noise and draw another"
@@ -272,23 +261,17 @@ def pay(
     return limit.ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=note)
 
 
-def _tell(examples: int | None) -> None:
+def _warn(examples: int | None) -> None:
     if examples == 0:
         warnings.warn(NOISE_ALONE, NoExamplesWarning, stacklevel=3)
 
 
-def _begun(place: Path, policy: Policy) -> Ledger:
-    identity = f"a device's examples, per {policy.unit}"
-    return Ledger.open(place, budget=policy.budget, relation=RELATION, data_identity=identity)
-
-
-def _place(data: object, ledger: str | PathLike[str] | None) -> Path:
+def _ledger_path(data: object, ledger: str | PathLike[str] | None) -> Path:
     if ledger is not None:
         return Path(ledger)
     if not isinstance(data, str | PathLike):
-        raise ConfigError(
-            field="ledger", value=None, remedy="examples in memory have no place: name a file for the ledger"
-        )
+        remedy = "examples in memory have no place: name a file for the ledger"
+        raise ConfigError(field="ledger", value=None, remedy=remedy)
     return _beside(Path(data), ".ledger")
 
 
@@ -303,30 +286,32 @@ def _read(specification: str | bytes) -> Specification:
         raise SpecificationRefused(f"the server's specification makes no sense: {error}") from error
 
 
-def _told(name: str, values: list[object], problems: list[str | None]) -> list[str]:
-    counts = Counter(why for why in problems if why is not None)
-    lines = []
-    for why, count in counts.items():
-        example = "" if why == "is missing" else f" (such as {values[problems.index(why)]!r:.60})"
-        lines.append(f"{name}: {count} of {len(problems)} {why}{example}")
-    return lines
+def _misfits(name: str, values: list[object], described: AnyTableField) -> list[str]:
+    """A line for each reason that values of a field do not fit, with the first such value."""
+    reasons = [described.misfit(value) for value in values]
+    return [
+        f"{name}: {count} of {len(values)} {why}"
+        + ("" if why == "is missing" else f" (such as {values[reasons.index(why)]!r:.60})")
+        for why, count in Counter(reasons).items()
+        if why is not None
+    ]
 
 
 def _drawn(server: ServerLike, asked: Specification) -> Drawn:
-    """An instance of this specification that makes sense; nothing is spent where it does not."""
+    """Draw an instance of this specification, or refuse it before the device spends anything."""
     drawn = server.draw()
     if drawn.fingerprint != asked.fingerprint:
         raise SpecificationRefused("the server's instance is of another specification than it states")
-    return _checked(drawn._replace(weights=_instance(drawn.weights, asked.size)))
+    return _checked(drawn, asked.size)
 
 
-def _checked(drawn: Drawn) -> Drawn:
+def _checked(drawn: Drawn, size: int) -> Drawn:
     if not 0 < drawn.gamma < math.inf:
         raise SpecificationRefused(f"the server asks for steps of {drawn.gamma}: that is no size")
-    ticket: object = drawn.ticket  # whatever a server's code says of its type
+    ticket: object = drawn.ticket  # a server's code may break its type
     if not isinstance(ticket, bytes) or len(ticket) > LONGEST_TICKET:
         raise SpecificationRefused(f"the server's ticket is not at most {LONGEST_TICKET} bytes")
-    return drawn
+    return drawn._replace(weights=_instance(drawn.weights, size))
 
 
 def _instance(weights: ArrayLike, size: int) -> Instance:

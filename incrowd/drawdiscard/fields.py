@@ -1,15 +1,14 @@
-"""The fields of a device's table as a specification describes them, and how their values become numbers in [0, 1].
+"""The fields of a specification: each turns the values of a column into features in [0, 1].
 
-Ranges, levels, words and buckets are public: they come from the specification, never from the data. What a text is, its
-parts, words and buckets: see `texts`. What is missing, or makes no sense, counts as 0 or has no feature at all (a table
-of all: docs/fields.md).
+Ranges, levels, words and buckets are public: they come from the specification, never from the data. docs/fields.md has
+the rules. A missing value, or one of another kind, has no feature: all zeros.
 """
 
 import math
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
@@ -32,38 +31,32 @@ Most = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class AnyTableField(BaseModel):
-    """How the values of a column become features, each within [0, 1].
-
-    `column` is the column of the table that is read, if it is not called as the field is: so several fields may look at
-    one column, and columns may have any name.
-    """
+    """Turns the values of a column into features. The field reads `column`, or else the column of its own name."""
 
     model_config = STRICT
     column: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
     @property
     def width(self) -> int:
-        """How many features it has; known without making any."""
+        """The number of features."""
         return self._endings if isinstance(self._endings, int) else len(self._endings)
 
     def columns(self, name: str) -> tuple[str, ...]:
-        """The names of its features."""
+        """The names of the features."""
         endings = self._endings
         numbered = (f"#{bucket}" for bucket in range(endings)) if isinstance(endings, int) else endings
         return tuple(f"{name}{ending}" for ending in numbered)
 
     def encode(self, values: Sequence[object]) -> csr_array:
-        """Its features, a row a value."""
-        if not isinstance(self._endings, int):
-            return sparse_rows([self._row(value) for value in values], self.width)
-        pieces, most = [self._pieces(value) for value in values], self._most_of_a_bucket
-        found = iter(buckets_of([piece for row in pieces for piece in row], self.width).tolist())
-        counts = [Counter(next(found) for _ in row) for row in pieces]
-        rows = [{place: min(count, most) / most for place, count in sorted(row.items())} for row in counts]
-        return sparse_rows(rows, self.width)
+        """The features, a row for each value."""
+        rows = self._bucket_rows(values) if isinstance(self._endings, int) else [self._row(value) for value in values]
+        starts = np.cumsum([0, *map(len, rows)])
+        places = np.array([place for row in rows for place in row], np.int64)
+        data = [value for row in rows for value in row.values()]
+        return csr_array((data, places, starts), shape=(len(rows), self.width))
 
     def misfit(self, value: object) -> str | None:
-        """Why a value does not count as what it is, for the owner of the table; None where it does."""
+        """The reason that a value does not fit, for the owner of the table; None for a value that fits."""
         return "is missing" if value is None else self._misfit(value)
 
     @abstractmethod
@@ -72,10 +65,10 @@ class AnyTableField(BaseModel):
     @property
     @abstractmethod
     def _endings(self) -> Sequence[str] | int:
-        """What follows the field's name in the names of its features; a number for so many buckets."""
+        """The endings of the names of the features, or the number of buckets."""
 
     def _row(self, value: object) -> dict[int, float]:
-        """The features of a value that are not 0, by their places, where there are no buckets."""
+        """The features of a value that are not 0, by their places; fields with buckets have `_pieces` instead."""
         raise NotImplementedError
 
     def _pieces(self, value: object) -> Sequence[str]:
@@ -85,12 +78,15 @@ class AnyTableField(BaseModel):
     def _most_of_a_bucket(self) -> int:
         return 1
 
+    def _bucket_rows(self, values: Sequence[object]) -> list[dict[int, float]]:
+        pieces, most = [self._pieces(value) for value in values], self._most_of_a_bucket
+        buckets = iter(buckets_of([piece for row in pieces for piece in row], self.width).tolist())
+        counts = [Counter(next(buckets) for _ in row) for row in pieces]
+        return [{place: min(count, most) / most for place, count in sorted(row.items())} for row in counts]
+
 
 class ScaledField(AnyTableField):
-    """A number of a public range, mapped to [0, 1]: what lies beyond an end of it counts as that end.
-
-    In a field of whole numbers a value between two of them counts as the nearer one.
-    """
+    """A number of a public range, mapped to [0, 1]; values beyond an end count as that end."""
 
     _whole: ClassVar[bool] = True
 
@@ -121,14 +117,14 @@ class ScaledField(AnyTableField):
 
 
 class RangedField(ScaledField):
-    """A number whose range a specification states."""
+    """A number whose range the specification states."""
 
     low: float
     high: float
 
     @property
     def span(self) -> tuple[float, float]:
-        """See `ScaledField.span`."""
+        """The ends of the range."""
         return self.low, self.high
 
     @model_validator(mode="after")
@@ -148,7 +144,7 @@ class NumberField(RangedField):
 
 
 class IntegerField(RangedField):
-    """A whole number of a public range."""
+    """A whole number of a public range; other values count as the nearest whole number."""
 
     type: Literal["integer"] = "integer"
     low: int = Field(ge=-(2**53), le=2**53)
@@ -162,10 +158,7 @@ class BooleanField(ScaledField):
 
 
 class CategoryField(AnyTableField):
-    """One of several public levels, a feature each (one-hot); `baseline` names a level that gets none.
-
-    Whole numbers are compared by their digits, 7.0 as 7.
-    """
+    """One of several public levels, a feature for each (one-hot) but the `baseline`."""
 
     type: Literal["category"] = "category"
     levels: Levels
@@ -183,11 +176,13 @@ class CategoryField(AnyTableField):
 
     def knows(self, value: object) -> bool:
         """Whether a value is a level."""
-        return text_of(value) in self._every
+        text = text_of(value)
+        return text is not None and (text in self._featured or text == self.baseline)
 
     def one_hot(self, values: Sequence[object]) -> Floats:
-        """A row a value, a column a level, the baseline's too: 1 where they are equal; each value is a level."""
-        hot: Floats = np.eye(len(self.levels))[[self._every[text_of(value)] for value in values]]
+        """A row for each value, a column for each level, also the baseline's; each value is a level."""
+        places: dict[str | None, int] = {level: place for place, level in enumerate(self.levels)}
+        hot: Floats = np.eye(len(self.levels))[[places[text_of(value)] for value in values]]
         return hot
 
     @property
@@ -199,19 +194,12 @@ class CategoryField(AnyTableField):
         return {} if place is None else {place: 1.0}
 
     @cached_property
-    def _every(self) -> dict[str | None, int]:
-        return {level: place for place, level in enumerate(self.levels)}
-
-    @cached_property
     def _featured(self) -> dict[str | None, int]:
         return {level: place for place, level in enumerate(one for one in self.levels if one != self.baseline)}
 
 
 class HashedField(AnyTableField):
-    """A level that need not be listed: its text falls into one of so many buckets, and two levels may share one.
-
-    Whole numbers count by their digits, 7.0 as 7; other numbers are no level.
-    """
+    """Any level, without a list: its text falls into one of the buckets, and two levels may share one."""
 
     type: Literal["hashed"] = "hashed"
     buckets: Buckets
@@ -229,10 +217,9 @@ class HashedField(AnyTableField):
 
 
 class ListField(AnyTableField):
-    """Several levels at once: a list, or text that `separator` divides; a feature each of `levels`, or so many buckets.
+    """Several levels at once: a list, or text that `separator` divides; a feature for each of `levels` or `buckets`.
 
-    Of the items (levels, if they are listed) the first `most` different ones count. Blanks around an item and empty
-    items do not; a whole number is a list of one; of a text the first 4,000 characters are read.
+    The first `most` different items count.
     """
 
     type: Literal["list"] = "list"
@@ -283,7 +270,7 @@ class ListField(AnyTableField):
 
 
 class PartField(AnyTableField):
-    """A field that looks at text, or at a part of it as of a URL, in small letters unless `lower` is false."""
+    """A field of text, or of the part of a URL, in small letters unless `lower` is false."""
 
     part: UrlPart = "all"
     lower: bool = True
@@ -295,13 +282,12 @@ class PartField(AnyTableField):
         return part_of(value, part=self.part, lower=self.lower)
 
     def _check_small(self, field: str, text: str) -> None:
-        """What has a capital letter is never in a text in small letters."""
         if self.lower and any("A" <= character <= "Z" for character in text):
             raise ConfigError(field=field, value=text[:200], remedy="write small letters, or set lower to false")
 
 
 class TextField(PartField):
-    """Text by its n-grams of words or characters, in so many buckets."""
+    """The n-grams of words or characters in a text, in buckets."""
 
     type: Literal["text"] = "text"
     buckets: Buckets
@@ -331,7 +317,7 @@ class TextField(PartField):
 
 
 class WordsField(PartField):
-    """Which of these words are in a text: anywhere, at its start, at its end, or as the whole of it."""
+    """The words that a text has: anywhere, at its start, at its end, or as the whole of it."""
 
     type: Literal["words"] = "words"
     words: Levels
@@ -363,10 +349,7 @@ class WordsField(PartField):
 
 
 class CountField(PartField):
-    """How many characters a text has; of `characters` only these, all together or `each`, or their longest `run`.
-
-    `each` goes with `most` and with characters only; steps rise.
-    """
+    """The number of a text's characters, or only of `characters`: together, for `each`, or in their longest `run`."""
 
     type: Literal["count"] = "count"
     characters: Annotated[str, Field(min_length=1, max_length=1_000)] | None = None
@@ -382,9 +365,7 @@ class CountField(PartField):
         if self.steps is not None and not all(lower < upper for lower, upper in pairwise(self.steps)):
             raise ConfigError(field="steps", value=self.steps, remedy="let each be larger than the one before")
         if self.each and (self.characters is None or self.steps is not None or self.run):
-            raise ConfigError(
-                field="each", value=True, remedy="it goes with characters and most, not with steps or run"
-            )
+            raise ConfigError(field="each", value=True, remedy="use it with characters and most, not with steps or run")
         if self.characters is not None:
             _check_once("characters", self.characters, "give each character once")
             self._check_small("characters", self.characters)
@@ -428,25 +409,18 @@ TableField = (
     | CountField
 )
 ResponseField = NumberField | IntegerField | BooleanField | CategoryField
-"""What can be predicted."""
-
-
-def sparse_rows(rows: Sequence[Mapping[int, float]], width: int) -> csr_array:
-    """Rows of values by place, of so many places each."""
-    starts = np.cumsum([0, *map(len, rows)])
-    places = np.array([place for row in rows for place in row], np.int64)
-    return csr_array(([value for row in rows for value in row.values()], places, starts), shape=(len(rows), width))
+"""The fields that a model can predict."""
 
 
 def known(field: ResponseField, values: Sequence[object]) -> list[bool]:
-    """Which values are there and make sense: a response that does not is no response."""
+    """Whether each value is a response: a number, or one of the levels."""
     if isinstance(field, CategoryField):
         return [field.knows(value) for value in values]
     return [not math.isnan(number_of(value)) for value in values]
 
 
 def number_of(value: object) -> float:
-    """A value that is a number; NaN for another. A whole number too large for a float keeps its side."""
+    """The value as a float, NaN for no number; a whole number too large for a float keeps its sign."""
     if isinstance(value, float):
         return value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""What may be shown of a pool: figures that depend on contributions through released weights and their number alone."""
+"""Public figures of a pool: they depend on contributions only through released weights and their number."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,20 @@ from incrowd.drawdiscard.adversaries import Situation, adversaries
 from incrowd.drawdiscard.pool import Instance, stable_variance
 from incrowd.drawdiscard.server import promise
 from incrowd.drawdiscard.specification import Specification
-from incrowd.errors import AccountingError, ConfigError
 
 SHOWN = 200
-"""So many weights are shown, the largest of them."""
+"""The page shows this many of the largest weights."""
 
 LATER = 1_000
-"""The opportunist of the three adversaries looks after so many more updates."""
+"""The opportunist of the three adversaries looks after this many more updates."""
+
+LARGEST_EPSILON = 700.0
+"""Above this epsilon a float cannot hold the bounds of adversary III."""
 
 
 @dataclass(frozen=True, eq=False)
 class PoolFigures:
-    """What a page and a monitor show of a pool.
-
-    `mean` and `spread` are over the instances; `turned` counts what happened to answers, by the name of the reason.
-    """
+    """The mean and the spread of each weight over the instances; `turned` counts answers by the name of the reason."""
 
     accepted: int
     mean: Floats
@@ -43,7 +42,7 @@ class PoolFigures:
 
 
 def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """All of them, and what is promised, as plain data; `views` are the three adversaries' where they are known."""
+    """All figures and the guarantee, as plain data; `views` are those of `three_adversaries`, if known."""
     return {
         "name": asked.name,
         "fingerprint": asked.fingerprint,
@@ -55,24 +54,22 @@ def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, A
         "epsilon": asked.epsilon,
         "delta": asked.mechanism.delta or 0.0,
         "privacy": asked.privacy,
-        "spread": spread(asked, figures),
-        "weights": named_weights(asked, figures.mean),
+        "spread": _spread(asked, figures),
+        "weights": _named_weights(asked, figures.mean),
         "promise": asked.describe(),
         "statement": promise(asked, figures.accepted),
         "adversaries": three_adversaries(asked) if views is None else views,
     }
 
 
-def spread(asked: Specification, figures: PoolFigures) -> dict[str, float]:
-    """The root of the mean square spread over the weights, beside what noise alone makes of it in the long run."""
-    measured = float(np.sqrt(np.square(figures.spread).mean()))
-    gamma = asked.gamma_of(asked.epoch(figures.accepted))
-    variance = gamma**2 * asked.mechanism.noise_variance
+def _spread(asked: Specification, figures: PoolFigures) -> dict[str, float]:
+    """The root mean square spread over the weights, measured and as noise alone makes it in the long run."""
+    variance = asked.gamma_of(asked.epoch(figures.accepted)) ** 2 * asked.mechanism.noise_variance
     theory = math.sqrt(stable_variance(asked.instances, variance, merge=asked.merge))
-    return {"measured": measured, "theory": theory}
+    return {"measured": float(np.sqrt(np.square(figures.spread).mean())), "theory": theory}
 
 
-def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]:
+def _named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]:
     """The largest weights with the names of their features and outputs."""
     outputs = asked.outputs
     names = [*(["intercept"] if asked.intercept else []), *asked.columns]
@@ -85,35 +82,29 @@ def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]
 
 
 def three_adversaries(asked: Specification) -> list[dict[str, Any]]:
-    """What each of the three adversaries of the paper may learn from one contribution; none for Gaussian noise.
+    """The knowledge of the paper's three adversaries of one contribution; none for Gaussian noise.
 
-    What the second and the third may expect beyond the guarantee is known for Laplace noise of one size in answers that
-    overwrite an instance: where answers are merged or steps fall, later noise hides less, and only the guarantee is
-    shown.
+    The second and third have smaller bounds only for Laplace noise of one size in answers that overwrite an instance.
+    After merged answers or smaller steps, later noise hides less, and all three see the guarantee alone.
     """
     if asked.noise in ("gaussian", "none"):
         return []
-    if asked.noise == "direction" or asked.merge < 1 or asked.falls_every is not None:
-        return guaranteed(asked.epsilon)
-    unit = "feature" if asked.privacy == "feature" else "model" if asked.bound == "element" else "l1"
-    try:
-        situation = Situation(
-            instances=asked.instances,
-            epsilon=asked.epsilon,
-            updates_since=LATER,
-            delta=1e-8,
-            learning_rate=asked.gamma,
-            clip=asked.clip,
-            weights=asked.size,
-            unit=unit,
-        )
-        return [_finite(view) for view in adversaries(situation)]
-    except (AccountingError, ConfigError):  # beyond what can be computed: the page does without
-        return []
+    overwrites = asked.noise == "laplace" and asked.merge == 1 and asked.falls_every is None
+    if not overwrites or asked.epsilon > LARGEST_EPSILON:
+        return _guaranteed(asked.epsilon)
+    situation = Situation(
+        instances=asked.instances,
+        epsilon=asked.epsilon,
+        updates_since=LATER,
+        learning_rate=asked.gamma,
+        clip=asked.clip,
+        weights=asked.size,
+        unit="feature" if asked.privacy == "feature" else "model" if asked.bound == "element" else "l1",
+    )
+    return adversaries(situation)
 
 
-def guaranteed(epsilon: float) -> list[dict[str, Any]]:
-    """The three adversaries where nothing but the guarantee is known: what leaves a device is private by itself."""
+def _guaranteed(epsilon: float) -> list[dict[str, Any]]:
     seen = {
         "I, channel listener": "the instance sent to the device and the one that came back",
         "II, internal threat": "all instances, right after the update",
@@ -126,11 +117,3 @@ def guaranteed(epsilon: float) -> list[dict[str, Any]]:
     ]
     views[0]["meaning"] = "a guarantee, for one update"
     return views
-
-
-def _finite(view: dict[str, Any]) -> dict[str, Any]:
-    """The same for JSON, which knows no infinity."""
-    plain = {name: _finite(value) if isinstance(value, dict) else value for name, value in view.items()}
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in plain.items()
-    }

@@ -29,7 +29,7 @@ from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.daily import DailyLimit
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
-from tests.drawdiscard.mail import LOOSE, asked, charges, mails
+from tests.drawdiscard.mail import LOOSE, asked, charges, mails, waiting
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -133,7 +133,7 @@ def test_an_outbox_that_is_put_back_is_the_same_release(tmp_path: Path) -> None:
         drawn = server.draw()
         released, _ = own._released(asked(), drawn.weights)
         for number in range(3):
-            Outbox(outbox).keep(Waiting(asked().fingerprint, released).on(drawn))
+            Outbox(outbox).keep(Waiting.of(drawn, released))
             assert own.contribute(server).reason is (Reason.REPEATED if number else Reason.ACCEPTED)
         assert (server.accepted, charges(own.ledger)) == (1, 1)
 
@@ -212,4 +212,4 @@ def test_a_warning_that_is_made_an_error_changes_nothing_for_the_server(tmp_path
     with Device(table(tmp_path / "app.sqlite", "yes"), policy=LOOSE) as own:
         with pytest.raises(NoExamplesWarning):
             own.contribute(server)
-        assert (server.accepted, charges(own.ledger), len(own._outbox)) == (1, 1, 0)
+        assert (server.accepted, charges(own.ledger), waiting(tmp_path)) == (1, 1, 0)

@@ -68,6 +68,11 @@ def held(server: Server) -> list[object]:
     return [rows, counts, kept.taken, {name: array.tobytes() for name, array in kept.test.items()}]
 
 
+def waiting(folder: Path) -> int:
+    """How many answers of devices in this folder wait to be sent."""
+    return len(list(folder.glob("*.outbox-*")))
+
+
 def on_disk(folder: Path) -> int:
     """How many answers are in the pool of a folder, whoever has it open."""
     with closing(sqlite3.connect(folder / FILE)) as database:

@@ -10,7 +10,9 @@ from scipy.stats import binom
 
 from incrowd._random import Floats
 from incrowd.drawdiscard.adversaries import Blurred, LaplaceSum, Situation, adversaries, paper_figures
+from incrowd.drawdiscard.showing import three_adversaries
 from incrowd.errors import ConfigError
+from tests.drawdiscard.mail import asked
 from tests.statistics import ODD, chi_square, fair
 
 LOG3 = math.log(3)
@@ -182,6 +184,12 @@ def test_an_adversary_who_knew_the_pool_before_learns_all_of_epsilon() -> None:
 
 
 # All three, as data
+
+
+def test_an_epsilon_too_large_for_the_bounds_leaves_the_guarantee() -> None:
+    changes: dict[str, object] = {"merge": 1.0, "privacy": "feature", "gamma": 1.0}
+    assert "expected_loss" in three_adversaries(asked(epsilon=700.0, **changes))[1]
+    assert [view["epsilon"] for view in three_adversaries(asked(epsilon=1e4, **changes))] == [1e4] * 3
 
 
 def test_the_channel_listener_is_told_per_feature_and_per_model() -> None:

@@ -76,7 +76,7 @@ def test_an_answer_that_waits_is_no_answer_to_another_specification(tmp_path: Pa
         other = Server(mail.asked(name="other"), turned_away=1e-6)
         assert own.contribute(other).reason is Reason.ACCEPTED
         assert mail.charges(own.ledger) == 2
-        assert len(own._outbox) == 1, "and waits on"
+        assert mail.waiting(tmp_path) == 1, "and waits on"
 
 
 class Fussy(Unsteady):
@@ -104,7 +104,7 @@ def test_what_comes_too_late_goes_out_on_a_newer_instance_with_the_same_noise(tm
     with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
         assert own.contribute(fussy).reason is Reason.ACCEPTED
         assert (mail.charges(own.ledger), server.accepted, fussy.draws) == (1, 1, 3)
-        assert len(own._outbox) == 0
+        assert mail.waiting(tmp_path) == 0
     steps = [
         np.frombuffer(update, "<f4").astype(np.float64) - drawn.weights
         for (update, _), drawn in zip(fussy.offered, fussy.drawn, strict=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.drawdiscard.texts import UrlParts, buckets_of, text_of, words_of
+from incrowd.drawdiscard.texts import buckets_of, text_of, url_parts, words_of
 
 ANY_TEXT = st.text(st.characters(), max_size=40)  # halves of surrogate pairs among them
 
@@ -45,16 +45,16 @@ def test_whatever_a_value_is_its_text_can_be_written(value: object) -> None:
 
 
 def test_a_url_falls_into_its_parts() -> None:
-    parts = UrlParts.of(" https://user:pw@mail.shop.example.co.uk:8443/a/b.php?x=1&y=2#top@mail\t")
-    assert (parts.scheme, parts.host, parts.port) == ("https", "mail.shop.example.co.uk", "8443")
-    assert (parts.path, parts.query, parts.fragment) == ("/a/b.php", "x=1&y=2", "top@mail")
-    assert parts.rest == "/a/b.php?x=1&y=2#top@mail"
-    assert (parts.ending, parts.name, parts.inner) == ("uk", "example", "mail.shop")
+    parts = url_parts(" https://user:pw@mail.shop.example.co.uk:8443/a/b.php?x=1&y=2#top@mail\t")
+    assert (parts["scheme"], parts["host"], parts["port"]) == ("https", "mail.shop.example.co.uk", "8443")
+    assert (parts["path"], parts["query"], parts["fragment"]) == ("/a/b.php", "x=1&y=2", "top@mail")
+    assert parts["rest"] == "/a/b.php?x=1&y=2#top@mail"
+    assert (parts["ending"], parts["name"], parts["inner"]) == ("uk", "example", "mail.shop")
 
 
 @given(ANY_TEXT)
 def test_every_text_has_parts_and_the_rest_holds_the_last_three(text: str) -> None:
-    parts = UrlParts.of(text)
-    assert parts.path + "?" * ("?" in parts.rest.partition("#")[0]) + parts.query in parts.rest
-    assert parts.rest.endswith(parts.fragment)
-    assert parts.host.endswith(parts.ending)
+    parts = url_parts(text)
+    assert parts["path"] + "?" * ("?" in parts["rest"].partition("#")[0]) + parts["query"] in parts["rest"]
+    assert parts["rest"].endswith(parts["fragment"])
+    assert parts["host"].endswith(parts["ending"])
