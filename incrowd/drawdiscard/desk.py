@@ -1,11 +1,10 @@
-"""The desk: what a server looks at before an answer may enter its pool, wherever the pool is.
+"""The desk checks an answer before it may enter a pool, in any store.
 
-A draw comes with a ticket: proof that an instance was drawn here, and from which version at which step size. All draws
-of one version in one minute get the same ticket, so it names no device: it tells a server what the nearest instance
-would tell it anyway (docs/draw-and-discard.md says how much that is).
+A draw comes with a ticket, which proves the draw, its version and its step size. All draws of one version in one minute
+share a ticket, so it names no device: the nearest instance tells the server as much (docs/draw-and-discard.md).
 
-A device that names a direction puts a mark behind its ticket, 64 random bits of its own that stay with one answer:
-others may name the same direction from the same version, and send the same bytes.
+A device that names a direction appends a mark of 64 random bits to the ticket of each answer: another device may name
+the same direction from the same version, and send the same bytes.
 """
 
 import hmac
@@ -40,11 +39,11 @@ _MAC = 16
 TICKET_BYTES = _BODY.size + _MAC
 
 _DIGESTED = 1024
-"""Bytes of an answer that its digest is of: with noise in them, or a mark beside them, no two answers share them."""
+"""The digest covers this many bytes of an answer: their noise, or the mark, tells answers apart."""
 
 
 class Reason(StrEnum):
-    """What became of an answer: a name for programs, a sentence for people."""
+    """The outcome of an answer: a name for programs, a sentence for people."""
 
     ACCEPTED = "it is in the pool"
     REPEATED = "it was accepted before, and counts once"
@@ -64,7 +63,7 @@ def minutes_now() -> int:
 
 @dataclass(frozen=True)
 class Ticket:
-    """The version that was drawn, the epoch of the step size, the minute in which the ticket runs out, and a mark."""
+    """The version of a draw, the epoch of its step size, the minute in which the ticket expires, and a mark."""
 
     version: int
     epoch: int
@@ -73,10 +72,10 @@ class Ticket:
 
 
 class Tickets:
-    """Issues tickets under a key, and reads them again; those that ran out, too.
+    """Issues tickets under a key, and reads them, expired ones too.
 
-    Guarantee: a ticket that `read` accepts was issued under this key, for this specification; nobody without the key
-    makes another one (keyed BLAKE2b, compared in constant time). Draws of one version and minute share one ticket.
+    Guarantee: a ticket that `read` accepts was issued under this key, for this specification (keyed BLAKE2b, compared
+    in constant time). Draws of one version and minute share one ticket.
     """
 
     def __init__(
@@ -90,12 +89,12 @@ class Tickets:
         self._specification, self._whole_fingerprint = bytes.fromhex(fingerprint[:16]), fingerprint.encode()
 
     def issue(self, version: int, epoch: int) -> bytes:
-        """The ticket of a version that is drawn now."""
+        """The ticket of a draw of this version now."""
         body = _BODY.pack(self._specification, version, epoch, self._now() + self._lifetime)
         return body + self._mac(body)
 
     def read(self, ticket: bytes) -> Ticket | Reason:
-        """What a ticket says; `FORGED` or `OTHER_SPECIFICATION` where it was not issued for this."""
+        """The content of a ticket; `FORGED` or `OTHER_SPECIFICATION` for a ticket of another source."""
         if len(ticket) not in (TICKET_BYTES, TICKET_BYTES + MARK_BYTES):
             return Reason.FORGED
         ticket, mark = ticket[:TICKET_BYTES], ticket[TICKET_BYTES:]
@@ -114,7 +113,7 @@ class Tickets:
 
 
 class Visit(NamedTuple):
-    """An account on a day: a keyed digest of both, and how many of its answers may be accepted on that day."""
+    """An account on a day: a keyed digest of both, and the most answers of that day."""
 
     day: str
     account: bytes
@@ -122,10 +121,7 @@ class Visit(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """An instance for a device to update, with its specification's fingerprint and the size of the step to take.
-
-    The ticket goes back with the answer.
-    """
+    """An instance for a device, with its specification's fingerprint, the step size, and the ticket to send back."""
 
     weights: Instance
     fingerprint: str
@@ -135,10 +131,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """An answer that is what it should look like: whether it may enter is the test's to say.
-
-    `visit` says whose it is, where a service admits accounts alone.
-    """
+    """An answer in the right form, before the test; a service that admits accounts adds the `visit`."""
 
     weights: Instance
     ticket: Ticket
@@ -148,7 +141,7 @@ class Returned:
 
 
 class DeskSettings(TypedDict, total=False):
-    """What may be chosen of a desk: see `Desk`."""
+    """The settings of a `Desk`."""
 
     turned_away: float
     lifetime: int
@@ -156,14 +149,14 @@ class DeskSettings(TypedDict, total=False):
 
 
 class Desk:
-    """Hands out instances and looks at answers, for a pool that lies elsewhere; one thread at a time may judge.
+    """Hands out instances of a pool and checks answers; one thread at a time may judge.
 
-    `key` is the secret of its tickets: desks of one pool share it. `turned_away` is the share of honest answers that
-    the test may turn away, `lifetime` how many minutes a device has, `randomness` what is secret of the test.
+    All desks of a pool share the `key` of the tickets. The test may turn away a share `turned_away` of the honest
+    answers, and takes its secrets from `randomness`. A device has `lifetime` minutes.
 
-    Guarantee: an answer that passes `read` and `judge` is one finite number a weight, was drawn here within the
-    lifetime, and differs from what was drawn as an honest device's may (see `ResidualTest` and `DirectionTest`).
-    Nothing is noted of who offers.
+    Guarantee: an answer that passes `read` and `judge` has one finite number for each weight, its draw is younger than
+    the lifetime, and it differs from its parent as an honest device's may (`ResidualTest`, `DirectionTest`). The desk
+    notes nothing of the device.
     """
 
     def __init__(
@@ -182,15 +175,15 @@ class Desk:
         check_rounding(specification.mechanism, gamma=specification.gamma)  # it never falls below what can be shown
         self._tickets = Tickets(key, self.fingerprint, lifetime=lifetime, now=now)
         self._size, self._now = specification.size, now
-        self._gamma_of = lru_cache(maxsize=1024)(specification.gamma_of)  # a power, asked for twice an answer
+        self._gamma_of = lru_cache(maxsize=1024)(specification.gamma_of)  # a power, needed twice an answer
 
     def hand_out(self, version: int, weights: Instance, *, accepted: int) -> Drawn:
-        """An instance on its way to a device, when so many answers were accepted."""
+        """An instance for a device, after this many accepted answers."""
         epoch = self.specification.epoch(accepted)
         return Drawn(weights, self.fingerprint, self._gamma_of(epoch), self._tickets.issue(version, epoch))
 
     def read(self, update: ArrayLike, ticket: bytes) -> Returned | Reason:
-        """The answer that was offered, or why it cannot be one."""
+        """The answer in an offer, or the reason to refuse it."""
         stated = self._tickets.read(ticket)
         if isinstance(stated, Reason):
             return stated
@@ -198,19 +191,19 @@ class Desk:
             weights = as_weights(update, self._size)
         except DataError:
             return Reason.NOT_WEIGHTS
-        # Noise tells answers apart by itself, and a copy with another mark would be a copy.
+        # Noise alone tells answers apart, and a copy with another mark would be a copy.
         mark = stated.mark if self.specification.noise == "direction" else b""
         return Returned(weights, stated, self._gamma_of(stated.epoch), _digest(weights, stated.version, mark))
 
     def judge(self, answer: Returned, parent: Instance | None) -> Reason | None:
-        """Why an answer may not enter, given what it was drawn from; None where it may."""
+        """The reason to refuse an answer with this parent; None for an answer that may enter."""
         if parent is None or answer.ticket.expires < self._now():
             return Reason.LATE
         return None if self.test.accepts(answer.weights, parent, answer.gamma) else Reason.UNLIKE
 
 
 def _digest(weights: Instance, version: int, mark: bytes) -> bytes:
-    """Not of the ticket: a version that is drawn in the next minute comes with another one."""
+    """A digest without the ticket: a draw of the same version in the next minute comes with another ticket."""
     digest = blake2b(version.to_bytes(8, "little") + mark, digest_size=DIGEST)
     digest.update(weights.data.cast("B")[:_DIGESTED] if weights.flags.c_contiguous else weights.tobytes()[:_DIGESTED])
     return digest.digest()

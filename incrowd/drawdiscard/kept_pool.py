@@ -1,4 +1,4 @@
-"""A pool that a server holds in memory: the desk in front of it, what it took, and the SQLite file behind it."""
+"""A server's pool in memory, with the desk in front of it and the SQLite file behind it."""
 
 import json
 import os
@@ -6,9 +6,8 @@ import sqlite3
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Unpack
 
 import numpy as np
@@ -25,7 +24,13 @@ FILE, SPECIFICATION, LOCK = "pool.sqlite", "specification.json", "lock"
 """The files of a server's folder."""
 
 RUNNING_MB = 1
-"""Megabytes of replaced versions that are kept while the server runs; all are when it ends."""
+"""Megabytes of replaced versions that a running server writes; at its end it writes all."""
+
+REMEMBERED = 4096
+"""A pool recognises at least this many of the last accepted answers: see `known_again`."""
+
+AFTER_A_CRASH = 2**32
+"""A server skips this many version numbers after a crash: it may have handed some of them out before."""
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS rows (version INTEGER PRIMARY KEY, weights BLOB NOT NULL)",
@@ -36,27 +41,27 @@ _TABLES = (
 
 @dataclass(frozen=True, eq=False)
 class Keepsake:
-    """All that a store keeps.
+    """A snapshot of a server's pool.
 
-    `visits` are a day, and how many answers of it each account has in the pool that had none when it was kept last.
+    `visits` are a day, and the number of its answers in the pool for each account that has new ones.
     """
 
     pool: PoolState
-    test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    taken: tuple[bytes, ...] = ()
-    turned: Mapping[str, int] = field(default_factory=dict)
-    visits: tuple[str, Mapping[bytes, int]] = ("", MappingProxyType({}))
+    test: Mapping[str, NDArray[Any]]
+    taken: tuple[bytes, ...]
+    turned: Mapping[str, int]
+    visits: tuple[str, Mapping[bytes, int]]
 
 
 class KeptPool:
-    """A pool on disk, for one server at a time and one thread at a time.
+    """A pool on disk, for one server and one thread at a time.
 
-    Guarantee: `write` replaces what was there in one step, on disk when it returns; rows that are there already are
-    not written again. Nobody but the user can read the file.
+    Guarantee: `write` replaces the last snapshot in one step, on disk when it returns; it writes new rows alone. Only
+    the user can read the file.
 
-    Edge cases: a folder that another server has open, or that has the pool of another specification, is refused
-    (`ConfigError`); a file that was damaged, and one without its key, too (`DataError`). Where there is no room on the
-    disk, `write` raises `OSError`, what was there before stays, and it may be tried again.
+    Edge cases: the pool refuses a folder that another server has open, or of another specification (`ConfigError`), and
+    a damaged file, or one without its key (`DataError`). On a full disk `write` raises `OSError` and the last snapshot
+    stays.
     """
 
     def __init__(self, folder: Path, *, specification: str) -> None:
@@ -78,21 +83,18 @@ class KeptPool:
             self._handles = refused.pop_all()
         self._stated = folder / SPECIFICATION, specification
         self._written: set[int] = set()
-        self.clean = True  # whether the server that had this last said that nothing is missing
+        self.clean = True  # whether the last server wrote everything before it ended
 
     def read(self) -> Keepsake | None:
-        """What was kept last; None where nothing was kept yet."""
+        """The last snapshot, if any."""
         try:
             state = dict(self._database.execute("SELECT name, content FROM state"))
             rows = dict(self._database.execute("SELECT version, weights FROM rows"))
             visits = self._database.execute("SELECT account, day, count FROM visits").fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
-        if "pool" not in state:
-            if self._stated[0].exists():  # it is written after the first pool
-                raise self._damaged(ValueError("its pool is gone"))
-            return None
-        try:
+            if "pool" not in state:
+                if self._stated[0].exists():  # it is written after the first pool
+                    raise ValueError("its pool is gone")
+                return None
             told, taken = json.loads(state["pool"]), state["taken"]
             day = max((row[1] for row in visits), default="")
             keepsake = Keepsake(
@@ -103,16 +105,16 @@ class KeptPool:
                 visits=(day, {account: count for account, its, count in visits if its == day}),
             )
             self.clean = bool(told["clean"])
-        except (KeyError, ValueError, TypeError) as error:
+        except (sqlite3.DatabaseError, KeyError, ValueError, TypeError) as error:
             raise self._damaged(error) from error
         self._written = set(rows)
         return keepsake
 
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
-        """Keep this. `clean` says that it is the last word.
+        """Write a snapshot; `clean` marks the last one of a server.
 
-        Before that only the newest of the replaced versions are written, `RUNNING_MB` of them: after a crash, answers
-        that descend from others are late, and their devices draw again.
+        Other snapshots hold only the newest replaced versions, `RUNNING_MB` of them: after a crash the answers to older
+        versions are late, and their devices draw again.
         """
         pool = keepsake.pool
         known = len(pool.replaced) if clean else RUNNING_MB * 2**20 // pool.rows[0].nbytes
@@ -126,23 +128,19 @@ class KeptPool:
             "turned": dict(keepsake.turned),
             "clean": clean,
         }
-        state = {
-            "pool": json.dumps(told).encode(),
-            "taken": b"".join(keepsake.taken),
-            "test": packed(keepsake.test),
-        }
+        taken, test, (day, counts) = b"".join(keepsake.taken), packed(keepsake.test), keepsake.visits
+        state = {"pool": json.dumps(told).encode(), "taken": taken, "test": test}
         new, old = rows.keys() - self._written, self._written - rows.keys()
+        pairs = ((version, rows[version].astype("<f4", copy=False).tobytes()) for version in new)
+        visits = ((account, day, count) for account, count in counts.items())
         try:
-            with self._database:
-                self._database.execute("BEGIN IMMEDIATE")
-                self._database.executemany("DELETE FROM rows WHERE version = ?", [(version,) for version in old])
-                pairs = ((version, rows[version].astype("<f4", copy=False).tobytes()) for version in new)
-                self._database.executemany("INSERT INTO rows VALUES (?, ?)", pairs)
-                self._database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", state.items())
-                day, counts = keepsake.visits
-                self._database.execute("DELETE FROM visits WHERE day < ?", (day,))
-                visits = ((account, day, count) for account, count in counts.items())
-                self._database.executemany("INSERT OR REPLACE INTO visits VALUES (?, ?, ?)", visits)
+            with self._database as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany("DELETE FROM rows WHERE version = ?", [(version,) for version in old])
+                database.executemany("INSERT INTO rows VALUES (?, ?)", pairs)
+                database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", state.items())
+                database.execute("DELETE FROM visits WHERE day < ?", (day,))
+                database.executemany("INSERT OR REPLACE INTO visits VALUES (?, ?, ?)", visits)
         except sqlite3.DatabaseError as error:
             raise OSError(f"{self._path} could not be written: {error}") from error
         self._written = set(rows)
@@ -151,31 +149,33 @@ class KeptPool:
             _files.write(place, text)
 
     def key(self, fresh: bytes) -> bytes:
-        """The key of the tickets: the one that is there, or this new one, which is kept."""
-        self._database.execute("INSERT OR IGNORE INTO state VALUES ('key', ?)", (fresh,))
-        kept: bytes = self._database.execute("SELECT content FROM state WHERE name = 'key'").fetchone()[0]
+        """The key of the tickets: the first call keeps this new one."""
+        kept = self._first("key", fresh)
         if len(kept) != len(fresh):
             raise self._damaged(ValueError(f"its key has {len(kept)} bytes"))
         return kept
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and release the folder."""
         self._handles.close()
 
     def _begin(self, specification: str) -> None:
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        for table in _TABLES:
-            self._database.execute(table)
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", *_TABLES):
+            self._database.execute(statement)
         (sound,) = self._database.execute("PRAGMA quick_check").fetchone()
         if sound != "ok":
             raise sqlite3.DatabaseError(sound)
         own = specification.encode()
-        self._database.execute("INSERT OR IGNORE INTO state VALUES ('specification', ?)", (own,))
-        kept = self._database.execute("SELECT content FROM state WHERE name = 'specification'").fetchone()[0]
+        kept = self._first("specification", own)
         if kept != own:
             remedy = "it has the pool of another specification: give that one, or another folder"
             raise ConfigError(field="folder", value=str(self._path.parent), remedy=remedy)
+
+    def _first(self, name: str, content: bytes) -> bytes:
+        """The content that was kept first under a name."""
+        self._database.execute("INSERT OR IGNORE INTO state VALUES (?, ?)", (name, content))
+        kept: bytes = self._database.execute("SELECT content FROM state WHERE name = ?", (name,)).fetchone()[0]
+        return kept
 
     def _damaged(self, error: Exception) -> DataError:
         return DataError(f"{self._path} cannot be used: {error}; put a copy back, or begin in another folder")
@@ -189,7 +189,7 @@ def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays that `packed` wrote."""
+    """The arrays that `packed` wrote; other content is a `ValueError`."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -200,9 +200,9 @@ def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _pool(told: Mapping[str, Any], rows: Mapping[int, bytes]) -> PoolState:
-    """The state of a pool as it was written; `ValueError` where it is not whole."""
+    """The state of a pool as `write` wrote it; a `ValueError` if parts are missing."""
     versions, replaced = ([int(version) for version in told[name]] for name in ("versions", "replaced"))
-    draws, discards = map(int, told["counts"][:2])  # an older one has a third
+    draws, discards = map(int, told["counts"][:2])  # older files have a third
     held = {version: np.frombuffer(rows[version], "<f4") for version in (*versions, *replaced)}
     if len({len(row) for row in held.values()}) != 1 or not all(np.isfinite(row).all() for row in held.values()):
         raise ValueError("its rows are not so many numbers each")
@@ -218,18 +218,11 @@ def _pool(told: Mapping[str, Any], rows: Mapping[int, bytes]) -> PoolState:
     )
 
 
-REMEMBERED = 4096
-"""So many of the last accepted answers are known again, at least: see `known_again`."""
-
-AFTER_A_CRASH = 2**32
-"""So many numbers of versions are left out after one: some of those may have been handed out and forgotten."""
-
-
 class HeldPool:
-    """The pool of a specification, fresh or as its folder has it; one thread at a time.
+    """The pool of a specification, new or from its folder; one thread at a time.
 
-    Guarantee: what `write` kept goes on bit for bit under seeded randomness. An answer is merged once, however often
-    it comes. The number of a version that may have been lost in a crash is never given to another row.
+    Guarantee: under seeded randomness it continues after `write` bit for bit. It merges an answer once, however often
+    the answer comes. It never gives the number of a version that a crash may have lost to another row.
     """
 
     def __init__(
@@ -257,7 +250,7 @@ class HeldPool:
             refused.pop_all()
 
     def parent(self, answer: Returned) -> Instance | Reason | None:
-        """What an answer was drawn from; None where that is forgotten, `REPEATED` where the answer is known already."""
+        """The version that an answer was drawn from, None if forgotten; `REPEATED` for an answer that it knows."""
         return Reason.REPEATED if answer.digest in self._taken else self.pool.version(answer.ticket.version)
 
     def enter(self, answer: Returned) -> Reason:
@@ -272,8 +265,27 @@ class HeldPool:
             self._taken.popitem(last=False)
         return Reason.ACCEPTED
 
+    def keepsake(self) -> Keepsake:
+        """A snapshot, at next to no cost."""
+        test = {name: np.array(array) for name, array in self.desk.test.state().items()}
+        visits = self._day, dict(self._unkept)
+        return Keepsake(self.pool.state(), test, tuple(self._taken), dict(self.turned), visits)
+
+    def write(self, keepsake: Keepsake, *, clean: bool) -> None:
+        """Write a snapshot; `clean` promises that no answer enters after it."""
+        if self._kept is not None:
+            self._kept.write(keepsake, clean=clean)
+            for account, count in keepsake.visits[1].items():
+                if self._unkept.get(account) == count:
+                    del self._unkept[account]
+
+    def close(self) -> None:
+        """Release the folder."""
+        if self._kept is not None:
+            self._kept.close()
+
     def _admitted(self, visit: Visit) -> bool:
-        """Count an answer of an account, unless it has had those of the day; a clock put back brings no day back."""
+        """Count an answer of an account up to its daily limit; a clock put back brings no day back."""
         if visit.day > self._day:
             self._day = visit.day
             self._visits.clear()
@@ -283,25 +295,6 @@ class HeldPool:
         self._visits[visit.account] += 1
         self._unkept[visit.account] = self._visits[visit.account]
         return True
-
-    def keepsake(self) -> Keepsake:
-        """All there is to keep, at this moment; taking it costs next to nothing."""
-        test = {name: np.array(array) for name, array in self.desk.test.state().items()}
-        visits = self._day, dict(self._unkept)
-        return Keepsake(self.pool.state(), test, tuple(self._taken), dict(self.turned), visits)
-
-    def write(self, keepsake: Keepsake, *, clean: bool) -> None:
-        """Put it on disk. `clean` says that nothing will have been accepted since, should this be the last."""
-        if self._kept is not None:
-            self._kept.write(keepsake, clean=clean)
-            for account, count in keepsake.visits[1].items():
-                if self._unkept.get(account) == count:
-                    del self._unkept[account]
-
-    def close(self) -> None:
-        """Let go of the folder, as it is."""
-        if self._kept is not None:
-            self._kept.close()
 
     def _go_on(self, kept: KeptPool, source: Randomness, history: int) -> None:
         found = kept.read()
@@ -320,16 +313,16 @@ class HeldPool:
 
 
 def known_again(*, history: int, instances: int) -> int:
-    """How many of the last accepted answers have to be known again, so that none is taken twice.
+    """The number of accepted answers to recognise, so that none enters twice.
 
-    A version that was answered is replaced at some time and forgotten `history` answers later, and then all that was
-    drawn from it is late. One version in ten million outlives sixteen answers an instance.
+    A version with an answer is replaced at some time; the pool forgets it `history` answers later, and all answers to
+    it are late. One version in ten million outlives sixteen answers per instance.
     """
     return max(REMEMBERED, history + 16 * instances)
 
 
 def fresh_pool(specification: Specification, randomness: Randomness, *, history: int = HISTORY) -> Pool:
-    """The pool that a specification begins with: around zero, as far apart as answers will keep it."""
+    """The first pool of a specification: around zero, with the stable variance."""
     return Pool.initial(
         np.zeros(specification.size),
         instances=specification.instances,

@@ -1,8 +1,4 @@
-"""The server of draw and discard: it hands out instances, looks at what comes back, and keeps the pool on disk.
-
-Nothing here needs a network: `Server` is what runs behind one, and `ServerLike` is what a device needs of it, in the
-same process or on the other side of a wire.
-"""
+"""The server of draw and discard: it hands out instances, tests answers, and keeps the pool on disk; no network."""
 
 from dataclasses import dataclass
 from os import PathLike
@@ -26,10 +22,7 @@ from incrowd.privacy.statement import guess, rounded_up
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A specification and weights for it.
-
-    Guarantee: rows become features as they do on a device, by the public ranges and levels of the specification.
-    """
+    """A specification and weights for it; it turns rows into features as devices do."""
 
     specification: Specification
     weights: Floats
@@ -41,15 +34,14 @@ class Predictor:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The classes, in the order of the columns of a prediction; none where the response is a number."""
+        """The classes in the order of the columns of a prediction; none for a numeric response."""
         response = self.specification.predicted
         return response.levels if isinstance(response, CategoryField) else ()
 
     def predict(self, rows: object) -> Floats:
-        """A prediction a row, for a list of dicts, a dict of columns, or a data frame.
+        """A prediction for each row of a list of dicts, a dict of columns, or a data frame.
 
-        In the response's own units; of a boolean the chance of yes; of a category the chance of each level, a column
-        each.
+        Predictions have the response's units; a boolean has the probability of yes, a category a column for each level.
         """
         source, needed = rows_of(rows), self.specification.names[1:]
         here = [name for name in needed if name in source.columns]
@@ -71,7 +63,7 @@ class Outcome:
 
     @property
     def accepted(self) -> bool:
-        """Whether it is in, now or since an earlier attempt."""
+        """Whether the answer is in the pool, by this attempt or an earlier one."""
         return self.reason in (Reason.ACCEPTED, Reason.REPEATED)
 
     def __str__(self) -> str:
@@ -79,10 +71,10 @@ class Outcome:
 
 
 class ServerLike(Protocol):
-    """All that a device needs of a server. What it gives is data; a device trusts none of it."""
+    """The part of a server that a device uses, in this process or over a network; the device trusts none of it."""
 
     def specification_json(self) -> str:
-        """What is asked of devices, as `Specification.to_json` writes it."""
+        """The specification, as `Specification.to_json` writes it."""
         ...
 
     def draw(self) -> Drawn:
@@ -90,21 +82,19 @@ class ServerLike(Protocol):
         ...
 
     def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
-        """Take the updated instance that was drawn with this ticket, or say why not."""
+        """Take the updated instance of this ticket, or refuse it with a reason."""
         ...
 
 
 class Server:
-    """A specification, its pool of instances, a test against spam, and all of it in a folder.
+    """A specification, its pool of instances and a test against spam, in a folder or in memory.
 
-    `turned_away` is the share of honest answers that the test may turn away, `history` how many replaced versions are
-    kept, for answers that were drawn from them, and `lifetime` how many minutes a device has to answer. Without a
-    folder the pool is forgotten with the process.
+    The test may turn away a share `turned_away` of the honest answers. The pool keeps `history` replaced versions, and
+    a device has `lifetime` minutes to answer.
 
-    Guarantee: an `offer` happens as a whole or not at all, whatever is offered and however many threads offer. When it
-    says accepted, the answer is in the pool and on disk. A server that was killed and is opened again goes on bit for
-    bit from there. An answer that is offered again, after a lost reply say, counts once. The files are plain numbers,
-    JSON and the key of the tickets, for this user alone; no device's promise rests on them.
+    Guarantee: an `offer` happens as a whole or not at all, whatever a thread offers. An accepted answer is in the pool
+    and on disk. A server that was killed continues from there bit for bit. A repeated answer counts once. The files are
+    plain numbers, JSON and the key of the tickets, for this user alone; no device's guarantee rests on them.
     """
 
     def __init__(
@@ -124,12 +114,11 @@ class Server:
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> "Server":
-        """The server of a folder, as its specification says, with all else by default."""
+        """The server of a folder, with the default settings."""
         path = Path(folder) / SPECIFICATION
         if not path.is_file():
-            raise ConfigError(
-                field="folder", value=str(folder), remedy="no server was begun there: give Server a specification"
-            )
+            remedy = "no server was begun there: give Server a specification"
+            raise ConfigError(field="folder", value=str(folder), remedy=remedy)
         return cls(Specification.from_json(path.read_bytes()), folder=folder)
 
     def __enter__(self) -> "Server":
@@ -139,7 +128,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Keep what is not kept yet, and let go of the folder; from then on nothing is taken."""
+        """Write the pool and release the folder; the server takes no more answers."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -149,17 +138,17 @@ class Server:
                     self._held.close()
 
     def specification_json(self) -> str:
-        """See `ServerLike.specification_json`."""
+        """The specification, as `Specification.to_json` writes it."""
         return self._text
 
     def draw(self) -> Drawn:
-        """An instance, each with the same chance; nobody notes which one it was."""
+        """A uniformly random instance; the server does not note which."""
         with self._lock:
             version, weights = self._held.pool.draw_version()
             return self._held.desk.hand_out(version, weights, accepted=self.accepted)
 
     def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
-        """See `ServerLike.offer`; nothing is noted of who offers."""
+        """See `ServerLike.offer`; the server notes nothing of the device."""
         answer = self._held.desk.read(update, ticket)
         if isinstance(answer, Reason):
             return Outcome(answer)
@@ -171,20 +160,20 @@ class Server:
             if reason is None:
                 reason = self._held.enter(answer)
             if reason in (Reason.ACCEPTED, Reason.REPEATED):
-                self._keep()  # a repeated one, too: the disk may have been full the first time
+                self._keep()  # also a repeated one: the disk may have been full the first time
         return Outcome(reason)
 
     @property
     def accepted(self) -> int:
-        """How many answers were accepted so far."""
+        """The number of accepted answers so far."""
         return self._held.pool.discards
 
     def model(self) -> Predictor:
-        """What was learnt so far, as something that predicts."""
+        """The model so far."""
         return Predictor(self.specification, self._held.pool.weights())
 
     def statement(self) -> str:
-        """What a contribution and a device are promised, in plain words."""
+        """The guarantee of a contribution and of a device, in plain words."""
         return promise(self.specification, self.accepted)
 
     def _keep(self) -> None:
@@ -192,7 +181,7 @@ class Server:
 
 
 def promise(asked: Specification, accepted: int) -> str:
-    """What a contribution and a device are promised, in plain words, when so many were accepted."""
+    """The guarantee of a contribution and of a device, in plain words."""
     odds = rounded_up(100 * guess(asked.mechanism.epsilon, asked.mechanism.delta or 0.0))
     each = "each released number on its own" if asked.mechanism.privacy == "feature" else "the whole contribution"
     return (
