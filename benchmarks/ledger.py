@@ -1,6 +1,6 @@
-"""How long the check before a planned round takes: a charge on a reservation, on disk when it returns.
+"""How long a charge takes until it is on disk: of a planned round, and of processes that race for one budget.
 
-python benchmarks/ledger.py [--events 2000] [--steps 20] [--folder FOLDER] [--json]
+python benchmarks/ledger.py [--events 2000] [--steps 20] [--processes 4] [--each 48] [--folder FOLDER] [--json]
 """
 
 import argparse
@@ -8,11 +8,17 @@ import json
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
-from dp_accounting import GaussianDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd import Budget, Ledger, Relation
+from incrowd.privacy.account import compose, price
+
+SAMPLED = PoissonSampledDpEvent(0.02, GaussianDpEvent(1.1))
 
 
 def main() -> None:
@@ -20,11 +26,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=2000, help="charges to measure")
     parser.add_argument("--steps", type=int, default=20, help="different events in the plan")
+    parser.add_argument("--processes", type=int, default=4, help="processes that charge one ledger, without a plan")
+    parser.add_argument("--each", type=int, default=48, help="charges of each of these processes")
     parser.add_argument("--folder", type=Path, help="where the ledger lies meanwhile: the disk to measure")
     parser.add_argument("--json", action="store_true", help="figures for a program")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="incrowd-benchmark-", dir=arguments.folder) as folder:
         figures = measure(Path(folder) / "run.ledger", events=arguments.events, steps=arguments.steps)
+        figures |= race(Path(folder) / "raced.ledger", processes=arguments.processes, each=arguments.each)
     if arguments.json:
         print(json.dumps(figures))
     else:
@@ -51,6 +60,28 @@ def measure(path: Path, *, events: int, steps: int) -> dict[str, float]:
         "open_ms": 1000 * (time.perf_counter() - start),
         "events": float(len(durations)),
     }
+
+
+def race(path: Path, *, processes: int, each: int) -> dict[str, float]:
+    """Seconds for charges that fit the budget exactly, until all are on disk, and for the longest of them."""
+    relation, delta = Relation.ADD_OR_REMOVE_ONE, 1e-5
+    epsilon = price(compose([(SAMPLED, processes * each)]), delta=delta, relation=relation).epsilon
+    Ledger.open(path, budget=Budget(epsilon=epsilon, delta=delta), relation=relation, data_identity="none").close()
+    start = time.perf_counter()
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        longest = list(pool.map(partial(charge, path), [each] * processes))
+    return {"race_s": time.perf_counter() - start, "race_longest_charge_s": max(longest)}
+
+
+def charge(path: Path, times: int) -> float:
+    """Seconds of the longest of so many charges."""
+    durations = []
+    with Ledger.open(path) as ledger:
+        for _ in range(times):
+            start = time.perf_counter()
+            ledger.charge(SAMPLED)
+            durations.append(time.perf_counter() - start)
+    return max(durations)
 
 
 if __name__ == "__main__":

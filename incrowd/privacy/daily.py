@@ -8,7 +8,7 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import LedgerMismatch, NotToday
-from incrowd.privacy.account.accounting import Budget, plainly_within, price
+from incrowd.privacy.account.accounting import Budget, price, quickly_within
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.ledger.ledger import Ledger
 
@@ -51,7 +51,10 @@ class DailyLimit:
         """The day for which these events may be charged, if it has room for them (`NotToday`)."""
         day, runs = self._present()
         runs = [*runs, *new]
-        if self.epsilon is None or plainly_within(runs, Budget(epsilon=self.epsilon, delta=self.ledger.budget.delta)):
+        if self.epsilon is None:
+            return day
+        limit = Budget(epsilon=self.epsilon, delta=self.ledger.budget.delta)
+        if quickly_within(runs, limit, self.ledger.relation):
             return day
         cost = self._cost(runs)
         if not cost <= self.epsilon * (1 + 1e-12):  # beyond the rounding of sums, as of 3 times 0.1

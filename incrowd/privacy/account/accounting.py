@@ -41,6 +41,7 @@ from incrowd.privacy.account.events import (
     PureDpEvent,
     RepeatedEvent,
     canonical,
+    compose,
     event_from_json,
     fixed_size_loss,
     gaussian_epsilon,
@@ -153,22 +154,25 @@ def first_bound(
     return bound[0], max([bound[1], *(epsilon for _, epsilon in others)])
 
 
-def plainly_within(runs: Sequence[RepeatedEvent], budget: Budget) -> bool:
-    """Whether two lines of arithmetic prove that these releases keep to the budget; otherwise `price` decides, whose
-    Fourier transforms can take seconds. Only Laplace noise and pure releases about everyone can get a yes.
+def quickly_within(runs: Sequence[RepeatedEvent], budget: Budget, relation: Relation) -> bool:
+    """Whether bounds that take milliseconds prove that these releases keep to the budget; otherwise `price` decides,
+    whose Fourier transforms can take seconds.
 
     Guarantee: a yes means that the releases together are (epsilon, delta)-differentially private for the budget's two
-    numbers. Either their largest losses add up to at most epsilon, or their concentrated privacy does: each epsilon
-    counts rho = epsilon^2 / 2, and a sum of rho is (rho + 2 sqrt(rho log(1 / delta)), delta)-private (Bun and Steinke
-    2016, propositions 1.3 and 1.4).
+    numbers. GDP or RDP proves it. Or, for Laplace noise and pure releases about everyone, their largest losses add up
+    to at most epsilon, or their concentrated privacy does: each epsilon counts rho = epsilon^2 / 2, and a sum of rho is
+    (rho + 2 sqrt(rho log(1 / delta)), delta)-private (Bun and Steinke 2016, propositions 1.3 and 1.4).
     """
     losses = [(_plain_loss(event), count) for event, count in runs]
-    if not runs or not all(0 < loss < math.inf for loss, _ in losses):
+    if runs and all(0 < loss < math.inf for loss, _ in losses):
+        rho = sum(count * 0.5 * loss**2 for loss, count in losses)
+        concentrated = (rho + 2 * math.sqrt(rho * math.log(1 / budget.delta))) * (1 + 1e-9)
+        return min(largest_loss(runs), concentrated) <= budget.epsilon
+    try:
+        asked = {"delta": budget.delta, "relation": relation, "accountants": ("GDP", "RDP")}
+        return first_bound(compose(runs), **asked)[1] <= budget.epsilon
+    except UnpricedEvent:
         return False
-    if largest_loss(runs) <= budget.epsilon:
-        return True
-    rho = sum(count * 0.5 * loss**2 for loss, count in losses)
-    return bool((rho + 2 * math.sqrt(rho * math.log(1 / budget.delta))) * (1 + 1e-9) <= budget.epsilon)
 
 
 def _plain_loss(event: DpEvent) -> float:

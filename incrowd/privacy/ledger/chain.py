@@ -19,7 +19,7 @@ from incrowd.errors import LedgerDamaged, LedgerMisplaced, LedgerRolledBack, Led
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
 BACKUP = 0x696E6362  # "incb": a copy that is never charged
 FORMAT = 2
-BUSY_S = 120.0  # a writer waits so long for another, who may have to price a plan
+BUSY_S = 120.0  # a writer waits so long for another, or for a backup
 
 # The triggers stop honest mistakes; the hashes expose the others. REPLACE would delete without firing a trigger on
 # DELETE, so an entry may only be inserted at the end.

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -21,7 +22,7 @@ from incrowd.errors import (
     LedgerMismatch,
     LedgerRolledBack,
 )
-from incrowd.privacy.account.accounting import Budget, Price, Relation, plainly_within, price
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price, quickly_within
 from incrowd.privacy.account.events import RepeatedEvent, canonical, compose, event_to_json
 from incrowd.privacy.content import DataIdentity
 from incrowd.privacy.ledger.chain import Chain, Entry, Mark
@@ -43,6 +44,9 @@ from incrowd.privacy.ledger.tally import (
 
 EARNEST = SystemRandomness()
 """The source of noise unless a caller names another."""
+
+_SPARE = 1 - 1e-3
+"""More events may be priced on a coarser grid than fewer; they prove these with so much of the budget at most."""
 
 _IN_MEMORY: "WeakKeyDictionary[Ledger, dict[str, str]]" = WeakKeyDictionary()
 
@@ -68,6 +72,7 @@ class Ledger:
 
     def __init__(self, chain: Chain, guard: Guard | None = None, *, write: bool = True) -> None:
         self._chain, self._guard = chain, guard
+        self._proven: tuple[Counter[str], float] = Counter(), 0.0  # events that keep to the budget, and their epsilon
         with chain.transaction(write=False):
             self._tally = Tally.of(chain)
             terms = self._tally.terms
@@ -175,22 +180,22 @@ class Ledger:
         check_text(**{f"label[{place}]": label for place, label in enumerate(plans)})
         wanted = {label: runs_to_json(runs) for label, runs in plans.items()}
 
-        with self._writing() as tally:
+        def new(tally: Tally) -> list[str]:
             for label in plans.keys() & tally.reservations.keys():
                 standing = tally.reservations[label]
                 if standing.released or runs_to_json(standing.runs) != wanted[label]:
                     why = "it was released" if standing.released else "it has other events"
                     raise ConfigError(field="label", value=label, remedy=f"{why}; reserve under a new label")
-            new = [label for label in plans if label not in tally.reservations]
-            self._check_budget(tally, [run for label in new for run in plans[label]])
-            for label in new:
+            return [label for label in plans if label not in tally.reservations]
+
+        with self._writing(lambda tally: [run for label in new(tally) for run in plans[label]]) as tally:
+            for label in new(tally):
                 self._chain.append("reserve", {"label": label, "runs": wanted[label]})
         return [self.reservation(label) for label in plans]
 
     def check_room(self, runs: Sequence[RepeatedEvent]) -> None:
         """There is room for these events beside all that is charged and reserved by now (`BudgetExceeded`)."""
-        with self._current(write=False) as tally:
-            self._check_budget(tally, runs)
+        self._check_budget([*self.commitments(), *runs])
 
     def charge(
         self,
@@ -218,14 +223,14 @@ class Ledger:
         planned = self.reservation(reservation).runs if reservation is not None and pays_for else ()
         check_paid(event, pays_for, relation=self.relation, people=people, planned=planned, per=note.get("per"))
 
-        with self._writing() as tally:
+        with self._writing(
+            lambda tally: [(event, 1)] if reservation is None and tally.paid(key) is None else []
+        ) as tally:
             if key is not None and (position := tally.paid(key)) is not None:
                 tally.check_again(key, event=kind, source=source)
                 entry = next(self._chain.entries(start=position, previous=tally.hashes[position - 1]))
             else:
-                if reservation is None:
-                    self._check_budget(tally, [(event, 1)])
-                else:
+                if reservation is not None:
                     tally.check_due(kind, reservation)
                 entry = self._chain.append("charge", content)
         return Receipt(entry, randomness=randomness, pays_for=pays_for, seal=SEAL)
@@ -300,28 +305,58 @@ class Ledger:
         return tally
 
     @contextmanager
-    def _writing(self) -> Iterator[Tally]:
-        """All or nothing is written, by nobody else meanwhile; then the guard knows of it."""
-        with self._current(write=True) as tally:
-            yield tally
+    def _writing(self, new: Callable[[Tally], Sequence[RepeatedEvent]] = lambda _: ()) -> Iterator[Tally]:
+        """All or nothing is written, by nobody else meanwhile; then the guard knows of it.
+
+        Guarantee: the budget has room for the `new` events, if there are any, beside all that is charged and reserved
+        at the moment of writing. A price can take seconds: it is computed while others write, and again if their
+        entries changed the sum.
+        """
+        while True:
+            with self._current(write=True) as tally:
+                wanted = new(tally)
+                total = [*tally.promised(), *wanted] if wanted else []
+                if not total or self._is_proven(total) or quickly_within(total, self.budget, self.relation):
+                    yield tally
+                    break
+            self._prove(total, wanted)
         self._testify()
 
-    def _check_budget(self, tally: Tally, runs: Sequence[RepeatedEvent]) -> None:
-        """There is room for these events, if there are any, beside all that is charged and reserved."""
-        total = self._cost([*tally.promised(), *runs]) if runs else 0.0
-        if not total <= self.budget.epsilon:
+    def _is_proven(self, total: Sequence[RepeatedEvent]) -> bool:
+        """Whether these events were priced, or, with some to spare, more than these."""
+        (proven, cost), counted = self._proven, _counted(total)
+        return counted == proven or (counted <= proven and cost <= self.budget.epsilon * _SPARE)
+
+    def _prove(self, total: Sequence[RepeatedEvent], wanted: Sequence[RepeatedEvent]) -> None:
+        """Price events; and from the second time on together with so many more of the wanted ones as should fit, so
+        that these need no price of their own.
+        """
+        self._check_budget(total)
+        (before, cost_before), counted, cost = self._proven, _counted(total), self.price(total).epsilon
+        self._proven = counted, cost
+        added, rise = counted.total() - before.total(), cost - cost_before
+        if before and added > 0 and rise > 0:
+            fitting = (self.budget.epsilon * _SPARE - cost) / rise * added / sum(count for _, count in wanted)
+            times = int(min(fitting, counted.total()))
+            more = [*total, *((event, count * times) for event, count in wanted if times > 0)]
+            if times > 0 and (cost := self.price(more).epsilon) <= self.budget.epsilon * _SPARE:
+                self._proven = _counted(more), cost
+
+    def _check_budget(self, total: Sequence[RepeatedEvent]) -> None:
+        """All of these events together keep to the budget (`BudgetExceeded`)."""
+        cost = self._cost(total)
+        if not cost <= self.budget.epsilon:
             where = self._chain.path or "FILE"
-            spent, promised = (self.price(its).epsilon for its in (tally.spent(), tally.promised()))
             raise BudgetExceeded(
-                f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
-                f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {spent:.6g} is spent, and "
-                f"{promised:.6g} spent or reserved. Plan fewer or noisier events; `incrowd ledger show {where}` lists "
-                f"what is reserved, `incrowd ledger release {where} LABEL` gives it back"
+                f"together with all that is charged and reserved this would cost epsilon = {cost:.6g} at delta = "
+                f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {self.spent().epsilon:.6g} is "
+                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events; `incrowd "
+                f"ledger show {where}` lists what is reserved, `incrowd ledger release {where} LABEL` gives it back"
             )
 
     def _cost(self, runs: Sequence[RepeatedEvent]) -> float:
         """The epsilon of events together; 0 if it is plain that they are within the budget."""
-        return 0.0 if plainly_within(runs, self.budget) else self.price(runs).epsilon
+        return 0.0 if quickly_within(runs, self.budget, self.relation) else self.price(runs).epsilon
 
     def _ask(self, question: Callable[[Tally], Result]) -> Result:
         with self._current(write=False) as tally:
@@ -346,6 +381,13 @@ class Ledger:
         with self.held() as mark:
             if self._guard is not None:
                 self._guard.write(mark)
+
+
+def _counted(runs: Sequence[RepeatedEvent]) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for event, count in runs:
+        counted[canonical(event)] += count
+    return counted
 
 
 def verify(path: Location, *, head: str | None = None, witness: Location | None = None) -> Verification:

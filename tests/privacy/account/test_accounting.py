@@ -36,8 +36,8 @@ from incrowd.privacy.account.accounting import (
     RenyiCurve,
     delta_at,
     first_bound,
-    plainly_within,
     price,
+    quickly_within,
 )
 from incrowd.privacy.account.events import PureDpEvent, RepeatedEvent, compose, mechanisms
 
@@ -259,18 +259,44 @@ def tight(runs: list[tuple[DpEvent, int]], delta: float) -> float:
 @given(RUNS, st.floats(0.01, 50), st.sampled_from([1e-12, 1e-9, 1e-5, 0.1]))
 @example([(LaplaceDpEvent(100.0), 3650)], 4.2, 1e-9)
 @example([(PureDpEvent(0.01), 3650)], 4.2, 1e-9)
-def test_what_is_plainly_within_a_budget_is_within_it(
+@example([(fixed_size(50, 1, 1.1), 100)], 8.0, 1e-5)
+def test_what_is_quickly_within_a_budget_is_within_it(
     runs: list[tuple[DpEvent, int]], epsilon: float, delta: float
 ) -> None:
     """The tight price agrees, to within the width of its own grid."""
-    if plainly_within(runs, Budget(epsilon=epsilon, delta=delta)):
+    if quickly_within(runs, Budget(epsilon=epsilon, delta=delta), REPLACE):
         assert tight(runs, delta) <= epsilon * 1.001 + 1e-3
 
 
-def test_only_laplace_noise_and_what_is_pure_is_plain() -> None:
-    odd = (LaplaceDpEvent(math.nan), PureDpEvent(math.nan), PureDpEvent(math.inf))
-    for event in (GaussianDpEvent(1e3), poisson(0.01, 1e3), PoissonSampledDpEvent(0.01, LaplaceDpEvent(1e3)), *odd):
-        assert not plainly_within([(event, 1)], Budget(epsilon=100.0, delta=1e-5))
+def test_what_is_quickly_within_a_budget_needs_no_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "LossDistributionCurve", None)
+    sampled, pure = poisson(0.02, 1.1), PureDpEvent(0.01)
+    for event, count in ((GaussianDpEvent(30.0), 10), (sampled, 100), (pure, 100), (LaplaceDpEvent(100.0), 100)):
+        for epsilon, answer in ((9.0, True), (0.3, False)):
+            assert quickly_within([(event, count)], Budget(epsilon=epsilon, delta=1e-5), ADD_OR_REMOVE) is answer
+    unpriced = ([(sampled, 1), (pure, 1)], ADD_OR_REMOVE), ([(sampled, 1)], REPLACE)
+    for runs, relation in unpriced:
+        assert not quickly_within(runs, Budget(epsilon=100.0, delta=1e-5), relation)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([poisson(0.02, 1.1), poisson(0.5, 0.6), fixed_size(50, 5, 2.0), LaplaceDpEvent(20.0)]),
+    st.integers(1, 3000),
+    st.sampled_from([poisson(0.02, 1.1), GaussianDpEvent(1000.0), GaussianDpEvent(3.0)]),
+    st.integers(1, 1000),
+)
+def test_fewer_events_cost_a_thousandth_more_at_most(event: DpEvent, count: int, other: DpEvent, more: int) -> None:
+    """A ledger takes the price of more events for a bound on that of fewer, which may be on a finer grid."""
+    relation = relation_for(event)
+    if relation_for(other) != relation and isinstance(other, PoissonSampledDpEvent):
+        other = event
+    few, many = (
+        price(compose(runs), delta=1e-5, relation=relation).epsilon
+        for runs in ([(event, count)], [(event, count), (other, more)])
+    )
+    assert few <= many * (1 + 5e-4)
 
 
 # Every accountant keeps the same contract, for every event that it supports

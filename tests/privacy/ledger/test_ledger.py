@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -25,7 +26,7 @@ from incrowd.errors import (
     UnpricedEvent,
 )
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.events import compose, event_from_json
+from incrowd.privacy.account.events import canonical, compose, event_from_json
 from incrowd.privacy.ledger import chain
 from incrowd.privacy.ledger import ledger as module
 from incrowd.privacy.ledger.ledger import Ledger, verify
@@ -152,6 +153,7 @@ def test_a_price_that_is_no_number_is_over_any_budget(
         return Price(epsilon=epsilon, accountant="PLD", by_accountant={})
 
     monkeypatch.setattr(module, "price", answer)
+    monkeypatch.setattr(module, "quickly_within", lambda *_: False)
     for attempt in (lambda: ledger.charge(EVENT), lambda: ledger.reserve([(EVENT, 1)], label="run")):
         with pytest.raises(AccountingError if epsilon is None else BudgetExceeded):
             attempt()
@@ -205,6 +207,36 @@ def test_a_ledger_with_the_least_too_much_is_not_intact(
             ledger.verify()
 
 
+def test_charges_up_to_the_last_of_a_budget_need_few_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
+    ledger, prices, check = with_budget_for(sampled, 40), [], Ledger._check_budget
+
+    def counted(its: Ledger, total: list[tuple[DpEvent, int]]) -> None:
+        prices.append(total)
+        check(its, total)
+
+    monkeypatch.setattr(module, "quickly_within", lambda *_: False)
+    monkeypatch.setattr(Ledger, "_check_budget", counted)
+    for _ in range(40):
+        ledger.charge(sampled)
+    for event in (sampled, SMALL):  # no price of other events covers the small one
+        with pytest.raises(BudgetExceeded):
+            ledger.charge(event)
+    assert ledger.verify().charged == 40
+    assert len(prices) < 15
+
+
+def test_a_price_of_more_events_covers_fewer_with_some_of_the_budget_to_spare(ledger: Ledger) -> None:
+    for count, times, share, covered in (
+        (3, 3, 1.0, True),
+        (3, 2, 1.0, False),
+        (3, 2, 0.999, True),
+        (2, 3, 0.1, False),
+    ):
+        ledger._proven = Counter({canonical(EVENT): count}), share * ledger.budget.epsilon
+        assert ledger._is_proven([(EVENT, times - 1), (EVENT, 1)]) is covered
+
+
 # Reservations
 
 
@@ -221,6 +253,7 @@ def test_a_reservation_is_continued_charged_in_order_and_given_back(
         assert promised(ledger, *runs)
         with monkeypatch.context() as free:
             free.setattr(module, "price", None)  # would raise
+            free.setattr(module, "quickly_within", None)
             for event, other in ((SMALL, EVENT), (SMALL, EVENT), (EVENT, SMALL)) if not charged else ():
                 with pytest.raises(ConfigError, match=r"event = .* charge the reservation's next event, .* number \d"):
                     ledger.charge(other, reservation="run")

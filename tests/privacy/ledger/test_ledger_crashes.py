@@ -6,11 +6,15 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from incrowd.errors import BudgetExceeded, LedgerUnwritable
+from incrowd.privacy.account.accounting import Price, price
+from incrowd.privacy.ledger import ledger as module
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.tally import Reservation
 from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, start, status_of, written
@@ -172,3 +176,59 @@ def test_processes_that_spend_as_much_as_they_can_spend_the_budget_and_no_more(p
     assert [status_of(process) for process in [start(take) for _ in range(4)]] == [0] * 4
     assert releases.count() == FITS
     check(path, releases, FITS)
+
+
+def test_processes_that_priced_the_same_entries_do_not_all_spend_the_last_of_the_budget(
+    path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four processes find at one time that their charge fits; two of them may write it, the others see the new sum."""
+    with begin(path) as ledger:
+        ledger.reserve([(EVENT, FITS - 2)], label="run")
+    all_priced = get_context("fork").Barrier(4)
+    priced: list[float] = []
+
+    def slow(*given: Any, **asked: Any) -> Price:
+        cost = price(*given, **asked)
+        if not priced:
+            priced.append(cost.epsilon)
+            all_priced.wait(60)
+        return cost
+
+    monkeypatch.setattr(module, "quickly_within", lambda *_: False)
+    monkeypatch.setattr(module, "price", slow)
+
+    def take() -> None:
+        with begin(path) as ledger:
+            try:
+                ledger.charge(EVENT)
+            except BudgetExceeded:
+                assert priced[0] <= ledger.budget.epsilon
+            else:
+                releases.add()
+
+    assert [status_of(process) for process in [start(take) for _ in range(4)]] == [0] * 4
+    assert releases.count() == 2
+    monkeypatch.undo()
+    with begin(path) as ledger:
+        assert ledger.verify().charged == 2
+
+
+def test_nobody_waits_for_a_price(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one handle computes a price, others write, and what they wrote is in the price that decides."""
+    with begin(path) as slow, begin(path) as other:
+        other.reserve([(SMALL, 2)], label="run")
+        check = Ledger._check_budget
+        checked: list[Ledger] = []
+
+        def meanwhile(its: Ledger, total: Any) -> None:
+            checked.append(its)
+            if its is slow and len(checked) == 1:
+                other.charge(EVENT)
+            elif its is slow:
+                other.charge(SMALL, reservation="run")  # which changes no sum, so nothing is priced again
+            check(its, total)
+
+        monkeypatch.setattr(module, "quickly_within", lambda *_: False)
+        monkeypatch.setattr(Ledger, "_check_budget", meanwhile)
+        assert slow.charge(EVENT).entry.position == 4
+        assert checked == [slow, other, slow]
