@@ -86,7 +86,7 @@ def serve(
     if not open_admission:
         options = options.admitting(admission_key or pool / "admission.key", daily=accepted_a_day)
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
-    raise typer.Exit(serving.serve(options, listening=partial(_say, told, as_json=as_json)))
+    serving.serve(options, listening=partial(_say, told, as_json=as_json))
 
 
 def _say(told: dict[str, str], url: str, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Who may contribute: tokens that the operator issues, and how many contributions of each count in a day."""
+"""The operator admits accounts by tokens, and limits the contributions of each account in a day."""
 
 import hashlib
 import hmac
@@ -15,37 +15,32 @@ from incrowd.drawdiscard.desk import Visit
 from incrowd.errors import ConfigError
 
 KEY_BYTES = 32
-"""Random bytes of the key that signs tokens."""
-
 _ACCOUNT = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_LONGEST = 64 + 1 + 64
+_LONGEST_TOKEN = 64 + 1 + 64
 
 
 def key_in(path: Path) -> bytes:
-    """The key in a file that only this user can read, made if there is none."""
-    try:
-        return read_ours(path, secret=True)
-    except FileNotFoundError:
+    """Read the key from a file that only this user can read; make the file if it is missing."""
+    if not path.exists():
         make_ours(path.parent)
         _files.write(path, secrets.token_bytes(KEY_BYTES))
         path.chmod(0o600)
-        return read_ours(path, secret=True)
+    return read_ours(path, secret=True)
 
 
 def today() -> str:
-    """The present day, in UTC."""
+    """Return the present day, in UTC."""
     return datetime.now(UTC).date().isoformat()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """The operator's key, and how many contributions of one account are accepted in a day.
+    """Sign and check the tokens of accounts, each with `daily` accepted contributions a day.
 
-    A token is ``ACCOUNT.SIGNATURE``: the HMAC-SHA256 of the account under the key, in hexadecimal. Whoever has the key
-    makes tokens, say a login service for its own accounts.
+    A token is ``ACCOUNT.SIGNATURE``: the HMAC-SHA256 of the account under the key, in hexadecimal. A login service that
+    has the key can sign its own account ids.
 
-    Guarantee: without the key nobody makes a token for an account that has none. The pool keeps of an account a keyed
-    digest for one day.
+    Guarantee: only the key makes a token. The pool keeps a keyed digest of an account for one day.
     """
 
     key: bytes = field(repr=False)
@@ -58,15 +53,15 @@ class Admission:
             raise ConfigError(field="key", value=f"{len(self.key)} bytes", remedy=f"give {KEY_BYTES} random bytes")
 
     def token(self, account: str) -> str:
-        """The token of an account."""
+        """Sign the token of an account."""
         if not _ACCOUNT.fullmatch(account):
             raise ConfigError(field="account", value=account, remedy="give 1 to 64 letters, digits, _ or -")
         return f"{account}.{self._signature(account)}"
 
     def visit(self, token: str) -> Visit | None:
-        """The account and the day that a token stands for; None where the key did not sign it."""
+        """Return the account and the day of a token; None for a token that the key did not sign."""
         account, _, signature = token.partition(".")
-        if len(token) > _LONGEST or not _ACCOUNT.fullmatch(account) or not signature.isascii():
+        if len(token) > _LONGEST_TOKEN or not _ACCOUNT.fullmatch(account) or not signature.isascii():
             return None
         if not hmac.compare_digest(signature, self._signature(account)):
             return None

@@ -1,4 +1,4 @@
-"""A server of draw and discard that is elsewhere, as a device sees it: over HTTP, with nothing taken on trust."""
+"""A device's side of the service: a server over HTTP that the device does not trust, and contributions in turn."""
 
 import json
 import math
@@ -21,30 +21,28 @@ from incrowd.drawdiscard.device import Device
 from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.specification import LONGEST, Specification
 from incrowd.errors import ConfigError, IncrowdError, ServiceFailed, SpecificationRefused
-from incrowd.service.exchange import Address, Reply, after, exchange
-
-_TICKET = re.compile("(?:[0-9a-f]{2}){1,128}")
-
-_EXPLAINED = 65_536
-"""Bytes of the longest explanation that is read."""
+from incrowd.service.exchange import Address, Reply, exchange
 
 PACE_S = 10.0
-"""Answers leave so many seconds after a draw, or twice, or three times."""
+PATIENCE_S = 60.0
+ATTEMPTS = 3
+_LONGEST_EXPLANATION = 65_536
+_TICKET = re.compile("(?:[0-9a-f]{2}){1,128}")
+_REASONS = {reason.name.lower(): reason for reason in Reason}
+_TAKEN = (Reason.ACCEPTED, Reason.REPEATED)
 
 
 class RemoteServer:
     """The service at an address: a `ServerLike`.
 
-    `most_weights` bounds what is read of an instance, whatever the specification says; each request ends within
-    `deadline_s`. `context` is for certificates of an own authority, `plain` allows http beyond this machine. An answer
-    leaves at a whole multiple of `pace_s` seconds after the draw before it (`PACE_S` unless given; 0: at once).
+    `most_weights` limits the instance that the device reads; each request ends within `deadline_s`. `context` holds the
+    certificates of a private authority, `plain` allows http beyond this machine. An answer leaves a whole multiple of
+    `pace_s` seconds after its draw (by default `PACE_S`; 0: at once).
 
-    Guarantee: each request has a connection of its own, and nothing in it tells this device from any other but the
-    answer itself and the token. What a service sends is data: bounded before it is read, and of the right form, or
-    `ServiceFailed`, which knows how long the service asks to wait (`retry_after`); nothing of it is shown or followed.
-    A reply to an answer is read for one word only: taken, or why not. How long the device has worked on its examples,
-    which would tell how many there are and how long their texts, shows in whole paces only (`Policy.most_work` bounds
-    the work).
+    Guarantee: each request has a fresh connection, and only the answer and the token in it differ from another
+    device's. The device bounds a reply before it reads it, checks its form, and follows nothing in it; a malformed
+    reply raises `ServiceFailed`. The time of an answer shows the device's work in whole paces alone
+    (`Policy.most_work` limits the work).
     """
 
     def __init__(
@@ -58,20 +56,18 @@ class RemoteServer:
         pace_s: float | None = None,
     ) -> None:
         self.address = Address.of(url, plain=plain)
-        self._most_weights = most_weights
-        self._deadline_s = deadline_s
-        self._context = context
-        self._asked: Specification | None = None
-        self._token = ""
+        self._most_weights, self._deadline_s, self._context = most_weights, deadline_s, context
         self._pace_s = PACE_S if pace_s is None else pace_s
         _validate.non_negative(pace_s=self._pace_s)
+        self._known: Specification | None = None
+        self._token: dict[str, str] = {}
         self._drawn_at: float | None = None
 
     def admitted_by(self, token: str) -> "RemoteServer":
-        """The same service, which is shown the operator's token with every answer."""
+        """Show the operator's token with every answer."""
         if not token or any(not "!" <= letter <= "~" for letter in token):
             raise ConfigError(field="token", value="...", remedy="give the token as the operator gave it, on one line")
-        self._token = token
+        self._token = {"incrowd-admission": token}
         return self
 
     def specification_json(self) -> str:
@@ -79,79 +75,65 @@ class RemoteServer:
         reply = self._exchange("/v1/specification", most=LONGEST)
         try:
             text = reply.body.decode()
+            self._known = Specification.from_json(text)
         except UnicodeDecodeError as error:
             self._refuse("its specification is not text", error)
-        try:
-            self._asked = Specification.from_json(text)
         except ConfigError as error:
             raise SpecificationRefused(f"the server's specification makes no sense: {error}") from error
         return text
 
     def draw(self) -> Drawn:
         """See `ServerLike.draw`."""
-        asked = self._specification()
-        if asked.size > self._most_weights:
-            raise SpecificationRefused(f"{asked.size} weights are more than this device allows, {self._most_weights}")
-        reply = self._exchange("/v1/draw", most=4 * asked.size)
-        if len(reply.body) != 4 * asked.size:
-            self._refuse(f"its instance has {len(reply.body)} bytes, not {4 * asked.size}")
-        weights = np.frombuffer(reply.body, "<f4").astype(np.float32)
-        headers = reply.headers
+        size = self._specification().size
+        if size > self._most_weights:
+            raise SpecificationRefused(f"{size} weights are more than this device allows, {self._most_weights}")
+        _, headers, body = self._exchange("/v1/draw", most=4 * size)
+        if len(body) != 4 * size:
+            self._refuse(f"its instance has {len(body)} bytes, not {4 * size}")
         self._drawn_at = time.monotonic()
-        return Drawn(weights, headers.get("incrowd-fingerprint", ""), self._gamma(headers), self._ticket(headers))
+        weights = np.frombuffer(body, "<f4").astype(np.float32)
+        gamma, ticket = _number(headers.get("incrowd-gamma", "")), headers.get("incrowd-ticket", "")
+        if not 0 < gamma < math.inf:
+            self._refuse("its gamma is no positive number")
+        if not _TICKET.fullmatch(ticket):
+            self._refuse("its ticket is malformed")
+        return Drawn(weights, headers.get("incrowd-fingerprint", ""), gamma, bytes.fromhex(ticket))
 
     def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
         """See `ServerLike.offer`."""
-        headers = {"incrowd-fingerprint": self._specification().fingerprint, "incrowd-ticket": ticket.hex()}
-        if self._token:
-            headers["incrowd-admission"] = self._token
+        fingerprint = self._specification().fingerprint
+        headers = {"incrowd-fingerprint": fingerprint, "incrowd-ticket": ticket.hex(), **self._token}
         body = np.asarray(update, "<f4").tobytes()
         self._wait()
-        reply = self._exchange("/v1/answer", most=_EXPLAINED, headers=headers, body=body)
-        return Outcome(self._reason(reply))
+        return Outcome(
+            self._reason(self._exchange("/v1/answer", most=_LONGEST_EXPLANATION, headers=headers, body=body))
+        )
 
     def _wait(self) -> None:
-        """Until a whole number of paces has gone since the draw."""
+        """Wait until a whole number of paces after the draw."""
         if self._drawn_at is not None and self._pace_s:
             time.sleep(self._pace_s - (time.monotonic() - self._drawn_at) % self._pace_s)
         self._drawn_at = None
 
     def _specification(self) -> Specification:
-        if self._asked is None:
-            self._asked = Specification.from_json(self.specification_json())
-        return self._asked
-
-    def _gamma(self, headers: Mapping[str, str]) -> float:
-        try:
-            gamma = float(headers.get("incrowd-gamma", "")[:40])
-        except ValueError as error:
-            self._refuse("its gamma is no number", error)
-        if not 0 < gamma < math.inf:
-            self._refuse("its gamma is no positive number")
-        return gamma
-
-    def _ticket(self, headers: Mapping[str, str]) -> bytes:
-        said = headers.get("incrowd-ticket", "")
-        if not _TICKET.fullmatch(said):
-            self._refuse("its ticket is none")
-        return bytes.fromhex(said)
+        return self._known or Specification.from_json(self.specification_json())
 
     def _reason(self, reply: Reply) -> Reason:
-        said: object = reply.headers.get("incrowd-outcome")
-        if reply.status != HTTPStatus.OK:
+        taken, stated = reply.status == HTTPStatus.OK, reply.headers.get("incrowd-outcome")
+        if not taken:
             try:
-                said = json.loads(reply.body).get("reason")
-            except (ValueError, RecursionError, AttributeError) as error:
-                self._refuse("it says nothing of what became of the answer", error)
-        named = {reason.name.lower(): reason for reason in Reason}
-        reason = named.get(re.sub("[- ]", "_", said[:40].lower())) if isinstance(said, str) else None
-        if reason is None or (reason in (Reason.ACCEPTED, Reason.REPEATED)) != (reply.status == HTTPStatus.OK):
-            self._refuse("it says nothing of what became of the answer")
+                stated = json.loads(reply.body)["reason"]
+            except (ValueError, RecursionError, TypeError, KeyError) as error:
+                self._refuse("it does not say what became of the answer", error)
+        reason = _REASONS.get(re.sub("[- ]", "_", stated[:40].lower())) if isinstance(stated, str) else None
+        if reason is None or (reason in _TAKEN) != taken:
+            self._refuse("it does not say what became of the answer")
         return reason
 
     def _exchange(
         self, path: str, *, most: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Reply:
+        answers = body is not None
         reply = exchange(
             self.address,
             path,
@@ -160,14 +142,14 @@ class RemoteServer:
             context=self._context,
             headers=headers,
             body=body,
-            skip_ok=body is not None,
+            skip_ok=answers,
         )
         status = reply.status
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            wait = after(reply)
-            when = "later" if wait is None else f"in {wait:.0f} s"
-            raise ServiceFailed(f"{self.address} has no time now (status {status}): try again {when}", retry_after=wait)
-        if body is None and status != HTTPStatus.OK:
+            when = "later" if reply.retry_after is None else f"in {reply.retry_after:.0f} s"
+            why = f"{self.address} has no time now (status {status}): try again {when}"
+            raise ServiceFailed(why, retry_after=reply.retry_after)
+        if not answers and status != HTTPStatus.OK:
             self._refuse(f"it answers {path} with status {status}: is this the address of a service?")
         return reply
 
@@ -175,29 +157,29 @@ class RemoteServer:
         raise ServiceFailed(f"{self.address} does not answer as a service does: {why}") from error
 
 
-MOST_PATIENCE_S = 60.0
-"""A service that asks to wait no longer than this is waited for."""
-
-ATTEMPTS = 3
-"""So often a contribution is tried at a service that asks to wait."""
+def _number(text: str) -> float:
+    try:
+        return float(text[:40])
+    except ValueError:
+        return math.nan
 
 
 @dataclass
 class Turns:
-    """What became of a device's contributions: what the service said to each answer, and what stopped them, if any."""
+    """The outcomes of a device's contributions, and the error that stopped them."""
 
     reasons: Counter[Reason] = field(default_factory=Counter)
     stopped: IncrowdError | None = None
 
     @property
     def sent(self) -> int:
-        """How many answers arrived at the service."""
+        """The number of answers that reached the service."""
         return self.reasons.total()
 
     @property
     def accepted(self) -> int:
-        """How many of them it took."""
-        return self.reasons[Reason.ACCEPTED] + self.reasons[Reason.REPEATED]
+        """The number of accepted answers."""
+        return sum(self.reasons[reason] for reason in _TAKEN)
 
 
 def take_turns(
@@ -209,11 +191,11 @@ def take_turns(
     randomness: Randomness | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Turns:
-    """Contribute so many times, each after a random wait of at most `jitter_s` seconds.
+    """Contribute `times` times, each after a random wait of at most `jitter_s` seconds.
 
-    The wait is random so that the time of an answer tells nothing of the app that made the example. An answer of an
-    earlier day that was paid for and did not arrive goes first, and counts as one of the times. Whatever stops a
-    contribution stops those that follow; a service that asks to wait at most a minute is waited for, twice.
+    The random wait hides the time at which the app made the example. A paid answer that did not arrive earlier goes
+    first, and counts as one contribution. An error stops all following ones; a service may ask for a wait of up to
+    `PATIENCE_S` seconds twice.
     """
     _validate.count(times=times)
     _validate.non_negative(jitter_s=jitter_s)
@@ -223,20 +205,19 @@ def take_turns(
         if jitter_s:
             sleep(jitter_s * float(stream.bits(1)[0]) / 2.0**64)
         try:
-            turns.reasons[_patiently(device, server, sleep)] += 1
+            turns.reasons[_contribute(device, server, sleep)] += 1
         except IncrowdError as error:
             turns.stopped = error
             break
     return turns
 
 
-def _patiently(device: Device, server: ServerLike, sleep: Callable[[float], object]) -> Reason:
+def _contribute(device: Device, server: ServerLike, sleep: Callable[[float], object]) -> Reason:
     for _ in range(ATTEMPTS - 1):
         try:
             return device.contribute(server).reason
         except ServiceFailed as error:
-            wait = error.retry_after
-            if wait is None or wait > MOST_PATIENCE_S:
+            if error.retry_after is None or error.retry_after > PATIENCE_S:
                 raise
-            sleep(wait)
+            sleep(error.retry_after)
     return device.contribute(server).reason

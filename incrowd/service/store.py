@@ -1,9 +1,7 @@
-"""Where a pool lies: in this process with a file behind it, or in a Redis that several processes share.
-
-Both do the same for the desk in front of them, and are held to it by one suite of tests.
-"""
+"""The stores of a pool: the memory of this process with a file, or a Redis that several processes share."""
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,13 +16,15 @@ from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import IncrowdError
 
+KEEP_EVERY_S = 5.0
+
 
 class StoreAway(IncrowdError):
-    """The store does not answer at present; nothing is known of what was asked of it last."""
+    """The store does not answer; the fate of the last request to it is unknown."""
 
 
 class HandedOut(NamedTuple):
-    """A version of the pool to hand out, and how many answers were accepted so far."""
+    """A version of the pool to hand out, and the number of accepted answers."""
 
     version: int
     row: Instance
@@ -32,62 +32,54 @@ class HandedOut(NamedTuple):
 
 
 class PoolStore(Protocol):
-    """A pool, the digests of what it took, the key of its tickets and its counts.
+    """A pool with its accepted digests, the key of its tickets, and its counts of refused answers in `turned`.
 
-    `desk` looks at answers, under the store's key; `trouble` says what is wrong with the store at present.
+    `desk` judges answers under the store's key. `trouble` names a present problem of the store.
 
-    Guarantee (of every store): `enter` happens as a whole or not at all, and merges an answer once, however often and
-    through however many desks it comes. A row never changes: an answer makes a new version. The random choices are
-    those of `Pool`, from the same named streams.
+    Guarantee: `enter` happens as a whole or not at all, and merges an answer once, whatever number of servers offer it.
+    A row never changes: an answer makes a new version. The random choices are those of `Pool`, from the same named
+    streams.
     """
 
     desk: Desk
     trouble: str | None
+    turned: Counter[str]
 
     async def open(self) -> None:
-        """Begin, or go on from what is there."""
+        """Begin a pool, or go on with the stored one."""
         ...
 
     async def draw(self) -> HandedOut:
-        """A random instance."""
+        """Hand out a random instance."""
         ...
 
     async def parent(self, answer: Returned) -> Instance | Reason | None:
-        """What an answer was drawn from; None where that is forgotten, `REPEATED` where the answer is known already."""
+        """Find the parent of an answer: None after it was forgotten, `REPEATED` for a known answer."""
         ...
 
     async def repeated(self, answer: Returned) -> bool:
-        """Whether an answer was accepted before, by any desk of this pool."""
+        """Return whether any server of this pool has accepted the answer before."""
         ...
 
     async def enter(self, answer: Returned) -> tuple[Reason, HandedOut]:
-        """Merge an answer into a random instance; the next instance to hand out comes with it."""
+        """Merge an answer into a random instance, and hand out the next one."""
         ...
 
     async def figures(self) -> PoolFigures:
-        """What a page and a monitor show."""
-        ...
-
-    def count(self, reason: str) -> None:
-        """Count something that happened to an answer."""
+        """Return the figures for a page and a monitor."""
         ...
 
     async def close(self) -> None:
-        """Keep everything, and let go."""
+        """Store everything, and close the store."""
         ...
 
 
-KEEP_EVERY = 5.0
-"""Seconds between two looks at whether there is something to keep."""
-
-
 class EmbeddedStore:
-    """A pool in memory, kept in a folder every `keep_every` seconds and when it is closed.
+    """A pool in memory, written to a folder every `keep_every` seconds and by `close`.
 
-    Guarantee: what `close` kept goes on bit for bit under seeded randomness. When the process is killed, what was
-    accepted since the last keep is lost, which is at most `keep_every` seconds and the time that a keep takes; a
-    number of a version that may have been lost is never given to another row. Files are written beside the event
-    loop, which goes on meanwhile.
+    Guarantee: a pool that `close` wrote goes on bit for bit under seeded randomness. A killed process loses the answers
+    since its last write: those of `keep_every` seconds and the duration of a write. The version number of a row that a
+    crash may have lost never names another row. The event loop goes on during a write.
     """
 
     def __init__(
@@ -95,7 +87,7 @@ class EmbeddedStore:
         specification: Specification,
         *,
         folder: Path | None = None,
-        keep_every: float = KEEP_EVERY,
+        keep_every: float = KEEP_EVERY_S,
         history: int = HISTORY,
         **desk: Unpack[DeskSettings],
     ) -> None:
@@ -103,15 +95,15 @@ class EmbeddedStore:
         self.trouble: str | None = None
         self._keep_every = keep_every
         self._held = HeldPool(specification, folder=folder, history=history, **desk)
-        self.desk, self._pool = self._held.desk, self._held.pool
+        self.desk, self.turned, self._pool = self._held.desk, self._held.turned, self._held.pool
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="keep")
         self._keeping: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
-        """See `PoolStore.open`. From here on what is on disk is older than what is in memory."""
-        await self._write(clean=False)
-        self._keeping = asyncio.create_task(self._keep_now_and_then())
+        """See `PoolStore.open`. The file says from now on that memory may be ahead of it."""
+        await self.keep()
+        self._keeping = asyncio.create_task(self._keep_regularly())
 
     async def draw(self) -> HandedOut:
         """See `PoolStore.draw`."""
@@ -127,21 +119,18 @@ class EmbeddedStore:
 
     async def enter(self, answer: Returned) -> tuple[Reason, HandedOut]:
         """See `PoolStore.enter`."""
-        reason, pool = self._held.enter(answer), self._pool
-        return reason, HandedOut(*pool.draw_version(), pool.discards)
+        return self._held.enter(answer), await self.draw()
 
     async def figures(self) -> PoolFigures:
         """See `PoolStore.figures`."""
-        now, turned = self._pool.state(), dict(self._held.turned)
-        return await asyncio.to_thread(PoolFigures.of, now.rows, accepted=now.discards, turned=turned)
+        now = self._pool.state()
+        return await asyncio.to_thread(PoolFigures.of, now.rows, accepted=now.discards, turned=dict(self.turned))
 
-    def count(self, reason: str) -> None:
-        """See `PoolStore.count`."""
-        self._held.turned[reason] += 1
-
-    async def keep(self) -> None:
-        """Put on disk what is not there yet."""
-        await self._write(clean=False)
+    async def keep(self, *, clean: bool = False) -> None:
+        """Write the changes to disk; `clean` says that no more follow."""
+        async with self._turn:
+            write = partial(self._held.write, self._held.keepsake(), clean=clean)
+            await asyncio.get_running_loop().run_in_executor(self._writer, write)
 
     async def close(self) -> None:
         """See `PoolStore.close`."""
@@ -150,22 +139,16 @@ class EmbeddedStore:
             with suppress(asyncio.CancelledError):
                 await self._keeping
         try:
-            await self._write(clean=True)
+            await self.keep(clean=True)
         finally:
             self._held.close()
             self._writer.shutdown()
 
-    async def _write(self, *, clean: bool) -> None:
-        async with self._turn:
-            keepsake = self._held.keepsake()
-            write = partial(self._held.write, keepsake, clean=clean)
-            await asyncio.get_running_loop().run_in_executor(self._writer, write)
-
-    async def _keep_now_and_then(self) -> None:
+    async def _keep_regularly(self) -> None:
         before: object = None
         while True:
             await asyncio.sleep(self._keep_every)
-            now = self._pool.discards, sum(self._held.turned.values())
+            now = self._pool.discards, self.turned.total()
             if now == before and self.trouble is None:
                 continue
             try:

@@ -13,7 +13,7 @@ import uvloop
 
 from incrowd.drawdiscard import Specification
 from incrowd.service.admission import Admission
-from incrowd.service.serving import Served, answering, settings
+from incrowd.service.serving import answering, server
 from incrowd.service.store import EmbeddedStore, PoolStore
 from tests.drawdiscard.mail import noised
 
@@ -102,16 +102,14 @@ async def service(
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    ready = asyncio.Event()
     host, port = listener.getsockname()
-    async with answering(store, admission=admission) as rest:
-        server = Served(settings(rest), ready.set)
-        task = asyncio.create_task(server.serve(sockets=[listener]))
+    async with answering(store, admission=admission) as application:
+        running = server(application)
+        task = asyncio.create_task(running.serve(sockets=[listener]))
         try:
-            await ready.wait()
             yield Running(host, port, store)
         finally:
-            server.should_exit = True
+            running.should_exit = True
             await task
 
 

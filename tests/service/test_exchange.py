@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import ConfigError, ServiceFailed
-from incrowd.service.exchange import LONGEST_WAIT, Address, Reply, after, exchange
+from incrowd.service.exchange import LONGEST_WAIT, Address, Reply, exchange
 from tests.service.listener import Listener, certificate, dripping, endless, reply
 
 CHUNKED = b"HTTP/1.1 200 so\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -132,4 +132,4 @@ def test_what_is_no_address_is_refused(url: str) -> None:
     ("said", "seconds"), [("7", 7.0), ("", None), ("-1", None), ("Tue", None), ("9" * 50, LONGEST_WAIT), ("²", None)]
 )  # fmt: skip
 def test_how_long_a_service_asks_to_wait(said: str, seconds: float | None) -> None:
-    assert after(Reply(429, {"retry-after": said}, b"")) == seconds
+    assert Reply(429, {"retry-after": said}, b"").retry_after == seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from incrowd._log import log_to_stderr
-from incrowd.service.serving import REFUSALS_EVERY_S, Changes
+from incrowd.service.serving import REFUSALS_EVERY_S, HealthLog
 from incrowd.service.store import EmbeddedStore
 from tests.drawdiscard.mail import asked
 from tests.service.processes import serve_process
@@ -47,7 +47,7 @@ def _as_before() -> Iterator[None]:
 
 def test_a_flood_of_refusals_is_one_line_and_a_save_that_fails_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(as_json=True)
-    log = Changes()
+    log = HealthLog()
     full = "the pool could not be kept: disk full"
     for second in range(1, 200):
         log.look(full if 20 < second < 30 else None, {"forged": 1000 * second}, now=1000.0 + second)

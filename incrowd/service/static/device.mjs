@@ -277,16 +277,11 @@ class Device {
       const reply = await fetch(new URL(`${String(service).replace(/\/+$/, "")}${path}`, globalThis.location?.href), {
         ...options, mode: "cors", credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
         signal: AbortSignal.timeout(this.#deadline) });
-      const { status, headers } = reply, refusal = options.method === "POST" && status < 500 && status !== 429;
-      if (status !== 200 && !refusal) {
-        reply.body?.cancel().catch(() => {});
-        throw new ServiceFailed(`the service answers ${path} with status ${status}`);
-      }
-      if (status === 200 && options.method === "POST") { // its headers say all
-        reply.body?.cancel().catch(() => {});
-        return { status, headers, bytes: new Uint8Array() };
-      }
-      return { status, headers, bytes: await limited(reply, most) };
+      const { status, headers } = reply, posted = options.method === "POST", taken = status === 200;
+      if (taken !== posted && (taken || (status < 500 && status !== 429))) return { status, headers, bytes: await limited(reply, most) };
+      reply.body?.cancel().catch(() => {}); // the headers of an accepted answer say all
+      if (taken) return { status, headers };
+      throw new ServiceFailed(`the service answers ${path} with status ${status}`);
     } catch (error) {
       if (error instanceof ServiceFailed) throw error;
       throw new ServiceFailed(error.name === "TimeoutError" ? "the service took too long" : "the service cannot be reached");
@@ -295,22 +290,13 @@ class Device {
 }
 
 async function limited(reply, most) {
-  const reader = reply.body.getReader(), parts = [];
+  const parts = [];
   let length = 0;
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    length += value.length;
-    if (length > most) {
-      reader.cancel().catch(() => {});
-      throw new ServiceFailed(`the service sent more than the ${most} bytes that it should`);
-    }
-    parts.push(value);
-  }
-  const bytes = new Uint8Array(length);
-  let at = 0;
-  for (const part of parts) { bytes.set(part, at); at += part.length; }
-  return bytes;
+  await reply.body.pipeTo(new WritableStream({ write(part) {
+    if ((length += part.length) > most) throw new ServiceFailed(`the service sent more than the ${most} bytes that it should`);
+    parts.push(part);
+  } }));
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
 const hex = (bytes) => [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -66,19 +66,20 @@ export function fitting({ size, clip, epsilon, distances, joint }) {
   return null;
 }
 
+const finite = (value) => (Number.isFinite(value) ? value : 0);
+const longestOf = (gradient) => gradient.reduce((longest, value) => Math.max(longest, Math.abs(finite(value))), 0);
+
 // A gradient in whole steps, within the bound. Private.
 export function bounded({ exponent, bound, size, joint }, gradient) {
   const unit = 2 ** exponent, step = 2 ** -exponent, steps = new Float64Array(gradient.length);
-  const finite = (value) => (Number.isFinite(value) ? value : 0);
   if (!joint) {
     const most = bound * step;
     for (let i = 0; i < steps.length; i++) steps[i] = toEven(Math.min(most, Math.max(-most, finite(gradient[i]))) * unit);
     return steps;
   }
   const most = Math.floor(LARGEST_SUM / Math.max(1, size)) * step;
-  let longest = 0, total = 0;
-  for (const value of gradient) longest = Math.max(longest, Math.abs(finite(value)));
-  const shrunk = longest > most ? most / longest : 1;
+  const longest = longestOf(gradient), shrunk = longest > most ? most / longest : 1;
+  let total = 0;
   for (let i = 0; i < steps.length; i++) {
     steps[i] = toEven(finite(gradient[i]) * shrunk * unit);
     total += Math.abs(steps[i]); // exact: whole numbers below 2^53
@@ -103,9 +104,7 @@ export function choosing({ size, clip, epsilon }) {
 
 // A gradient in whole numbers whose sizes add up to at most 2^52: only its direction is kept. Private.
 export function stretched({ size }, gradient) {
-  const steps = new Float64Array(gradient.length), finite = (value) => (Number.isFinite(value) ? value : 0);
-  let longest = 0;
-  for (const value of gradient) longest = Math.max(longest, Math.abs(finite(value)));
+  const steps = new Float64Array(gradient.length), longest = longestOf(gradient);
   if (longest < SMALLEST) return steps;
   const unit = Math.floor(LARGEST_SUM / Math.max(1, size)) / longest;
   for (let i = 0; i < steps.length; i++) steps[i] = toEven(finite(gradient[i]) * unit);
