@@ -14,12 +14,8 @@ from threading import RLock
 
 from incrowd.errors import ConfigError, DataError
 
-PART = ".part"
-"""The ending of a file that was not finished."""
-
-PUBLIC_TIME = 315_532_800
-"""The first second of 1980: the date of files whose true date would reveal a duration."""
-
+PART = ".part"  # the ending of a file that was not finished
+PUBLIC_TIME = 315_532_800  # the first second of 1980: the date of files whose true date would reveal a duration
 _FOLDER, _FILE = 0o700, 0o600
 
 

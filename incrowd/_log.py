@@ -1,4 +1,4 @@
-"""The log of a long-running process: words on standard error, or one JSON object a line.
+"""The log of a long-running process, and its figures for a monitor.
 
 An event has a name, which stays the same from version to version, and fields.
 """
@@ -7,7 +7,8 @@ import datetime
 import json
 import logging
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 _FIELDS = "incrowd_fields"
 
@@ -50,3 +51,16 @@ class _PlainLog(logging.Formatter):
 
 def _time(record: logging.LogRecord) -> str:
     return datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="seconds")
+
+
+def metric(
+    name: str, told: str, values: Mapping[str, float], *, label: str = "", kind: Literal["counter", "gauge"] = "gauge"
+) -> str:
+    """One metric in the text format of Prometheus: a value for each value of its label, or one under the key ""."""
+    samples = [f"{name}{_labels(label, key)} {value}\n" for key, value in values.items()]
+    return f"# HELP {name} {told}\n# TYPE {name} {kind}\n{''.join(samples)}"
+
+
+def _labels(label: str, value: str) -> str:
+    escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'{{{label}="{escaped}"}}' if label else ""

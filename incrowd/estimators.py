@@ -6,7 +6,6 @@ reads them from `public` rows, which are not protected.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,12 +99,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
                 released_before=self.released_before,
                 **sampled,
             ),
-            run=RunOptions(threads=self._threads(), **self._seed()),
+            run=RunOptions(threads=processors() if self.n_jobs == -1 else self.n_jobs or 1, **self._seed()),
         )
-        with ExitStack() as kept:
-            folder = self.folder
-            if folder is None:
-                folder = Path(kept.enter_context(TemporaryDirectory(prefix="incrowd-"))) / "run"
+        with TemporaryDirectory(prefix="incrowd-") as ours:
+            folder = Path(ours) / "run" if self.folder is None else self.folder
             self.result_: Result = federation.train(folder, progress=self.verbose)
             self.n_iter_ = len(self.result_.rounds)
 
@@ -139,9 +136,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
             raise ConfigError(field="ranges", value=None, remedy="give (0, 255) for bytes of pictures, or floats")
         pairs = f"give one pair (lowest, highest), or one for each of the {x.shape[1]} features"
         return _scaled("ranges", x, self.ranges, shapes=((2,), (x.shape[1], 2)), remedy=pairs)
-
-    def _threads(self) -> int:
-        return processors() if self.n_jobs == -1 else self.n_jobs or 1
 
     def _seed(self) -> dict[str, Any]:
         state = self.random_state

@@ -60,8 +60,8 @@ class Federation:
         server: ServerOptimizer | None = None,
         run: RunOptions | None = None,
     ) -> None:
-        _a(data, (Clients, Table, Parties), "data")
-        model = module if isinstance(module, Model) else Model(_module(module))
+        _check(data, "data", Clients, Table, Parties)
+        model = _model(module)
         sections = _sections(privacy=privacy, local=local, server=server, run=run)
         its_data = GivenData() if isinstance(data, Clients) else data
         self.settings = Config(data=its_data, model=GivenModel(), **sections)
@@ -87,17 +87,20 @@ class Federation:
         `privacy` states the budget, and more if it likes: stated values stay as they are. The name of a loss is a part
         of `local`. With a `module` the recipe says how to train it.
         """
-        _a(data, (Clients, Table), "data")
-        if _a(privacy, (Private,), "privacy").unit == "record":
+        _check(data, "data", Clients, Table)
+        sections = _sections(privacy=privacy, local=local, server=server, run=run)
+        if privacy.unit == "record":
             remedy = "a recipe in Python is for whole clients: of silos, name it in the settings"
             raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
-        model = None if module is None else Model(_module(module))
-        given = Given(data=data if isinstance(data, Clients) else None, model=model)
-        stated: dict[str, Any] = {"data": {"name": "given"} if isinstance(data, Clients) else _stated(data)}
-        if model is not None:
+        given = Given(
+            data=data if isinstance(data, Clients) else None, model=None if module is None else _model(module)
+        )
+        stated = {name: section.model_dump(exclude_unset=True) for name, section in sections.items()}
+        stated["data"] = {"name": "given"}
+        if isinstance(data, Table):
+            stated["data"] = data.model_dump(exclude_unset=True) | {"name": data.name}
+        if module is not None:
             stated["model"] = {"kind": "given"}
-        sections = _sections(privacy=privacy, local=local, server=server, run=run)
-        stated |= {name: _stated(section) for name, section in sections.items()}
         federation = cls.from_tables(with_recipe(stated, recipe, given=given))
         federation.given = given
         return federation
@@ -193,9 +196,8 @@ class Federation:
         local = self.settings.local
         if local.loss is not None:
             raise ConfigError(field="loss", value=local.loss, remedy="it is stated twice: leave out one of the two")
-        name = loss if isinstance(loss, str) else GIVEN
-        update = {"local": type(local)(**{**local.model_dump(), "loss": name})}
-        self.settings = self.settings.model_copy(update=update)
+        named = local.replaced(loss=loss if isinstance(loss, str) else GIVEN)
+        self.settings = self.settings.model_copy(update={"local": named})
         if not isinstance(loss, str):
             self.given = replace(self.given, loss=as_loss(loss))
 
@@ -206,26 +208,24 @@ _KINDS = {"privacy": Private, "local": Local, "server": ServerOptimizer, "run": 
 def _sections(*, privacy: Private, **others: Section | None) -> dict[str, Any]:
     """The sections that are given, each of its kind."""
     given = {"privacy": privacy, **{name: value for name, value in others.items() if value is not None}}
-    return {name: _a(value, (_KINDS[name],), name) for name, value in given.items()}
+    for name, value in given.items():
+        _check(value, name, _KINDS[name])
+    return given
 
 
-def _stated(section: Section) -> dict[str, Any]:
-    """The stated values of a section, as a file would have them."""
-    stated = section.model_dump(exclude_unset=True)
-    return stated | ({"name": section.name} if isinstance(section, Table) else {})
-
-
-def _module(module: Any) -> nn.Module:
+def _model(module: Any) -> Model:
+    if isinstance(module, Model):
+        return module
     if not isinstance(module, nn.Module):
         raise ConfigError(field="module", value=type(module).__name__, remedy="give a torch.nn.Module")
-    return module
+    return Model(module)
 
 
-def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
+def _check(value: object, field: str, *kinds: type) -> None:
+    """Refuse a value of another kind."""
     if not isinstance(value, kinds):
-        named = (f"incrowd.{kind.__name__}" for kind in kinds)
-        raise ConfigError(field=field, value=type(value).__name__, remedy=f"give {' or '.join(named)}")
-    return value
+        named = " or ".join(f"incrowd.{kind.__name__}" for kind in kinds)
+        raise ConfigError(field=field, value=type(value).__name__, remedy=f"give {named}")
 
 
 def _differing(section: str, wanted: Any, kept: Any) -> str:

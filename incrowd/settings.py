@@ -24,9 +24,7 @@ else:
 Compile = Literal["auto", "never", "always"]
 """Whether torch compiles the work of a client."""
 
-GIVEN = "given"
-"""The name in settings of an object that a program hands over."""
-
+GIVEN = "given"  # the name in settings of an object that a program hands over
 LOSS_NAMES = ("cross entropy", "logistic", "squared", "poisson", "absolute", "huber")
 LOCAL_ALGORITHMS = ("fedavg", "scaffold")
 BUILT_IN = ("sgd", "momentum", "adam", "yogi")

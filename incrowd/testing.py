@@ -49,9 +49,7 @@ __all__ = [
     "check_tracker",
 ]
 
-RARE = 1e-6
-"""The probability with which a statistical check fails for a right implementation."""
-
+RARE = 1e-6  # the probability with which a statistical check fails for a right implementation
 _RAISED = (ArithmeticError, AttributeError, IncrowdError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 _NOISES, _ROUNDS, _DELTA = (1.0, 4.0), (1, 30), 1e-5
 

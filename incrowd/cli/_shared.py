@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from incrowd._prometheus import metric
+from incrowd._log import metric
 from incrowd.errors import ConfigError
 
 

@@ -106,7 +106,7 @@ def export_run(
     Example: incrowd export out/run-1 to-publish --for egress
     """
     need_training()
-    from incrowd.runs.export import export
+    from incrowd.runs.folder import export
 
     files = export(folder, out)
     if purpose is not None:

@@ -24,9 +24,9 @@ from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.folder import Summary, database_in
-from incrowd.runs.run import Run, work_of
+from incrowd.runs.run import Run
 from incrowd.runs.sources import enrolled
-from incrowd.runs.work import ClientWork, Work
+from incrowd.runs.work import ClientWork, Work, work_of
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:

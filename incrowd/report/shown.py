@@ -31,20 +31,21 @@ from incrowd.runs.folder import (
     PRIVATE,
     RESULT,
     RESULT_KEYS,
+    ROUND_KEYS,
     ROW_KEYS,
     SEARCH,
     SEARCH_KEYS,
     SHOWN,
     SUMMARY,
+    own_place,
     part,
     shown_settings,
 )
-from incrowd.runs.ledgers import RunLedger, own_place
+from incrowd.runs.ledgers import RunLedger
 
 Facts = Mapping[str, Any]
 
 AUDIT = "audit.json"
-ROUND_KEYS = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "lost")
 DIAGNOSTIC_KEYS = ("between_client_variance", "update_scale", "norms", "fraction_clipped", "noise_to_signal")
 EVALUATION_KEYS = (
     "accuracy", "accuracy_std", "loss", "loss_std", "balanced_accuracy", "by_class", "measured", "clients", "epsilon",

@@ -14,12 +14,8 @@ from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.folder import Summary
 from incrowd.runs.work import SiloWork, Work
 
-PROMISES_LITTLE = 50.0
-"""A larger epsilon is no longer called a promise."""
-
-LOUD = 1.0
-"""The ratio of noise to the farthest move of all rounds together from which on the noise is loud."""
-
+PROMISES_LITTLE = 50.0  # a larger epsilon is no longer called a promise
+LOUD = 1.0  # the ratio of noise to the farthest move of all rounds together from which on the noise is loud
 UNEVEN = 1.5  # times its even share: such a class makes accuracy tell little
 ERRORS = 2.0  # standard errors above the baseline: a model has learned something
 
@@ -39,19 +35,16 @@ def advice(work: Work) -> list[str]:
 
 def verdict(summary: Summary) -> list[str]:
     """The doubts at the end: a model that is no better than none on the public test set."""
-    judgement = summary["verdict"]
-    return [] if judgement is None else list(judgement["advice"])
+    return [] if summary["verdict"] is None else list(summary["verdict"]["advice"])
 
 
 def _of_promise(work: Work) -> Iterator[str]:
     """An epsilon that promises little; each silo can have its own."""
-    plans = work.plans
-    epsilon = max(plan.budget.epsilon for plan in plans)
+    epsilon, delta = max(plan.budget.epsilon for plan in work.plans), work.plan.budget.delta
     if epsilon > PROMISES_LITTLE:
-        right = rounded_up(100 * guess(epsilon, plans[0].budget.delta))
         yield (
-            f"privacy.epsilon = {epsilon:g} promises little: who attacks may be right {right} % of the time. "
-            "Choose one below 10."
+            f"privacy.epsilon = {epsilon:g} promises little: who attacks may be right "
+            f"{rounded_up(100 * guess(epsilon, delta))} % of the time. Choose one below 10."
         )
 
 
@@ -61,15 +54,15 @@ def _of_noise(work: Work) -> Iterator[str]:
         configs = [plan.config for plan in work.plans]
         variance = sum(1 / (one.schedule.at(0).cohort * one.schedule.communications * one.steps) for one in configs)
         ratio = work.plan.noise_multiplier * math.sqrt(work.model.size * variance) / len(configs)
-        more = "Raise privacy.epsilon or local.batch_size, find more records"
+        more = "privacy.epsilon or local.batch_size, find more records"
     else:
         ratio = over_all_rounds(work.plan, weights=work.model.size)
-        raised = "privacy.epsilon or privacy.cohort" if work.plan.config.groups is None else "privacy.epsilon"
-        more = f"Raise {raised}, find more clients"
+        cohort = " or privacy.cohort" if work.plan.config.groups is None else ""
+        more = f"privacy.epsilon{cohort}, find more clients"
     if ratio > LOUD:
         yield (
             f"noise is {ratio:.3g} times what {work.rounds} rounds of {work.model.size:,} weights can move: expect "
-            f"little to be learnt. {more}, or take a smaller model."
+            f"little to be learnt. Raise {more}, or take a smaller model."
         )
 
 
@@ -133,11 +126,9 @@ def _of_auc(auc: float, first: int, second: int) -> float:
 
 def _remedy(settings: Mapping[str, Any], measure: str) -> str:
     more = f"raise privacy.epsilon (it is {settings.get('privacy', {}).get('epsilon')}), or find more clients"
+    what = "Take another server.learning_rate, or more privacy.rounds"
     if measure == "r2":
-        return (
-            "State data.label_range and take recipe = 'tables', or lower server.learning_rate or local.learning_rate; "
-            f"or {more}."
-        )
-    if settings.get("features", {}).get("name", "none") == "none":
-        return f"Take a recipe (recipe = 'tables', 'images' or 'text'), another server.learning_rate; or {more}."
-    return f"Take another server.learning_rate, or more privacy.rounds; or {more}."
+        what = "State data.label_range and take recipe = 'tables', or lower server.learning_rate or local.learning_rate"
+    elif settings.get("features", {}).get("name", "none") == "none":
+        what = "Take a recipe (recipe = 'tables', 'images' or 'text'), another server.learning_rate"
+    return f"{what}; or {more}."

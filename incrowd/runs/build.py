@@ -1,15 +1,17 @@
-"""The features, the model and the loss that settings name. An unusable setting is refused here, unspent."""
+"""The features, the model, the loss and the plans that settings name. An unusable setting is refused here, unspent."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from incrowd import _extensions
+from incrowd import _extensions, _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data.clients import Clients
 from incrowd.data.columns import Columns
@@ -24,15 +26,23 @@ from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, SQUARED, Loss
 from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.trial import tried_for_classes, tried_with_tokens
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, GaussianCurve, RenyiCurve, price
+from incrowd.privacy.account.calibrate import most_rounds
+from incrowd.privacy.account.events import RepeatedEvent, mechanisms
+from incrowd.privacy.account.events import compose as composed
 from incrowd.privacy.ledger.registry import state_folder
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Cyclic, Schedule, constant, growing, preceded
 from incrowd.runs.config import (
     CnnSection,
     CommonSections,
+    Config,
     FunctionModel,
     GivenModel,
     LinearSection,
     MlpSection,
-    Weights,
+    clip_of,
 )
 from incrowd.runs.data_config import (
     AnyFeatures,
@@ -50,6 +60,8 @@ from incrowd.runs.sources import NOTHING, Given, call, handed_over, section
 from incrowd.settings import GIVEN
 from incrowd.types import FeatureMap
 
+Figure = TypeVar("Figure", int, float)
+
 
 def featured_examples(config: CommonSections, examples: Examples, *, columns: Columns | None = None) -> Examples:
     """Examples as the model sees them; `columns` are those of the table whose rows they are."""
@@ -64,7 +76,7 @@ def featured(config: CommonSections, data: Clients) -> Clients:
         feature_map = feature_map_for(config, data.examples, data.table)
         if feature_map is None:
             return data
-        return transform_federated(feature_map, data, cache=_cache(config.features), alone=not data.public)
+        return transform_federated(feature_map, data, cache=config.features.cache, alone=not data.public)
 
 
 def randomness(config: CommonSections) -> Randomness:
@@ -108,10 +120,6 @@ def feature_map_of(
     return compose(*texts, alone, *([WithConstant(value=wanted.constant)] if wanted.constant else []))
 
 
-def _cache(wanted: AnyFeatures) -> Path | None:
-    return None if wanted.cache is None else Path(wanted.cache)
-
-
 def _pieces(wanted: PieceFeatures, columns: Columns | None) -> FeatureMap:
     if isinstance(wanted, TokenFeatures):
         return TokenGrams(longest=wanted.longest, reads=wanted.reads, padding=wanted.padding)
@@ -136,7 +144,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if not is_picture(shape):
         remedy = f"it needs {A_PICTURE}; these examples are {shape}: the recipe general takes any"
         raise ConfigError(field="name", value="pictures", remedy=remedy)
-    return picture_map(shape, dimensions=wanted.dimensions, cache=_cache(wanted) or state_folder() / "features")
+    return picture_map(shape, dimensions=wanted.dimensions, cache=Path(wanted.cache or state_folder() / "features"))
 
 
 def _encoder(wanted: ModuleFeatures) -> FeatureMap:
@@ -190,11 +198,6 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
     return linear(math.prod(shape), outputs, bias=wanted.bias, label_range=wanted.label_range)
 
 
-def init_scale_of(config: CommonSections) -> float:
-    """The factor of fresh weights."""
-    return config.model.init_scale if isinstance(config.model, Weights) else 1.0
-
-
 def check_model(model: Model, data: Clients, loss: Loss) -> None:
     """Refuse a model that does not fit all stated classes, or that could not be tested, before anything is spent."""
     if data.examples.classes is not None:
@@ -209,3 +212,132 @@ def _own_module(source: str, arguments: Mapping[str, Any], folder: str | None) -
         remedy = f"it returns {type(module).__name__}: return a torch.nn.Module"
         raise ConfigError(field="module", value=source, remedy=remedy)
     return module
+
+
+def plan_of_clients(
+    config: Config, budget: Budget, *, clients: int, parts: tuple[int, ...], schedule: Schedule | None
+) -> Plan:
+    """The plan for so many clients, who send vectors of these parts; a schedule is kept."""
+    wanted = config.privacy
+    cohort = float(clients) if wanted.cohort is None else wanted.cohort
+    if wanted.groups is not None:
+        _validate.count(groups=wanted.groups)
+        cohort = clients / wanted.groups
+    elif wanted.cohort is None and wanted.sampling != "everyone":
+        raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
+    plan = PlanConfig(
+        members=clients,
+        schedule=schedule_of(config, cohort) if schedule is None else schedule,
+        sampling=SAMPLING[wanted.sampling] if wanted.groups is None else Cyclic,
+        noise_by=wanted.noise_by,
+        colluders=wanted.colluders,
+        clip=clip_of(wanted.clip, parts, cohort),
+        accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
+    )
+    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
+
+
+def schedule_of(config: Config, cohort: float) -> Schedule:
+    """The schedule of training, after the round of the label distribution, if any."""
+    share, first, rounds = config.local.label_distribution, config.privacy.grow_from, config.privacy.rounds
+    if share is not None and rounds < 2:
+        remedy = "plan at least 2: the first is for local.label_distribution"
+        raise ConfigError(field="rounds", value=rounds, remedy=remedy)
+    rounds -= share is not None
+    if first is None:
+        training = constant(rounds=rounds, cohort=cohort)
+    else:
+        training = growing(rounds=rounds, first_cohort=first, last_cohort=cohort)
+    return training if share is None else preceded(training, share=share)
+
+
+def declared_records(config: Config, data: Clients) -> tuple[int, ...]:
+    """The public number of records of each silo: the declared one, or for public data the counted one."""
+    wanted = config.privacy.records
+    if wanted is None and data.public:
+        return tuple(int(size) for size in data.sizes)
+    if wanted is None:
+        remedy = (
+            "how many records a silo has is private and never counted: state a public number that it does not exceed, "
+            "say records = 5000, or a list with one for each silo"
+        )
+        raise ConfigError(field="records", value=None, remedy=remedy)
+    return _each(wanted, data.clients, field="records")
+
+
+def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tuple[Figure, ...]:
+    """One for each silo, of one for all or a list."""
+    each = wanted if isinstance(wanted, tuple) else (wanted,) * silos
+    if len(each) != silos:
+        raise ConfigError(field=field, value=each, remedy=f"give one for each of the {silos} silos, or one")
+    return each
+
+
+def plan_of_all(config: Config, declared: Sequence[int], schedule: Schedule | None) -> Plan:
+    """The one plan of all silos' records; a schedule is kept."""
+    records, wanted = sum(declared), config.privacy
+    cohort = float(config.local.batch_size or records)
+    _validate.at_most(records, "the declared number of all records", batch_size=cohort)
+    plan = PlanConfig(
+        members=records,
+        schedule=constant(rounds=wanted.rounds, cohort=cohort) if schedule is None else schedule,
+        unit="record",
+        noise_by=wanted.noise_by,
+        parties=len(declared) if wanted.noise_by == "parties" else None,
+        colluders=wanted.colluders,
+        clip=FixedClip(clip_norm=wanted.clip_norm),
+    )
+    return plan.calibrate(wanted.budget) if schedule is None else plan.plan(wanted.budget)
+
+
+def plans_of_silos(config: Config, records: Sequence[int]) -> tuple[Plan, ...]:
+    """A plan for each silo; equal ones are priced once. At a stated noise it has the rounds that the budget allows."""
+    wanted, local = config.privacy, config.local
+    noise = wanted.noise_multiplier
+
+    @cache
+    def plan(members: int, epsilon: float) -> Plan:
+        stated = PlanConfig.of_records(
+            records=members,
+            rounds=wanted.rounds,
+            clip_norm=wanted.clip_norm,
+            batch_size=local.batch_size,
+            epochs=local.epochs,
+            noise_multiplier=1.0 if noise is None else noise,
+        )
+        budget = Budget(epsilon=epsilon, delta=wanted.delta)
+        return stated.calibrate(budget) if noise is None else _as_many(stated, budget)
+
+    epsilons = _each(wanted.epsilon, len(records), field="epsilon")
+    return tuple(map(plan, records, epsilons))
+
+
+def _as_many(config: PlanConfig, budget: Budget) -> Plan:
+    """As many of the rounds as a budget allows at the stated noise."""
+    (step,) = config.schedule.steps
+
+    def shortened(rounds: int) -> PlanConfig:
+        return replace(config, schedule=Schedule((replace(step, rounds=rounds),)))
+
+    if price(config.whole, delta=budget.delta, relation=config.relation).epsilon <= budget.epsilon:
+        return config.plan(budget)
+    most = most_rounds(lambda rounds: shortened(rounds).whole, budget=budget, relation=config.relation)
+    return shortened(min(most, step.rounds)).plan(budget)
+
+
+def spent_after(plan: Plan, rounds: int) -> float:
+    """An upper bound on the epsilon of a plan's first rounds, at the budget's delta.
+
+    Guarantee: never below what these rounds cost, never above the price of the whole plan, and exactly that after the
+    last round. The bound is exact (GDP) if everyone takes part in every round; otherwise it is by RDP, which takes well
+    under a millisecond, while the tight figure takes most of a second.
+    """
+    if not 0 < rounds < plan.rounds:
+        return plan.price.epsilon if rounds else 0.0
+    first: list[RepeatedEvent] = []
+    for event, count in plan.runs:
+        first += [(event, min(count, rounds))] if rounds > 0 else []
+        rounds -= count
+    runs = mechanisms(composed(first))
+    curve = GaussianCurve(runs) if GaussianCurve.supports(runs) else RenyiCurve(runs, plan.relation)
+    return min(curve.epsilon(plan.budget.delta), plan.price.epsilon)

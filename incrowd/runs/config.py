@@ -51,9 +51,7 @@ from incrowd.settings import (
     tagged,
 )
 
-DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
-"""The run that needs no file: the embedded digits."""
-
+DEMONSTRATION = Path(__file__).with_name("demonstration.toml")  # the run that needs no file: the embedded digits
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./: -]*")
 
 TRACKERS = ("csv", "jsonl", "tensorboard", "mlflow", "wandb")
@@ -63,6 +61,10 @@ class Weights(Section):
     """The start of every model of ours: fresh weights times `init_scale`."""
 
     init_scale: float = 1.0
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse a negative factor."""
+        _validate.non_negative(**self.named("model", "init_scale"))
 
 
 class LinearSection(Weights):
@@ -120,8 +122,7 @@ _CLIPS: Mapping[str, tuple[type, dict[str, Any]]] = {
 }
 """The clips by their kinds in settings, and defaults of their own there."""
 
-_NOT_STATED = ("parts", "size", "private")
-"""Parts of a clip that follow from the model, or from its kind."""
+_NOT_STATED = ("parts", "size", "private")  # parts of a clip that follow from the model, or from its kind
 
 
 def _section(kind: str, clip: type, defaults: Mapping[str, Any]) -> type[Section]:
@@ -361,11 +362,6 @@ class Config(CommonSections):
         }
 
 
-def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None) -> Config:
-    """The config in a file, with `key=value` overrides and another data folder; without a file, the demonstration."""
-    return parse(tables(path, overrides=overrides, data=data))
-
-
 def tables(
     path: Path | str | None = None,
     *,
@@ -429,27 +425,21 @@ _PATHS = (
     ("privacy", "ledger"),
     ("privacy", "witness"),
 )
-_FILES = ("file", "test_file")
+_FILES = ("data", "file"), ("data", "test_file")
 _OWN_CODE = ("data", "function"), ("model", "module"), ("features", "module")  # the user's code, beside the file
 
 
 def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> None:
     """Paths are seen from this folder; so are the `files` of a table that names no folder for them."""
-    for name, key in _PATHS:
-        _seen_from(folder, settings.get(name), key)
-    data = settings.get("data")
-    if files and isinstance(data, dict) and not isinstance(data.get("folder"), str):
-        for key in _FILES:
-            _seen_from(folder, data, key)
+    place = folder.resolve()
+    sections = {name: section for name, section in settings.items() if isinstance(section, dict)}
+    of_table = files and not isinstance(sections.get("data", {}).get("folder"), str)
+    for name, key in (*_PATHS, *(_FILES if of_table else ())):
+        if isinstance(path := sections.get(name, {}).get(key), str):
+            sections[name][key] = str(place / path)
     for name, key in _OWN_CODE:
-        section = settings.get(name)
-        if isinstance(section, dict) and key in section:
-            section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))
-
-
-def _seen_from(folder: Path, section: object, key: str) -> None:
-    if isinstance(section, dict) and isinstance(section.get(key), str):
-        section[key] = str(folder.resolve() / section[key])
+        if key in sections.get(name, {}):
+            sections[name]["folder"] = str(place / str(sections[name].get("folder", ".")))
 
 
 def _put(settings: dict[str, Any], override: str) -> None:
@@ -457,18 +447,15 @@ def _put(settings: dict[str, Any], override: str) -> None:
     *sections, name = key.strip().split(".")
     if not equals or not name:
         raise ConfigError(field="set", value=override, remedy="write section.key=value, say local.learning_rate=0.1")
-    table = settings
+    table, value = settings, text.strip()
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise ConfigError(field=key, value=text, remedy=f"{section} is a value, not a section")
-    table[name] = _value(key, text.strip())
-
-
-def _value(key: str, text: str) -> object:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        table[name] = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:
-        if _BARE.fullmatch(text):
-            return text
-        raise ConfigError(field=key, value=text, remedy="write a TOML value: 0.1, true, [1, 2] or a word") from error
+        if not _BARE.fullmatch(value):
+            remedy = "write a TOML value: 0.1, true, [1, 2] or a word"
+            raise ConfigError(field=key, value=value, remedy=remedy) from error
+        table[name] = value

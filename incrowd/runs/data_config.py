@@ -39,15 +39,12 @@ class PartitionedData(Section):
         if self.validation is not None and not self.public:
             remedy = "a share of private examples tells how many there are: leave it out, or say public = true"
             raise ConfigError(field="data.validation", value=self.validation, remedy=remedy)
-        for partition, name, needed in (
-            ("shards", "per_client", False),
-            ("dirichlet", "alpha", True),
-        ):
+        for partition, name in (("shards", "per_client"), ("dirichlet", "alpha")):
             value = getattr(self, name)
             if value is not None and partition != self.partition:
                 raise ConfigError(field=f"data.{name}", value=value, remedy=f'it goes with partition = "{partition}"')
-            if value is None and needed and partition == self.partition:
-                raise ConfigError(field=f"data.{name}", value=value, remedy=f'partition = "{partition}" needs a number')
+        if self.partition == "dirichlet" and self.alpha is None:
+            raise ConfigError(field="data.alpha", value=None, remedy='partition = "dirichlet" needs a number')
 
 
 class DigitsData(PartitionedData):
@@ -83,15 +80,8 @@ class Meaning(Section):
     def meaning(self, *, client: str | None = "") -> Columns:
         """The columns and their form; `client` names the column of the owner."""
         written = self.model_dump(include={field.name for field in fields(Reading)})
-        return Columns(
-            client=client,
-            label=self.label,
-            features=self.features,
-            classes=self.classes,
-            label_range=self.label_range,
-            schema=self.columns,
-            reading=Reading(**written),
-        )
+        stated = {name: getattr(self, name) for name in ("label", "features", "classes", "label_range")}
+        return Columns(client=client, **stated, schema=self.columns, reading=Reading(**written))
 
     def check_meaning(self, *, client: str | None = "") -> None:
         """Ask for what a template leaves open, and refuse what means nothing."""

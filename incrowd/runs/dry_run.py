@@ -22,20 +22,13 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import GivenData
-from incrowd.runs.run import Run, work_of
+from incrowd.runs.run import Run
 from incrowd.runs.sources import Given
-from incrowd.runs.work import Silos, Work
+from incrowd.runs.work import Silos, Work, work_of
 
-ROWS = 10
-"""Made-up rows of a client whose number of rows is private."""
-
-POOL, TEST = 2000, 1000
-"""Made-up rows that clients share, and those of the test set."""
-
-ALL_SPENT = 0.01
-"""A run that leaves less than this share of the budget spends all of it."""
-
-_ROUNDING = 1e-9
+ROWS = 10  # made-up rows of a client whose number of rows is private
+POOL, TEST = 2000, 1000  # made-up rows that clients share, and those of the test set
+ALL_SPENT = 0.01  # a run that leaves less than this share of the budget spends all of it
 
 
 def dry_run(config: Config) -> dict[str, Any]:
@@ -48,13 +41,13 @@ def dry_run(config: Config) -> dict[str, Any]:
     began = time.perf_counter()
     _trained(work)
     seconds = time.perf_counter() - began
+    unit = 1 << (20 if sys.platform == "darwin" else 10)
     return {
         "would_spend": spend,
         "would_be_left": left,
         "budget": budget,
         "seconds": seconds,
-        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        / (1 << (20 if sys.platform == "darwin" else 10)),
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
         "rounds": work.rounds,
         "clients": work.data.clients,
         "made_up": made_up(work).describe()["data"],
@@ -81,7 +74,7 @@ def spends_all(work: Work) -> bool:
     if work.data.public:
         return False
     _, left, budget = cost_of(work)
-    return -_ROUNDING <= left < ALL_SPENT * budget
+    return -1e-9 <= left < ALL_SPENT * budget
 
 
 def _ledger_of(identity: DataIdentity, path: Path | None) -> Ledger | None:
@@ -96,15 +89,15 @@ def _ledger_of(identity: DataIdentity, path: Path | None) -> Ledger | None:
 
 def _trained(work: Work) -> None:
     """A run of these settings on made-up rows."""
-    config, data = work.config, made_up(work)
-    options = config.run.model_copy(
-        update={"randomness": "seeded", "seed": 0, "trackers": (), "report_every": work.rounds}
-    )
-    privacy = config.privacy.model_copy(update={"ledger": None, "witness": None})
-    config = config.model_copy(update={"data": GivenData(), "run": options, "privacy": privacy})
-    with TemporaryDirectory(prefix="incrowd-dry-run-") as name:
-        folder = Path(name).resolve()
-        Run.create(config, folder / "run", given=Given(data=data)).train()
+    options = {"randomness": "seeded", "seed": 0, "trackers": (), "report_every": work.rounds}
+    changes = {
+        "data": GivenData(),
+        "run": work.config.run.model_copy(update=options),
+        "privacy": work.config.privacy.model_copy(update={"ledger": None, "witness": None}),
+    }
+    with TemporaryDirectory(prefix="incrowd-dry-run-") as folder:
+        config = work.config.model_copy(update=changes)
+        Run.create(config, Path(folder) / "run", given=Given(data=made_up(work))).train()
 
 
 def made_up(work: Work) -> Clients:
@@ -138,19 +131,19 @@ def made_up(work: Work) -> Clients:
 def _examples(like: Examples, columns: Columns | None, count: int) -> Examples:
     """Random rows in the form of the real ones, with random labels; texts of a table are empty."""
     draw = np.random.Generator(np.random.PCG64(0))
+
+    def numbers(array: NDArray[Any]) -> NDArray[Any]:
+        shape = (count, *array.shape[1:])
+        if array.dtype.kind == "f":
+            return draw.normal(size=shape).astype(array.dtype)
+        return draw.integers(0, 256 if array.dtype == np.uint8 else 2, shape).astype(array.dtype)
+
     if columns is not None and any(texts_of(columns)):
         features = np.repeat(single(made_up_row(columns).features), count, axis=0)
     else:
-        features = each(lambda array: _numbers(array, count, draw), like.features)
+        features = each(numbers, like.features)
     shape = (count, *like.labels.shape[1:])
     if like.classes is not None:
         return replace(like, features=features, labels=draw.integers(0, like.classes, shape))
-    numbers = draw.integers(0, 2, shape) if like.labels.ndim > 1 else draw.normal(size=shape)  # several: yes or no
-    return replace(like, features=features, labels=numbers.astype(np.float32))
-
-
-def _numbers(array: NDArray[Any], count: int, draw: np.random.Generator) -> NDArray[Any]:
-    shape = (count, *array.shape[1:])
-    if array.dtype.kind == "f":
-        return draw.normal(size=shape).astype(array.dtype)
-    return draw.integers(0, 256 if array.dtype == np.uint8 else 2, shape).astype(array.dtype)
+    labels = draw.integers(0, 2, shape) if like.labels.ndim > 1 else draw.normal(size=shape)  # several: yes or no
+    return replace(like, features=features, labels=labels.astype(np.float32))

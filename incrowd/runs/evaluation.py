@@ -73,7 +73,6 @@ class Evaluation:
     scoring: Scoring
     weights: Floats = field(repr=False)
     private: PrivateRun
-    ledger: Ledger
     label: str
 
     @classmethod
@@ -93,17 +92,16 @@ class Evaluation:
         with lock, work.payer.open(folder / LEDGER) as ledger:
             delta = ledger.budget.delta if wanted.delta is None else wanted.delta
             plan = plan_of(work, scoring, Budget(epsilon=wanted.epsilon, delta=delta))
-            label, number = _label(ledger, plan, prefix=f"{work.payer.label}: evaluation ")
+            label, number = _reserved(ledger, plan, prefix=f"{work.payer.label}: evaluation ")
             private = PrivateRun(
                 plan,
-                ledger=_with_room(ledger, plan, label),
+                ledger=ledger,
                 randomness=_apart(work.randomness, number),
                 size=scoring.size,
                 label=label,
             )
             private.name_third_party(work.third_party)
-            parts: dict[str, Any] = {"private": private, "ledger": ledger, "label": label}
-            yield cls(folder=folder, work=work, scoring=scoring, weights=weights, **parts)
+            yield cls(folder=folder, work=work, scoring=scoring, weights=weights, private=private, label=label)
 
     @property
     def here(self) -> VectorTrainer:
@@ -148,11 +146,12 @@ class Evaluation:
         """The statement of the run and its evaluations together."""
         old = Statement.from_json(json.loads((self.folder / STATEMENT).read_text()))
         prefix, rest = self.label.rpartition(" ")[0], SHARED.partition("{")[0]
-        labels = [str(entry.content().get("reservation")) for entry in self.ledger.entries() if entry.kind == "charge"]
+        ledger = self.private.ledger
+        labels = [str(entry.content().get("reservation")) for entry in ledger.entries() if entry.kind == "charge"]
         evaluations = sum(label.startswith(prefix) for label in labels)
         sampler = old.sampler.partition(_COUNTED)[0]
         claims = stated(
-            self.ledger,
+            ledger,
             unit=old.unit,
             trust=old.trust,
             sampler=f"{sampler}{_COUNTED}{evaluations}, of all {self.work.data.clients} clients",
@@ -192,30 +191,27 @@ def plan_of(work: ClientWork, scoring: Scoring, budget: Budget) -> Plan:
     return config.calibrate(budget)
 
 
-def _label(ledger: Ledger, plan: Plan, *, prefix: str) -> tuple[str, int]:
-    """A label that is new, or that of the same evaluation that was reserved and never charged; and its number."""
-    number = 0
+def _reserved(ledger: Ledger, plan: Plan, *, prefix: str) -> tuple[str, int]:
+    """The label under which the plan is reserved, and its number: a new one, or that of the same evaluation if it was
+    reserved and never charged.
+    """
+    number = 1
     for standing in ledger.reservations():
         if not standing.label.startswith(prefix):
             continue
-        number += 1
         if standing.charged == 0 and not standing.released:
             if runs_to_json(standing.runs) == runs_to_json(plan.runs):
                 return standing.label, number
             ledger.release_reservation(standing.label)
-    return f"{prefix}{number + 1}", number + 1
-
-
-def _with_room(ledger: Ledger, plan: Plan, label: str) -> Ledger:
-    """The ledger, where the plan is reserved."""
+        number += 1
     try:
-        ledger.reserve(plan.runs, label=label)
+        ledger.reserve(plan.runs, label=f"{prefix}{number}")
     except BudgetExceeded as error:
         raise BudgetExceeded(
             f"{error}. An evaluation is paid from the ledger that training is paid from: begin that with room for it "
             "(privacy.room, or incrowd ledger new)"
         ) from error
-    return ledger
+    return f"{prefix}{number}", number
 
 
 def _apart(randomness: Randomness, number: int) -> Randomness:

@@ -1,17 +1,23 @@
 """The folder of a run or a search: its files, which docs/runs.md and docs/sweep.md list, and what may be handed on."""
 
+import csv
 import errno
 import json
 import math
+import os
+import secrets
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.account.events import event_to_json
 from incrowd.privacy.statement import Claims, Statement
 
 _VERSION = 3
@@ -57,7 +63,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._said():
+        with self._named():
             _files.create(path)
             # The collector closes it in whatever thread it runs.
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -66,39 +72,40 @@ class Database:
             self._begin()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the run."""
-        rows = self._connection.execute("SELECT name, value FROM settings").fetchall()
-        return {row["name"]: json.loads(row["value"]) for row in rows}
+        return {name: json.loads(value) for name, value in self._connection.execute("SELECT * FROM settings")}
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
-        """Put all settings down, at once."""
+        """Write all settings in one transaction."""
         rows = [(name, json.dumps(value, allow_nan=False)) for name, value in settings.items()]
-        with self._said():
+        with self._named():
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", rows)
             self._connection.execute("COMMIT")
 
     def add(self, record: Record) -> None:
-        """Remember a round."""
+        """Write a round."""
         row = record.to_json()
-        for name in _NESTED:
-            row[name] = None if row[name] is None else json.dumps(row[name])
-        with self._said():
-            self._connection.execute(_INSERT, row)
+        nested = {name: json.dumps(row[name]) for name in _NESTED if row[name] is not None}
+        with self._named():
+            self._connection.execute(_INSERT, row | nested)
 
     def rounds(self) -> list[Record]:
         """All rounds, in order."""
-        with self._said():
-            return [_record(row) for row in self._connection.execute("SELECT * FROM rounds ORDER BY round")]
+        with self._named():
+            rows = [*map(dict, self._connection.execute("SELECT * FROM rounds ORDER BY round"))]
+        for row in rows:
+            row |= {name: json.loads(row[name]) for name in _NESTED if row[name] is not None}
+        return [Record(**row | {"lost": bool(row["lost"])}) for row in rows]
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
-        """Say of what SQLite refuses which file it is."""
+    def _named(self) -> Iterator[None]:
+        """Name the file in SQLite's errors."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -107,32 +114,24 @@ class Database:
             raise DataError(f"{self.path} is not the database of a run: {error}") from error
 
     def _begin(self) -> None:
-        with closing(self._connection.cursor()) as cursor:
-            cursor.execute("BEGIN IMMEDIATE")
-            (version,) = cursor.execute("PRAGMA user_version").fetchone()
-            tables = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version == 0 and tables:
-                raise DataError(f"{self.path} is another program's database, not that of a run: name the run's folder")
-            if version not in (0, _VERSION):
-                remedy = f"this incrowd writes {_VERSION}: go on with the version that made it"
-                raise DataError(f"{self.path} is of version {version}, and {remedy}")
-            if version == 0:  # a reader changes nothing
-                for statement in (*_SCHEMA, f"PRAGMA user_version = {_VERSION}"):
-                    cursor.execute(statement)
-            cursor.execute("COMMIT")
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        (version,) = execute("PRAGMA user_version").fetchone()
+        if version == 0 and execute("SELECT * FROM sqlite_master").fetchone():
+            raise DataError(f"{self.path} is another program's database, not that of a run: name the run's folder")
+        if version not in (0, _VERSION):
+            remedy = f"this incrowd writes {_VERSION}: go on with the version that made it"
+            raise DataError(f"{self.path} is of version {version}, and {remedy}")
+        if version == 0:  # a reader changes nothing
+            for statement in (*_SCHEMA, f"PRAGMA user_version = {_VERSION}"):
+                execute(statement)
+        execute("COMMIT")
 
 
 _NESTED = ("simulation", "silos")
 _OF_THE_DISK = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 _COLUMNS = [field.name for field in fields(Record)]
 _INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + name for name in _COLUMNS)})"  # noqa: S608 - our own names
-
-
-def _record(row: sqlite3.Row) -> Record:
-    fields = dict(row) | {"lost": bool(row["lost"])}
-    for name in _NESTED:
-        fields[name] = None if fields[name] is None else json.loads(fields[name])
-    return Record(**fields)
 
 
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
@@ -145,18 +144,20 @@ Summary = dict[str, Any]
 
 def check_unused(folder: Path, *names: str) -> None:
     """Refuse a file, and a folder with any of these files of another run (`ConfigError`)."""
-    taken = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
-    if taken is not None:
-        raise ConfigError(field="out", value=str(folder), remedy=f"{taken.name} is a file: name a new folder")
-    if (folder / SEARCH).exists():
-        raise ConfigError(field="out", value=str(folder), remedy="it holds a search: name another folder")
-    for name in names:
-        if (folder / name).exists():
-            raise ConfigError(
-                field="out",
-                value=str(folder),
-                remedy=f"it holds {name} of a run: go on with `incrowd resume {folder}`, or name another folder",
-            )
+    remedy = None
+    if taken := next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None):
+        remedy = f"{taken.name} is a file: name a new folder"
+    elif (folder / SEARCH).exists():
+        remedy = "it holds a search: name another folder"
+    elif held := next((name for name in names if (folder / name).exists()), None):
+        remedy = f"it holds {held} of a run: go on with `incrowd resume {folder}`, or name another folder"
+    if remedy is not None:
+        raise ConfigError(field="out", value=str(folder), remedy=remedy)
+
+
+def own_place(folder: Path, silo: str) -> Path:
+    """The place of a silo's ledger in the run's folder."""
+    return folder / SILOS / silo / LEDGER
 
 
 def database_in(folder: Path) -> "closing[Database]":
@@ -222,6 +223,7 @@ SEARCH_KEYS = (
 """Parts of a search's result that may be handed on, besides its rows."""
 
 ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds")
+ROUND_KEYS = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "lost")
 
 SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
@@ -265,3 +267,118 @@ def ranked(rows: Sequence[Summary]) -> list[Summary]:
         return -math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss
 
     return sorted(rows, key=merit, reverse=True)
+
+
+def export(folder: Path, out: Path) -> list[str]:
+    """Copy what may be handed on of the finished run or search in a folder; the names of the files.
+
+    Guarantee: nothing is written but what this module lists, and only when all of it is complete; every file has the
+    same date. The umask decides who can read the files: they are to be handed on.
+    """
+    folder, out = folder.resolve(), out.absolute()
+    remedy = None
+    if out.exists() or out.is_symlink():
+        remedy = "name a folder that does not exist yet"
+    elif folder in out.parents:
+        remedy = "name a new folder outside of the run"
+    elif any(place.exists() and not place.is_dir() for place in out.parents):
+        remedy = "it would lie in a file: name a new folder"
+    if remedy is not None:
+        raise ConfigError(field="out", value=str(out), remedy=remedy)
+    files = dict(_of_a_search(folder) if (folder / SEARCH).is_file() else _of_a_run(folder))
+    fresh = out.with_name(f"{out.name}.{secrets.token_hex(8)}{_files.PART}")
+    try:
+        for name, content in files.items():
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        for path in (*fresh.rglob("*"), fresh):
+            _files.undate(path)
+        fresh.rename(out)
+    finally:
+        _files.remove(fresh)
+    return sorted(files)
+
+
+def _of_a_run(folder: Path) -> Iterator[tuple[str, bytes]]:
+    settings = settings_in(folder)
+    _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
+    for name in (MODEL, STATEMENT_TEXT, STATEMENT):
+        yield name, _content(folder / name)
+    if (folder / EVALUATION).exists():
+        yield EVALUATION, _content(folder / EVALUATION)
+    yield SUMMARY, _json(part(_read(folder / SUMMARY), RESULT_KEYS))
+    yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
+    text = StringIO()
+    with database_in(folder) as database:
+        rounds = [[getattr(record, name) for name in ROUND_KEYS] for record in database.rounds()]
+    csv.writer(text, lineterminator="\n").writerows([ROUND_KEYS, *rounds])
+    yield "rounds.csv", text.getvalue().encode()
+    kept, statements = payer_in(folder), _read(folder / STATEMENT)
+    if "silos" not in kept:
+        yield "ledger.json", _json(_spent(kept, own=folder / LEDGER))
+        return
+    silos = [party for party, one in statements.items() if isinstance(one, dict)]
+    for silo, ledger in zip(silos, kept["silos"], strict=True):
+        yield f"{SILOS}/{silo}/{STATEMENT_TEXT}", (statements[silo]["text"] + "\n").encode()
+        yield f"{SILOS}/{silo}/{STATEMENT}", _json(statements[silo])
+        yield f"{SILOS}/{silo}/ledger.json", _json(_spent(ledger, own=own_place(folder, silo)))
+
+
+def _of_a_search(folder: Path) -> Iterator[tuple[str, bytes]]:
+    _check_over(folder, folder / RESULT, remedy="it is not over: the same command goes on with it")
+    result = _read(folder / RESULT)
+    rows = []
+    for row in result["runs"]:
+        place = f"{RUNS}/{Path(row['run']).name}"
+        yield f"{place}/{MODEL}", _content(folder / place / MODEL)
+        rows.append({**part(row, ROW_KEYS), "run": place})
+    best = result["best"]
+    chosen = None if best is None else next(row for row in rows if Path(row["run"]).name == Path(best["run"]).name)
+    shown = {**part(result, SEARCH_KEYS), "runs": rows, "best": chosen and {**chosen, **part(best, ROW_KEYS)}}
+    yield RESULT, _json(shown)
+    yield STATEMENT_TEXT, (result["statement"]["text"] + "\n").encode()
+    yield STATEMENT, _json(result["statement"])
+    ledger = _read(folder / SEARCH)["ledger"]
+    if ledger is not None:
+        yield "ledger.json", _json(_spent(ledger, own=folder / LEDGER))
+
+
+def _check_over(folder: Path, result: Path, *, remedy: str) -> None:
+    if not result.is_file() or (folder / PRIVATE).exists():
+        raise ConfigError(field="run", value=str(folder), remedy=remedy)
+
+
+def _spent(ledger: Mapping[str, Any], *, own: Path) -> dict[str, Any]:
+    """The public part of a ledger: the data, the spending of all that is charged to it, and its last hash."""
+    from incrowd.runs.ledgers import RunLedger
+
+    with RunLedger.from_json(ledger).open(own) as opened:
+        tally, name = opened.verify(), opened.data_identity.name
+        return {
+            "data": Path(name).name if Path(name).is_absolute() else name,  # a path is nobody else's business
+            "relation": opened.relation.name,
+            "budget": {"epsilon": opened.budget.epsilon, "delta": opened.budget.delta},
+            "epsilon": opened.spent().epsilon,
+            "events": [{"event": event_to_json(event), "count": count} for event, count in tally.spent()],
+            "head": tally.head,
+        }
+
+
+def _content(path: Path) -> bytes:
+    """A file as it is; a link, which might lead to something else, is refused."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DataError(f"{path} is no plain file of the run, so it is not handed on: put the right one there")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): put it back, or allow this user to") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(_content(path)))
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()

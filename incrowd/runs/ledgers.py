@@ -24,23 +24,20 @@ from incrowd.privacy.plan.plan import SAMPLING
 from incrowd.privacy.plan.sampling import Cyclic, Poisson
 from incrowd.runs.config import Config, parse
 from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table
-from incrowd.runs.folder import LEDGER, SILOS
 from incrowd.runs.sources import enrolled, federated_data, mnist_folder, section, whole_split
 
 _NOT_PUBLIC = "leave data.public out"
-_PLACES = ("path", "witness")
 
 
 def identities_of(config: Config, held: Clients | None = None) -> list[DataIdentity]:
     """The data that each ledger of a run is about; `held` are its clients, if they are loaded already.
 
-    It is one, or one for each silo where each noises its steps: its fingerprint is over that silo's rows, and `whole`
-    is that of all silos' together. Where one plan protects the records of all silos, `parts` are those of each.
+    It is one, or one for each silo that adds noise, whose `whole` is the fingerprint of all silos' rows. One plan for
+    the records of all silos has the fingerprint of each in `parts`.
 
     Guarantee: the fingerprint is over all columns of every row, before they are divided. It does not depend on the
-    order of rows, on the file's name, on features or on the model. Data that are declared public, as test examples are
-    by being some, have no ledger as private data in any unit (`LedgerMismatch`), and equal no training row
-    (`ConfigError`), whatever the names of their owners.
+    order of rows, on the file's name, on features or on the model. Public data and test examples have no ledger as
+    private data in any unit (`LedgerMismatch`). They equal no training row (`ConfigError`), under any owners' names.
     """
     with section("data"):
         source = _source(config, held)
@@ -84,7 +81,7 @@ class TestRows(NamedTuple):
 
 @dataclass(frozen=True)
 class _PartiesElsewhere:
-    """Parties who keep their data: the name of the federation alone identifies them, whichever join or leave."""
+    """Parties who keep their data: the federation's name alone identifies them, and parties may join or leave."""
 
     data: Parties
 
@@ -320,10 +317,8 @@ class RunLedger:
             return cls(identity=identity, id=known.id, label=label, path=known.path)
         where = own if path is None else path.resolve()
         _files.folder(where.parent)
-        begun = is_begun(where)
-        with Ledger.open(
-            where, budget=None if begun else budget, relation=relation, data_identity=identity, witness=witness
-        ) as ledger:
+        new = None if is_begun(where) else budget
+        with Ledger.open(where, budget=new, relation=relation, data_identity=identity, witness=witness) as ledger:
             if ledger.budget.delta != budget.delta:
                 raise LedgerMismatch(f"{where} has delta = {ledger.budget.delta:g}: give that as privacy.delta")
             place = None if path is None else where
@@ -331,8 +326,7 @@ class RunLedger:
 
     def open(self, own: Path, *, budget: Budget | None = None) -> Ledger:
         """Open it, for writing; `own` is its place in the run's folder, where it has this budget."""
-        path = own if self.path is None else self.path
-        known = Home.of_user().by_id(self.id)
+        path, known = self.path or own, Home.of_user().by_id(self.id)
         if known is not None:
             ledger = Ledger.open(known.path)
         else:
@@ -363,20 +357,15 @@ class RunLedger:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON data."""
-        places = {name: None if place is None else str(place) for name, place in vars(self).items() if name in _PLACES}
+        places = {name: place and str(place) for name, place in (("path", self.path), ("witness", self.witness))}
         return {**vars(self), "identity": self.identity.to_json(), **places}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":
         """The ledger that `to_json` wrote."""
-        places = {name: None if content[name] is None else Path(content[name]) for name in _PLACES}
+        path, witness = (place and Path(place) for place in (content["path"], content["witness"]))
         identity = DataIdentity(**content["identity"])
-        return cls(identity=identity, id=content["id"], label=content["label"], **places)
-
-
-def own_place(folder: Path, silo: str) -> Path:
-    """The place of a silo's ledger in the run's folder."""
-    return folder / SILOS / silo / LEDGER
+        return cls(identity=identity, id=content["id"], label=content["label"], path=path, witness=witness)
 
 
 def begin_ledgers(
@@ -387,10 +376,9 @@ def begin_ledgers(
     if len(identities) > 1 and path is not None:
         raise ConfigError(field="FILE", value=str(path), remedy="there are several silos: leave it out")
     home = Home.of_user()
-    for identity in identities:
-        for known in home.found(identity):
-            if known is not None:
-                raise ConfigError(field="data", value=identity.name, remedy=f"their ledger is {known.path} already")
+    for identity, known in ((each, known) for each in identities for known in home.found(each)):
+        if known is not None:
+            raise ConfigError(field="data", value=identity.name, remedy=f"their ledger is {known.path} already")
     return [home.ledger_of(each, budget=budget, relation=relation, path=path, witness=witness) for each in identities]
 
 
@@ -408,19 +396,14 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 
 
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
+    """The private data that settings name, and the neighbouring relation of their ledgers."""
     config = parse({name: section for name, section in tables.items() if name != "recipe"})
-    identities = identities_of(config)
+    identities, wanted = identities_of(config), config.privacy
     if identities[0].public:
         remedy = "public data have no budget to keep: their runs have a ledger each, in their folders"
         raise ConfigError(field="data.public", value=True, remedy=remedy)
-    return identities, relation_of(config)
-
-
-def relation_of(config: Config) -> Relation:
-    """The neighbouring relation of a run of these settings."""
-    wanted = config.privacy
     if config.of_records:
-        return Poisson.relation
+        return identities, Poisson.relation
     if wanted.noise_by == "party":
-        return Relation.REPLACE_ONE
-    return Cyclic.relation if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation
+        return identities, Relation.REPLACE_ONE
+    return identities, Cyclic.relation if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation

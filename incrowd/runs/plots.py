@@ -22,7 +22,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Colours that the colour-blind can tell apart (Okabe and Ito)."""
 
 _OVER = ("rounds", "epsilon", "clients", "delta", "cohort")
-_INSIDE = 5  # so many names of curves leave room for the curves
 _LOOK: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -69,7 +68,7 @@ def plot_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
         panel.set_xlabel(over)
         panel.set_ylabel("rounds" if up == "rounds" else noise)
         panel.grid(visible=True, which="both", alpha=0.3)
-        if len(curves) > _INSIDE:
+        if len(curves) > 5:  # beside the curves
             panel.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
         elif apart:
             panel.legend()

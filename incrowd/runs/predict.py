@@ -82,11 +82,10 @@ class Result:
         )
 
     def __repr__(self) -> str:
-        found, left = self.summary.get("verdict"), self.left
-        quality = "no test set" if found is None else f"{found['measure']} {found['value']:.4f}"
-        beside = "" if found is None else f" (baseline {found['baseline']:.4f})"
-        kept = "" if left is None else f", {round(left, 4):g} left"
-        return f"Result({quality}{beside}, epsilon {self.epsilon:.4g} spent{kept}, folder={str(self.folder)!r})"
+        quality, left = "no test set", "" if self.left is None else f", {round(self.left, 4):g} left"
+        if found := self.summary.get("verdict"):
+            quality = f"{found['measure']} {found['value']:.4f} (baseline {found['baseline']:.4f})"
+        return f"Result({quality}, epsilon {self.epsilon:.4g} spent{left}, folder={str(self.folder)!r})"
 
     @property
     def module(self) -> nn.Module:
@@ -117,8 +116,8 @@ class Result:
     @property
     def accuracy(self) -> float | None:
         """The share of right labels on the test examples, if there are any and they have classes."""
-        accuracy = self.summary["accuracy"]
-        return None if accuracy is None else float(accuracy)
+        accuracy: float | None = self.summary["accuracy"]
+        return accuracy
 
     @cached_property
     def rounds(self) -> Sequence[Record]:
@@ -174,11 +173,10 @@ class Predictions:
 
     def to_csv(self) -> str:
         """A table: `id`, `prediction`, and a column for the probability of each class."""
-        text = StringIO()
+        text, chances = StringIO(), self.probabilities if self.classes else np.empty((len(self.ids), 0))
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["id", "prediction", *(f"probability of {name}" for name in self.classes)])
-        for place, (name, label) in enumerate(zip(self.ids, self.labels, strict=True)):
-            row = self.probabilities[place] if self.classes else ()
+        for name, label, row in zip(self.ids, self.labels, chances, strict=True):
             writer.writerow([name, label, *(f"{one:.6f}" for one in row)])
         return text.getvalue()
 
@@ -204,18 +202,18 @@ def _stated_in(folder: Path) -> tuple[Config, Columns]:
     """The settings of a run that is over, and the meaning of its table's columns; the features are named."""
     settings = settings_in(folder)
     config = read_back(settings["config"])
-    data, remedy = config.data, None
-    if isinstance(data, GivenData) or (isinstance(data, Meaning) and isinstance(config.model, GivenModel)):
+    data, given = config.data, isinstance(config.model, GivenModel)
+    if isinstance(data, Meaning) and data.label and not given and (folder / SUMMARY).is_file():
+        return config, replace(data.meaning(), features=tuple(settings["columns"]))
+    if isinstance(data, GivenData) or (isinstance(data, Meaning) and given):
         remedy = "a program began the run, and has the module: let it call result.predict(features)"
     elif isinstance(data, FunctionData | SourceData):
         remedy = "its data come from your code, so no column is known by name: in Python, call result.predict(features)"
     elif not isinstance(data, Meaning) or not data.label:
         remedy = f"it learned from {data.name}, which is no table: in Python, call result.predict(features)"
-    elif not (folder / SUMMARY).is_file():
+    else:
         remedy = f"it is not over: go on with `incrowd resume {folder}`"
-    if remedy is not None or not isinstance(data, Meaning):
-        raise ConfigError(field="run", value=str(folder), remedy=str(remedy))
-    return config, replace(data.meaning(), features=tuple(settings["columns"]))
+    raise ConfigError(field="run", value=str(folder), remedy=remedy)
 
 
 def _finite(numbers: NDArray[Any]) -> list[Any]:

@@ -1,11 +1,4 @@
-"""Recipes: default hyperparameters that follow from public facts about a federation.
-
-| recipe        | what it knows beforehand                                                           |
-| ------------- | ---------------------------------------------------------------------------------- |
-| `general`     | nothing: each example as a vector of length one, or a module of your own           |
-| `images`      | that examples are pictures, of things of a few parts, edges and textures           |
-| `tables`      | what is stated of a table's columns: ranges, levels, texts                         |
-| `text`        | that examples are texts of a table's columns, or sequences of tokens               |
+"""Recipes: default hyperparameters that follow from public facts about a federation (docs/recipes.md).
 
 A recipe sees an `Outline` alone: the number of clients or records, the budget, the shape of an example. It reads no
 example, so its choice costs nothing. Settings that the user states stay as they are.
@@ -25,47 +18,25 @@ from incrowd.learning.features.table_rows import PLACES, bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
-from incrowd.runs.build import loss_of, model_of
+from incrowd.runs.build import declared_records, loss_of, model_of
 from incrowd.runs.config import Config, LinearSection, parse
-from incrowd.runs.plans import declared_records
 from incrowd.runs.sources import NOTHING, Given, federated_data, section
 
 Tables = dict[str, dict[str, Any]]
 
-MANY = 5000
-"""With so many clients or more a tenth takes part in each round, which takes less time."""
-
+MANY = 5000  # with so many clients or more a tenth takes part in each round, which takes less time
 ROUNDS = 30
-
-MOMENTUM = 0.7
-"""The server's velocity: steps across a narrow valley cancel out, and the noise in the sum of all steps is the same."""
-
-CONSTANT = 0.1
-"""A feature that every example has: the bias of a linear model, with a hundredth of the square of an example."""
-
-LABEL_SHARES, SHARES_OF_TWO = 0.03, 1.0
-"""The smoothing of a client's label distribution, of many classes and of two: see `incrowd.learning.mean_query`."""
-
-CLIP, TEXT_CLIP = 0.2, 0.1
-"""The bound of two classes. Texts have few words in common, so that their mean gradients are shorter."""
-
-QUERY = 0.02
-"""The share of the sum of 1 / noise^2 over all rounds that the query for everyone's label distribution gets."""
-
-RECORD_CLIP = 0.3
-"""The bound of a record's gradient, whose length is about one before anything is learnt."""
-
-MOST_STEPS = 4000.0
-"""The sum of all steps at most, in lengths of an update: beyond it, training and not noise is the limit."""
-
-BUCKETS, FEW_BUCKETS = 16_384, 1024
-"""Buckets of texts: noise is as loud in a row of any number, and collisions are rarer in many."""
-
-MOST_NUMBERS = 8192
-"""Features that the numbers of a row without a range may become: beyond it a row is seen as it is."""
-
-MANY_CLASSES = 20
-"""A sequence's label of more classes is taken for the token that follows, otherwise for its kind."""
+MOMENTUM = 0.7  # steps across a narrow valley cancel out, and the noise in the sum of all steps is the same
+CONSTANT = 0.1  # the feature that is a linear model's bias, with a hundredth of the square of an example
+LABEL_SHARES, SHARES_OF_TWO = 0.03, 1.0  # the smoothing of a client's label distribution, of many classes and of two
+CLIP, TEXT_CLIP = 0.2, 0.1  # for two classes; texts share few words, so that their mean gradients are shorter
+QUERY = 0.02  # the share of the sum of 1 / noise^2 over all rounds that the query for the label distribution gets
+RECORD_CLIP = 0.3  # the bound of a record's gradient, whose length is about one before anything is learnt
+NUMBER_CLIP = 0.05  # the bound of labels that are numbers
+MOST_STEPS = 4000.0  # the sum of all steps in lengths of an update: beyond it training, not noise, is the limit
+BUCKETS, FEW_BUCKETS = 16_384, 1024  # of texts: noise is as loud in a row of any number, and many have few collisions
+MOST_NUMBERS = 8192  # features that the numbers of a row without a range may become: beyond it a row is seen as it is
+MANY_CLASSES = 20  # a sequence's label of more classes is taken for the token that follows, otherwise for its kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,47 +101,46 @@ Recipe = Callable[[Outline], Tables]
 def general(facts: Outline) -> Tables:
     """Softmax regression on examples of length one, or the training of a model of your own."""
     # The mean of a picture is its brightness; the mean of other numbers may be the signal.
-    features = {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT}
-    return _linear(facts, features)
+    return _learned(facts, {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT})
 
 
 def images(facts: Outline) -> Tables:
     """Softmax regression on features of pictures; the stronger the signal, the more directions."""
     directions = 2 ** min(10, max(6, round(math.log2(facts.signal))))
-    return _linear(facts, {"name": "pictures", "dimensions": directions, "constant": CONSTANT})
+    return _learned(facts, {"name": "pictures", "dimensions": directions, "constant": CONSTANT})
 
 
 def tables(facts: Outline) -> Tables:
     """Softmax regression on rows of a table, by what is stated of its columns."""
-    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
     if facts.row and facts.bare * PLACES <= MOST_NUMBERS:
-        features = {"name": "table", "bins": 8, "raw": 0.5, "constant": CONSTANT}
-    return _linear(facts, features)
+        return _learned(facts, {"name": "table", "bins": 8, "raw": 0.5, "constant": CONSTANT})
+    return _learned(facts, {"name": "unit", "centred": False, "constant": CONSTANT})
 
 
 def text(facts: Outline) -> Tables:
     """Softmax regression on pieces of texts (n-grams) in buckets, of tokens or of a table's columns."""
     if facts.texts or facts.own_model:
         buckets = FEW_BUCKETS if facts.signal < FEW_BUCKETS / 2 and facts.classes == 2 else BUCKETS
-        return _linear(facts, {"name": "text", "buckets": buckets, "constant": CONSTANT})
-    if not facts.whole:
-        remedy = (
-            'examples are no texts: state what columns are texts (data.columns.note = {kind = "text"}), or give tokens '
-            "(int64), or take general or tables"
-        )
-        raise ConfigError(field="recipe", value="text", remedy=remedy)
-    if len(facts.shape) != 1:
+        return _learned(facts, {"name": "text", "buckets": buckets, "constant": CONSTANT})
+    if not facts.whole or len(facts.shape) != 1:
         remedy = f"examples are {facts.shape}: give sequences of tokens, or bring a model of your own (model.module)"
+        if not facts.whole:
+            remedy = (
+                'examples are no texts: state what columns are texts (data.columns.note = {kind = "text"}), or give '
+                "tokens (int64), or take general or tables"
+            )
         raise ConfigError(field="recipe", value="text", remedy=remedy)
     reads = "end" if (facts.classes or 0) > MANY_CLASSES else "all"
-    features = {"name": "tokens", "buckets": FEW_BUCKETS, "longest": 3, "reads": reads, "constant": CONSTANT}
-    return _linear(facts, features)
+    sizes = {"buckets": FEW_BUCKETS, "longest": 3, "constant": CONSTANT}
+    return _learned(facts, {"name": "tokens", "reads": reads, **sizes})
 
 
 RECIPES: dict[str, Recipe] = {each.__name__: each for each in (general, images, tables, text)}
 
+_SHRINKING = {"decay": "linear", "average": "tail"}  # the steps of the server
 
-def _linear(facts: Outline, features: dict[str, Any]) -> Tables:
+
+def _learned(facts: Outline, features: dict[str, Any]) -> Tables:
     """A linear model on these features and its training, or the training of a model of your own."""
     if facts.own_model:
         return _network_of_records() if facts.records else _network(facts)
@@ -198,42 +168,29 @@ def _classes(facts: Outline) -> Tables:
     privacy: dict[str, Any] = {"rounds": ROUNDS, **_who(facts)}
     rate = _step(facts)
     if facts.classes is not None:
-        local["label_shares"] = LABEL_SHARES
+        local["label_shares"] = SHARES_OF_TWO if facts.classes == 2 else LABEL_SHARES
     if facts.classes == 2:
         bound = TEXT_CLIP if facts.texts else CLIP
-        local["label_shares"] = SHARES_OF_TWO
         privacy["clip"] = {"kind": "fixed", "clip_norm": bound}
         rate /= bound
-    return {
-        "local": local,
-        "server": {
-            "kind": "momentum",
-            "momentum": MOMENTUM,
-            "learning_rate": rate * (1 - MOMENTUM),
-            "decay": "linear",
-            "average": "tail",
-        },
-        "privacy": privacy,
-    }
+    server = {"kind": "momentum", "momentum": MOMENTUM, "learning_rate": rate * (1 - MOMENTUM), **_SHRINKING}
+    return {"local": local, "server": server, "privacy": privacy}
 
 
 def _numbers(facts: Outline) -> Tables:
     """One step a round along the gradient of the squared error of labels scaled to -1 .. 1, clipped."""
-    low, high = facts.label_range or (-1.0, 1.0)
-    clip = 0.05
     return {
-        "local": {"learning_rate": 4 / (high - low) ** 2, "shuffle": False},
-        "server": {"learning_rate": _step(facts) / clip / 10, "decay": "linear", "average": "tail"},
-        "privacy": {"rounds": ROUNDS, "clip": {"kind": "fixed", "clip_norm": clip}, **_who(facts)},
+        "local": {"learning_rate": _scale(facts), "shuffle": False},
+        "server": {"learning_rate": _step(facts) / NUMBER_CLIP / 10, **_SHRINKING},
+        "privacy": {"rounds": ROUNDS, "clip": {"kind": "fixed", "clip_norm": NUMBER_CLIP}, **_who(facts)},
     }
 
 
 def _records(facts: Outline) -> Tables:
     """DP-SGD with all records in each step (DP-GD), a step a round; silos' models are averaged."""
-    scale = 1.0 if facts.label_range is None else 4 / (facts.label_range[1] - facts.label_range[0]) ** 2
     return {
-        "local": {"learning_rate": scale * _step(facts) / RECORD_CLIP, "epochs": 1.0},
-        "server": {"learning_rate": 1.0, "decay": "linear", "average": "tail"},
+        "local": {"learning_rate": _scale(facts) * _step(facts) / RECORD_CLIP, "epochs": 1.0},
+        "server": {"learning_rate": 1.0, **_SHRINKING},
         "privacy": {"rounds": ROUNDS, "clip_norm": RECORD_CLIP},
     }
 
@@ -243,20 +200,23 @@ def _network(facts: Outline) -> Tables:
     local: dict[str, Any] = {"learning_rate": 0.1, "batches": 10, "epochs": 2}
     if facts.classes is not None:
         local["label_shares"] = 0.1
+    rounds = 12 if facts.signal < 1000 else ROUNDS
     return {
         "local": local,
-        "server": {"learning_rate": 4.0, "decay": "linear", "average": "tail"},
-        "privacy": {"rounds": 12 if facts.signal < 1000 else ROUNDS, **_who(facts)},
+        "server": {"learning_rate": 4.0, **_SHRINKING},
+        "privacy": {"rounds": rounds, **_who(facts)},
     }
 
 
 def _network_of_records() -> Tables:
     """A network in silos: DP-SGD with all records in each step, four steps a round."""
-    return {
-        "local": {"learning_rate": 0.5, "epochs": 4.0},
-        "server": {"average": "tail"},
-        "privacy": {"rounds": ROUNDS},
-    }
+    local = {"learning_rate": 0.5, "epochs": 4.0}
+    return {"local": local, "server": {"average": "tail"}, "privacy": {"rounds": ROUNDS}}
+
+
+def _scale(facts: Outline) -> float:
+    """The rate at which gradients are those of labels from -1 to 1; 1 for classes."""
+    return 1.0 if facts.label_range is None else 4 / (facts.label_range[1] - facts.label_range[0]) ** 2
 
 
 def _who(facts: Outline) -> dict[str, Any]:
@@ -275,29 +235,29 @@ def config_of(settings: Mapping[str, Any]) -> Config:
 
 def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHING) -> Tables:
     """Settings, as the tables of a TOML file, completed by the recipe of this name."""
-    recipe, config = named(name), parse(settings)
+    recipe, config, remedy = named(name), parse(settings), None
     with section("privacy"):
         budget = config.privacy.budget
     data = federated_data(config, given)
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
-    if config.of_records:
-        if config.privacy.noise_by != "party":
-            remedy = 'recipes know silos that noise their own steps: leave it out, or use "party"'
-            raise ConfigError(field="recipe", value=name, remedy=remedy)
+    if config.of_records and not config.privacy.by_silo:
+        remedy = 'recipes know silos that noise their own steps: leave it out, or use "party"'
+    elif config.of_records:
         with section("privacy"):
             fewest = min(declared_records(config, data))
         facts = replace(facts, clients=fewest, silos=data.clients, records=True)
-    if own_model:
+    if own_model and remedy is None:
         with section("model"):
             model = model_of(config, data.examples, loss_of(config.local.loss, data.examples, given), given)
         facts = replace(facts, biased=model.layout.names[-1].endswith("bias"))
     ranged = facts.label_range is not None and name == "tables" and not own_model
-    if facts.classes is None and not ranged and "learning_rate" not in settings.get("server", {}):
+    if remedy is None and facts.classes is None and not ranged and "learning_rate" not in settings.get("server", {}):
         remedy = (
             "labels are numbers, of a scale that no recipe knows: state data.label_range and take tables, or state "
             'server.learning_rate, too; if they are yes and no, local.loss = "logistic"'
         )
+    if remedy is not None:
         raise ConfigError(field="recipe", value=name, remedy=remedy)
     return completed(settings, recipe, facts)
 

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,11 +22,9 @@ from incrowd.errors import DataError, LedgerRolledBack, RoundLost
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims, Statement
+from incrowd.runs.build import spent_after
 from incrowd.runs.config import RunOptions
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Database, Record, Summary, database_in
-from incrowd.runs.plans import spent_after
-from incrowd.runs.trackers import trackers
-from incrowd.types import Facts, Tracker
 
 if TYPE_CHECKING:
     from incrowd.runs.work import SiloWork, Work
@@ -36,8 +34,7 @@ _log = logging.getLogger(__name__)
 Arrays = Mapping[str, NDArray[Any]]
 
 _NAME = re.compile(r"round-(\d+)\.safetensors")
-_OVERHEAD = 4096
-"""The most bytes of an answer's file around the update."""
+_OVERHEAD = 4096  # the most bytes of an answer's file around the update
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,8 @@ class DurableSilo:
 
     Guarantee: an answer is on disk before it is given, and its round was on the ledger before it was computed. Asked
     for a round again, the silo gives the same answer and charges nothing. Room for an answer is on the disk before its
-    round is charged. A round that was charged and not kept is lost in a deployment, and repeated in a simulation (see
-    `Silo`). A ledger that does not know a round that was sent is an old copy, and refused in any round. A disk that is
-    full, or may not be written to, is a `DataError`, and nothing is spent.
+    round is charged (`DataError`). A round that was charged and not kept is lost in a deployment, and repeated in a
+    simulation. A ledger that does not know a round that was sent is an old copy, and refused.
 
     Answers older than the last few are gone, so their rounds count as lost.
     """
@@ -113,7 +109,12 @@ class DurableSilo:
 
     def answer(self, number: int, weights: Floats) -> Answer:
         """See `Silo.answer`."""
-        self._check_ledger()
+        paid = self.silo.run.rounds
+        if unknown := [each for each in self.sent.rounds() if each not in paid]:
+            raise LedgerRolledBack(
+                f"{self.sent.folder} holds what was sent in round {unknown[0]}, and the ledger of "
+                f"{self.silo.name} does not know that round: put the latest ledger back"
+            )
         kept = self.sent.at(number)
         if kept is not None:
             return self._read(number, kept)
@@ -137,15 +138,6 @@ class DurableSilo:
             ) from error
         return path
 
-    def _check_ledger(self) -> None:
-        paid = self.silo.run.rounds
-        for number in self.sent.rounds():
-            if number not in paid:
-                raise LedgerRolledBack(
-                    f"{self.sent.folder} holds what was sent in round {number}, and the ledger of "
-                    f"{self.silo.name} does not know that round: put the latest ledger back"
-                )
-
     def _read(self, number: int, arrays: Arrays) -> Answer:
         try:
             [epsilon] = map(float, arrays["epsilon"])
@@ -157,15 +149,12 @@ class DurableSilo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundLoop:
-    """One process's part of the way, from where the run stands to its end.
+    """One process's rounds, from where the run stands to its end.
 
-    Guarantee: a round that is part of the model has its row: the row is written before the checkpoint. However the
-    loop ends, by itself, by an error or by its user, its last state is kept and the watchers are told. The secret
-    part of a state lies in `private/`: it is on disk before the state is, as long as that is needed, and gone before
-    any result is written.
-
-    Two processes cannot be on the way in one folder at a time (`ConfigError`); where secrets cannot be removed, no
-    result is written (`DataError`).
+    Guarantee: the row of a round is written before its checkpoint. The last state is kept and the watchers are told,
+    also after an error or a stop by the user. The secret part of a state lies in `private/`: it is on disk before the
+    state is, and gone before any result is written (`DataError` if it cannot be removed). One process at a time works
+    in a folder (`ConfigError`).
     """
 
     folder: Path
@@ -179,9 +168,8 @@ class RoundLoop:
     @contextmanager
     def begin(cls, folder: Path, wanted: RunOptions, *, rounds: int) -> Iterator["RoundLoop"]:
         """Keep others from the folder, and open what is written on the way."""
-        lock = _files.alone(folder / LOCK, what="trains in this folder")
-        with lock, database_in(folder) as database:
-            simulated = wanted.seed is not None
+        simulated = wanted.seed is not None
+        with _files.alone(folder / LOCK, what="trains in this folder"), database_in(folder) as database:
             yield cls(
                 folder=folder,
                 rounds=rounds,
@@ -195,17 +183,15 @@ class RoundLoop:
         """The state in the last checkpoint; before the first round, this first one, which is kept."""
         newest = max(self.checkpoints.rounds(), default=None)
         arrays = None if newest is None else self.checkpoints.at(newest)
-        if newest is not None and arrays is not None:
-            state = first.restored(arrays, self.secrets.at(newest))
-            if first.secret is not None and state.secret is None and state.round < self.rounds:
-                raise DataError(
-                    f"{self.secrets.folder} has nothing of round {newest}, which the next needs: put it back"
-                )
-            return state
-        if charged > 0:
-            raise DataError(f"{self.checkpoints.folder} is empty, and {charged} rounds are paid for: put it back")
-        self._save(first)
-        return first
+        if newest is None or arrays is None:
+            if charged > 0:
+                raise DataError(f"{self.checkpoints.folder} is empty, and {charged} rounds are paid for: put it back")
+            self.write_state(first)
+            return first
+        state = first.restored(arrays, self.secrets.at(newest))
+        if first.secret is not None and state.secret is None and state.round < self.rounds:
+            raise DataError(f"{self.secrets.folder} has nothing of round {newest}, which the next needs: put it back")
+        return state
 
     def caught_up(self, state: State, *, charged: int, repeats: bool, plan: Plan) -> State:
         """The state from which to go on when so many rounds of the plan were charged.
@@ -224,51 +210,16 @@ class RoundLoop:
             self.database.add(Record(round=number, epsilon=spent_after(plan, number + 1), lost=True))
         return replace(state, round=charged)
 
-    def walk(
-        self,
-        session: "Session",
-        state: State,
-        *,
-        measure: Callable[[State], Mapping[str, float | None]],
-        finish: Callable[[State], Summary],
-        settings: Facts,
-        watchers: Sequence[Tracker],
-    ) -> Generator[tuple["Session", State], tuple[State, Record], Summary]:
-        """Go from this state to the last round, and finish. Every `report_every` rounds, and at the end, measure.
+    def finish(self, state: State) -> None:
+        """Keep the last state; nothing needs secrets any more."""
+        self.write_state(state)
+        _files.remove(self.secrets.folder)
 
-        Each round is yielded as the session and its state; the state after it, and its record, are sent back.
-        """
-        simulated = self.wanted.seed is not None
-        watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
-        summary: Summary | None = None
-        for watcher in watchers:
-            watcher.start(settings, [record for record in self.database.rounds() if record.round < state.round])
-        try:
-            while state.round < self.rounds:
-                state, record = yield session, state
-                if state.round % self.wanted.report_every == 0 or state.round == self.rounds:
-                    found = measure(state)
-                    record = replace(record, accuracy=found["accuracy"], loss=found["loss"])
-                self.database.add(record)
-                if state.round % self.wanted.checkpoint_every == 0:
-                    self._save(state)
-                for watcher in watchers:
-                    watcher.round(record)
-            self._save(state)
-            _files.remove(self.secrets.folder)  # nothing needs it any more: see `_save`
-            summary = finish(state)
-        finally:
-            self._save(state)
-            for watcher in watchers:
-                watcher.end(summary)
-        return summary
-
-    def _save(self, state: State) -> None:
+    def write_state(self, state: State) -> None:
         """Keep a state. Whenever this is cut off, the newest that is kept has its secrets, if it needs any."""
         if state.round in self.checkpoints.rounds():
             return
-        secret = state.secret_arrays()
-        if secret is not None:  # after the last round it is None
+        if (secret := state.secret_arrays()) is not None:  # after the last round it is None
             self.secrets.add(state.round, secret)
         self.checkpoints.save(state.round, state.to_arrays())
         self.secrets.leave(self.checkpoints.rounds())

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,7 @@ from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.round_loop import RoundLoop, Session
 from incrowd.runs.sources import NOTHING, Given, enrolled
 from incrowd.runs.trackers import trackers
-from incrowd.runs.work import ClientWork, Work, assemble, assemble_records, assemble_silos
+from incrowd.runs.work import ClientWork, Work, work_of
 from incrowd.types import Tracker
 
 if TYPE_CHECKING:
@@ -67,14 +67,13 @@ Rounds = Generator[tuple[Session, State], tuple[State, Record], Summary]
 class Run:
     """One private federation, of whole clients or of records in silos, from its settings to its result, in a folder.
 
-    Guarantee: every release is in the ledger, whenever and however the process ends, and no ledger exceeds its budget.
-    Under seeded randomness a run that was cut off and goes on ends with the same weights, bit for bit, as one that
-    never stopped. Under the operating system's randomness a round that was paid for and then cut off is lost, not
-    repeated: it stays paid, and the run goes on with the next; each silo loses only such rounds of its ledger.
+    Guarantee: every release is in the ledger, whenever the process ends, and no ledger exceeds its budget. A seeded run
+    that was cut off and resumed ends with the same weights, bit for bit, as one that never stopped. Under the operating
+    system's randomness a round that was paid for and then cut off is lost, not repeated; each silo loses only such
+    rounds of its ledger.
 
-    All runs on the same data are charged to one ledger (`incrowd.runs.ledgers`), which has to have room for the whole
-    plan; runs on public data have a ledger each. Each silo has one for all runs on its records, and the server one
-    for all that protect the same clients; a silo whose budget is spent sends nothing more, and the others go on.
+    All runs on the same private data are charged to one ledger (`incrowd.runs.ledgers`), which needs room for the whole
+    plan. A silo whose budget is spent sends nothing more, and the others go on.
     """
 
     def __init__(self, folder: Path, work: Work) -> None:
@@ -96,9 +95,8 @@ class Run:
     ) -> "Run":
         """A new run. Nothing is written before config and data are checked, and nothing is spent.
 
-        `given` are objects of the program, for settings that name none. With a `schedule`, cohorts and noise
-        are taken from it, and checked against the budget. With `data`, this config's with its features,
-        they are not loaded once more. A `ledger` is for runs that are part of a search. `agree` is called before a
+        `given` are objects of the program, for settings that name none. A `schedule` and `data` are as in `work_of`,
+        and the schedule is checked against the budget. A `ledger` is for runs of a search. `agree` is called before a
         ledger is looked for, and may raise.
         """
         folder = Path(folder).resolve()
@@ -185,34 +183,45 @@ class Run:
 
         Each round is yielded as the session and the state before it; the state after it, and its record, are sent back.
         """
-        wanted = self.config
-        if isinstance(wanted.data, Parties) and not self.work.asks_others:
+        if isinstance(self.config.data, Parties) and not self.work.asks_others:
             remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with (
-            RoundLoop.begin(self.folder, wanted.run, rounds=self.work.rounds) as loop,
+            RoundLoop.begin(self.folder, self.config.run, rounds=self.work.rounds) as loop,
             self.work.open(self.folder) as session,
         ):
             return (yield from self._rounds(loop, session, watchers))
 
     def _rounds(self, loop: RoundLoop, session: Session, watchers: Sequence[Tracker]) -> Rounds:
-        work, state = self.work, session.restored(loop)
+        work, wanted, state = self.work, self.config.run, session.restored(loop)
         if state.round < work.rounds:
             session.rehearse(state)
         if (test := work.data.test) is not None:  # failures to measure come before a round is paid for
             one = test.some(slice(1))
             measured(work.model, state.published, one, loss=work.loss)
             evaluate(work.model, state.published, one, loss=work.loss)
-        return (
-            yield from loop.walk(
-                session,
-                state,
-                measure=lambda state: measured(work.model, state.published, test, loss=work.loss),
-                finish=lambda state: self._finished(state, loop.database.rounds(), session),
-                settings=self.settings,
-                watchers=watchers,
-            )
-        )
+        watchers = [*trackers(wanted.trackers, self.folder, simulated=wanted.seed is not None), *watchers]
+        summary: Summary | None = None
+        for watcher in watchers:
+            watcher.start(self.settings, [record for record in loop.database.rounds() if record.round < state.round])
+        try:
+            while state.round < work.rounds:
+                state, record = yield session, state
+                if state.round % wanted.report_every == 0 or state.round == work.rounds:
+                    found = measured(work.model, state.published, test, loss=work.loss)
+                    record = replace(record, accuracy=found["accuracy"], loss=found["loss"])
+                loop.database.add(record)
+                if state.round % wanted.checkpoint_every == 0:
+                    loop.write_state(state)
+                for watcher in watchers:
+                    watcher.round(record)
+            loop.finish(state)
+            summary = self._finished(state, loop.database.rounds(), session)
+        finally:
+            loop.write_state(state)
+            for watcher in watchers:
+                watcher.end(summary)
+        return summary
 
     def evaluate(self, wanted: "EvaluationConfig") -> Summary:
         """Measure the released model on the clients' own examples: noised, and charged to the ledger of the data like
@@ -233,7 +242,7 @@ class Run:
         metrics = None if test is None else evaluate(work.model, state.published, test, loss=work.loss)
         verdict = None
         if metrics is not None and test is not None:
-            verdict = judged(metrics, examples=len(test), settings=self.settings["config"])
+            verdict = judged(metrics, examples=len(test), settings=self.config.model_dump(mode="json"))
         claims = session.claims(state)  # which may ask parties, so their latest figures follow
         summary = {
             **measured(work.model, state.published, test, loss=work.loss),
@@ -256,37 +265,22 @@ def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
 
 def free_folder(parent: Path) -> Path:
     """The first of parent/run-1, parent/run-2, ... that does not exist."""
-    number = 1
-    while (parent / f"run-{number}").exists():
-        number += 1
-    return parent / f"run-{number}"
-
-
-def work_of(
-    config: Config,
-    given: Given = NOTHING,
-    *,
-    schedule: Schedule | None = None,
-    chunk: int | None = None,
-    data: Clients | None = None,
-) -> Work:
-    """The data, the model, and the plan of these settings."""
-    if not config.of_records:
-        return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)
-    if config.privacy.noise_by != "party":
-        return assemble_records(config, given=given, schedule=schedule)
-    return assemble_silos(config, given=given)
+    places = (parent / f"run-{number}" for number in count(1))
+    return next(place for place in places if not place.exists())
 
 
 def reopened(
     settings: Summary, config: Config, folder: Path, *, given: Given = NOTHING, data: Clients | None = None
 ) -> Work:
     """The work of a run that goes on: with its schedule, its chunk, and the first state of your module."""
-    path, steps = folder / START, settings.get("schedule")
-    start: dict[str, Tensor] | None = load(path.read_bytes()) if path.exists() else None
-    schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
-    given = replace(given, start=start)
-    return work_of(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data)
+    start, steps = folder / START, settings.get("schedule")
+    return work_of(
+        config,
+        replace(given, start=load(start.read_bytes()) if start.exists() else None),
+        schedule=None if steps is None else Schedule(tuple(Step(**step) for step in steps)),
+        chunk=settings.get("chunk"),
+        data=data,
+    )
 
 
 def _settings_of_version(settings: Summary) -> Config:
@@ -373,43 +367,33 @@ class OwnLoop(AbstractContextManager["OwnLoop"]):
         self._work = work
         self._rounds: Rounds = run.rounds(watchers)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Keep the latest state, from which the same loop goes on."""
         self._rounds.close()
 
     def __iter__(self) -> Iterator[OwnRound]:
         """The rounds that are left."""
-        try:
+        with suppress(StopIteration):
             session, state = next(self._rounds)
+            if session.algorithm.cohort.queries and state.round == 0:
+                session, state = self._rounds.send(session.step(state))
             while True:
-                if session.algorithm.cohort.queries and state.round == 0:
-                    session, state = self._rounds.send(session.step(state))
-                    continue
-                opened = _opened(session, state, self._work)
+                opened = self._opened(session, state)
                 yield opened
-                session, state = self._rounds.send(_taken(session, state, opened))
-        except StopIteration:
-            return
+                if not opened.submitted:
+                    remedy = "submit its updates before the next round"
+                    raise ConfigError(field="round", value=opened.number, remedy=remedy)
+                answers = session.algorithm.cohort.released(opened._open)
+                session, state = self._rounds.send(session.recorded(*session.algorithm.applied(state, answers)))
 
-
-def _opened(session: Session, state: State, work: ClientWork) -> OwnRound:
-    cohort: ClientCohort = session.algorithm.cohort
-    cohort.private.name_third_party(_THIRD_PARTY)
-    clients = cohort.present(cohort.private.cohort(state.round), number=state.round)
-    return OwnRound(
-        number=state.round,
-        cohort=tuple(map(int, clients)),
-        weights=state.weights.astype(np.float32).astype(np.float64),
-        _work=work,
-        _open=cohort.private.round(state.round, carry=state.carry),
-    )
-
-
-def _taken(session: Session, state: State, done: OwnRound) -> tuple[State, Record]:
-    if not done.submitted:
-        raise ConfigError(field="round", value=done.number, remedy="submit its updates before the next round")
-    algorithm = session.algorithm
-    answers = algorithm.cohort.released(done._open)
-    return session.recorded(*algorithm.applied(state, answers))
+    def _opened(self, session: Session, state: State) -> OwnRound:
+        cohort: ClientCohort = session.algorithm.cohort
+        cohort.private.name_third_party(_THIRD_PARTY)
+        clients = cohort.present(cohort.private.cohort(state.round), number=state.round)
+        return OwnRound(
+            number=state.round,
+            cohort=tuple(map(int, clients)),
+            weights=state.weights.astype(np.float32).astype(np.float64),
+            _work=self._work,
+            _open=cohort.private.round(state.round, carry=state.carry),
+        )

@@ -24,7 +24,6 @@ from incrowd.runs.data_config import (
     NEVER_COUNTED,
     DigitsData,
     FunctionData,
-    GivenData,
     MnistData,
     Parties,
     PartitionedData,
@@ -81,17 +80,21 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
             return _table(wanted)
         if isinstance(wanted, Parties):
             return _in_place_of(wanted)
+        if isinstance(wanted, PartitionedData):
+            split = _split(wanted)
+            return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
         if isinstance(wanted, SourceData):
             facts: PublicFacts = {"name": wanted.identity, "clients": wanted.clients, "public": wanted.public}
-            return _stated(
-                Clients.from_source(wanted.source, arguments=wanted.arguments, classes=wanted.classes, **facts)
-            )
-        if isinstance(wanted, FunctionData):
-            return _stated(_returned(wanted))
-        if isinstance(wanted, GivenData):
-            return _stated(handed_over(given.data, "data"))
-        split = _split(wanted)
-        return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
+            data = Clients.from_source(wanted.source, arguments=wanted.arguments, classes=wanted.classes, **facts)
+        elif isinstance(wanted, FunctionData):
+            data = call(wanted.function, wanted.arguments, folder=wanted.folder, field="function")
+            if not isinstance(data, Clients):
+                remedy = f"it returns {type(data).__name__}: return incrowd.Clients"
+                raise ConfigError(field="function", value=wanted.function, remedy=remedy)
+        else:
+            data = handed_over(given.data, "data")
+        _check_stated(data)
+        return data
 
 
 def handed_over(given_object: Object | None, what: str) -> Object:
@@ -130,18 +133,10 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _returned(wanted: FunctionData) -> Clients:
-    returned = call(wanted.function, wanted.arguments, folder=wanted.folder, field="function")
-    if not isinstance(returned, Clients):
-        remedy = f"it returns {type(returned).__name__}: return incrowd.Clients"
-        raise ConfigError(field="function", value=wanted.function, remedy=remedy)
-    return returned
-
-
-def _stated(data: Clients) -> Clients:
-    """The same clients, of whom all is stated that a ledger needs."""
+def _check_stated(data: Clients) -> None:
+    """Refuse private clients of whom a fact is missing that a ledger needs."""
     if data.public:
-        return data
+        return
     if data.file is not None:
         remedy = "give it as incrowd.Table(file=..., ...): then all runs on it share one ledger, whoever began them"
         raise ConfigError(field="file", value=data.file.name, remedy=remedy)
@@ -153,7 +148,6 @@ def _stated(data: Clients) -> Clients:
         raise ConfigError(field="name", value=data.name, remedy=remedy)
     if data.declared is None:
         raise ConfigError(field="clients", value=None, remedy=f"{NEVER_COUNTED}, or say public = True")
-    return data
 
 
 def _split(data: DigitsData | MnistData) -> Split:

@@ -64,7 +64,7 @@ def axis(text: str) -> Axis:
 
 
 class Candidate(NamedTuple):
-    """One point of the search."""
+    """One point of the search: the values of its keys, and all settings."""
 
     settings: dict[str, Any]
     config: Config
@@ -167,9 +167,8 @@ class Cost:
     @cached_property
     def price(self) -> Price:
         """The price of the search."""
-        return price(
-            compose([run for plan in self.plans for run in plan.runs]), delta=self.delta, relation=self.relation
-        )
+        runs = [run for plan in self.plans for run in plan.runs]
+        return price(compose(runs), delta=self.delta, relation=self.relation)
 
     def budget(self, most: float | None) -> Budget:
         """The budget of the search's ledger: its price, unless it is stated and covers that (`BudgetExceeded`)."""
@@ -184,13 +183,12 @@ class Cost:
     def statement(self, ledger: Ledger, *, own: int, on_test: bool) -> Statement:
         """The promise of the search, which made so many of the charges on this ledger."""
         statements = [plan.statement(ledger, own=own) for plan in self.plans]
-        first = statements[0]
-        caveats = [caveat for each in statements for caveat in each.caveats] + ([ON_TEST] if on_test else [])
+        first, caveats = statements[0], [caveat for each in statements for caveat in each.caveats]
         return replace(
             first,
             sampler=f"every run, of {len(self.plans)} settings; the first: {first.sampler}",
             assumed=(*first.assumed, *ASSUMED),
-            caveats=tuple(dict.fromkeys(caveats)),
+            caveats=tuple(dict.fromkeys(caveats + [ON_TEST] * on_test)),
         )
 
     def holds(self) -> str:
@@ -246,10 +244,14 @@ class Sweep:
     @read_once()
     def run(self) -> Summary:
         """Search to the end, from wherever it stands; a search that is over returns its result."""
-        self._check_folder()
+        begun = self._stored()
         if (result := self.folder / RESULT).exists():
             return dict(json.loads(result.read_text()))
-        self._check_room()
+        self.cost.budget(self.search.budget)
+        if begun is None and not (self.identity.public and self.search.candidates[0].config.privacy.ledger is None):
+            found = self._find()
+            with found.open(self._own) as ledger:  # before the folder is made
+                ledger.check_room([run for runs in self._promises(found).values() for run in runs])
         _files.folder(self.folder)
         with _files.alone(self.folder / LOCK, what="searches in this folder"):
             own = self._begin()
@@ -260,15 +262,6 @@ class Sweep:
                     self._tell(number)
             return self._finished(own)
 
-    def _check_room(self) -> None:
-        """The data's ledger has room for the search (`BudgetExceeded`); nothing is written that is not outside."""
-        self.cost.budget(self.search.budget)
-        own = self.identity.public and self.search.candidates[0].config.privacy.ledger is None
-        if self._stored() is None and not own:
-            found = self._find()
-            with found.open(self.folder / LEDGER) as ledger:
-                ledger.check_room([run for runs in self._promises(found).values() for run in runs])
-
     def _begin(self) -> RunLedger:
         """Reserve the whole search, under the label that is kept with it. Only for who holds the search's lock."""
         own = self._stored()
@@ -278,7 +271,7 @@ class Sweep:
             self._store(own)
         else:
             own.check_same(self.identity)
-        with own.open(self.folder / LEDGER) as ledger:
+        with own.open(self._own) as ledger:
             ledger.reserve_all(self._promises(own))
         return own
 
@@ -286,16 +279,30 @@ class Sweep:
         """The reserved events, by label."""
         return {own.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
 
+    @property
+    def _own(self) -> Path:
+        return self.folder / LEDGER
+
     def _find(self) -> RunLedger:
         wanted, budget = self.search.candidates[0].config.privacy, self.cost.budget(self.search.budget)
         path, witness = (None if place is None else Path(place) for place in (wanted.ledger, wanted.witness))
-        own, relation = self.folder / LEDGER, self.cost.relation
-        return RunLedger.find(self.identity, own=own, budget=budget, relation=relation, path=path, witness=witness)
+        relation = self.cost.relation
+        return RunLedger.find(
+            self.identity, own=self._own, budget=budget, relation=relation, path=path, witness=witness
+        )
 
     def _stored(self) -> RunLedger | None:
+        """The ledger of the search that was begun in the folder; another search there is refused."""
         path = self.folder / SEARCH
-        stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return None if stored.get("ledger") is None else RunLedger.from_json(stored["ledger"])
+        if path.exists():
+            stored = json.loads(path.read_text())
+            if stored["search"] != json.loads(json.dumps(self.search.to_json())):
+                remedy = "it holds another search: repeat that one to go on, or name another folder"
+                raise ConfigError(field="out", value=str(self.folder), remedy=remedy)
+            return None if stored["ledger"] is None else RunLedger.from_json(stored["ledger"])
+        if self.folder.exists() and {file.name for file in self.folder.iterdir()} - _BEFORE:
+            raise ConfigError(field="out", value=str(self.folder), remedy="name a new or empty folder")
+        return None
 
     def _store(self, own: RunLedger | None) -> None:
         content = {"search": self.search.to_json(), "ledger": None if own is None else own.to_json()}
@@ -305,7 +312,7 @@ class Sweep:
         """The run, as far as it has got."""
         folder, config, part = self._place(number), self.search.config(number), own.part(number)
         data, schedule = self._loaded(config), self.cost.plans[number].config.schedule
-        with own.open(self.folder / LEDGER) as ledger:
+        with own.open(self._own) as ledger:
             paid = ledger.reservation(part.label).charged > 0
         if (folder / DATABASE).exists():
             try:
@@ -316,7 +323,7 @@ class Sweep:
         elif paid:
             raise DataError(f"{folder} is gone, and its run is paid for: put it back, or name a new folder")
         _files.remove(folder)  # cut off while it was made: nothing was spent
-        part = replace(part, path=part.path or self.folder / LEDGER)
+        part = replace(part, path=part.path or self._own)
         return Run.create(config, folder, schedule=schedule, data=data, ledger=part)
 
     def _finished(self, own: RunLedger) -> Summary:
@@ -324,7 +331,7 @@ class Sweep:
         rows, cost = [self._row(number) for number in range(len(self.cost.plans))], self.cost
         configs = [candidate.config for candidate in self.search.candidates]
         on_test = all(getattr(config.data, "validation", None) is None for config in configs)
-        with own.open(self.folder / LEDGER) as ledger:
+        with own.open(self._own) as ledger:
             charged = sum(ledger.reservation(label).charged for label in self._promises(own))
             statement = cost.statement(ledger, own=charged, on_test=on_test)
         result: Summary = {
@@ -343,23 +350,13 @@ class Sweep:
         return dict(json.loads(text))
 
     def _row(self, number: int) -> Summary:
-        folder = self._place(number)
-        summary = json.loads((folder / SUMMARY).read_text())
+        summary = json.loads((self._place(number) / SUMMARY).read_text())
         return {
             "settings": self.search.candidates[number].settings,
             **{name: summary[name] for name in ("accuracy", "loss", "rounds", "seconds")},
             "epsilon": self.cost.plans[number].price.epsilon,
-            "run": str(folder),
+            "run": str(self._place(number)),
         }
-
-    def _check_folder(self) -> None:
-        path = self.folder / SEARCH
-        if path.exists():
-            if json.loads(path.read_text())["search"] != json.loads(json.dumps(self.search.to_json())):
-                remedy = "it holds another search: repeat that one to go on, or name another folder"
-                raise ConfigError(field="out", value=str(self.folder), remedy=remedy)
-        elif self.folder.exists() and {file.name for file in self.folder.iterdir()} - _BEFORE:
-            raise ConfigError(field="out", value=str(self.folder), remedy="name a new or empty folder")
 
     def _place(self, number: int) -> Path:
         return self.folder / RUNS / f"{number:04d}"

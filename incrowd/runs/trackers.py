@@ -21,15 +21,26 @@ from incrowd.types import Facts, Tracker
 
 _COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]
 _ABSENT = ("round lost", "daily limit", "no answer", "refused")
-_RECENT = 10
+
+
+def _json_line(record: Record) -> str:
+    return json.dumps(record.to_json()) + "\n"
+
+
+def _csv_line(record: Record) -> str:
+    """A row without the columns for simulations and single silos."""
+    line = StringIO()
+    csv.writer(line, lineterminator="\n").writerow([getattr(record, name) for name in _COLUMNS])
+    return line.getvalue()
 
 
 @dataclass
-class _JsonLines:
-    """A JSON object a line, one for each round. A run that goes on leaves out the rounds that are done again."""
+class _Lines:
+    """A file with a line for each round. A run that goes on leaves out the rounds that are done again."""
 
     path: Path
-    header = ""
+    line: Callable[[Record], str]
+    header: str = ""
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
         _files.write(self.path, self.header + "".join(map(self.line, past)))
@@ -40,37 +51,19 @@ class _JsonLines:
     def end(self, summary: Facts | None) -> None:
         pass
 
-    def line(self, record: Record) -> str:
-        return json.dumps(record.to_json()) + "\n"
 
-
-class _Csv(_JsonLines):
-    """A table with a row for each round, without the columns for simulations and single silos."""
-
-    header = ",".join(_COLUMNS) + "\n"
-
-    def line(self, record: Record) -> str:
-        line = StringIO()
-        csv.writer(line, lineterminator="\n").writerow([getattr(record, name) for name in _COLUMNS])
-        return line.getvalue()
-
-
-@dataclass
 class _TensorBoard:
     """Curves for TensorBoard, in a folder."""
 
-    folder: Path
-    _writer: Any = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._make = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._make = folder, _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        _files.folder(self.folder)
-        self._writer = self._make(str(self.folder), purge_step=len(past))
+        _files.folder(self._folder)
+        self._writer = self._make(str(self._folder), purge_step=len(past))
         self._writer.add_text("settings", json.dumps(settings, indent=1), 0)
         self._writer.flush()
-        _files.close_to_others(self.folder)
+        _files.close_to_others(self._folder)
 
     def round(self, record: Record) -> None:
         for name, value in _numbers(record).items():
@@ -80,17 +73,14 @@ class _TensorBoard:
         self._writer.close()
 
 
-@dataclass
 class _MLflow:
     """A run in MLflow, wherever its environment says that it tracks; one that goes on is a new run there."""
 
-    name: str
-
-    def __post_init__(self) -> None:
-        self._mlflow = _imported("mlflow", "mlflow")
+    def __init__(self, name: str) -> None:
+        self._name, self._mlflow = name, _imported("mlflow", "mlflow")
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        self._mlflow.start_run(run_name=self.name)
+        self._mlflow.start_run(run_name=self._name)
         self._mlflow.log_dict(dict(settings), "settings.json")
 
     def round(self, record: Record) -> None:
@@ -102,17 +92,14 @@ class _MLflow:
         self._mlflow.end_run("FINISHED" if summary is not None else "KILLED")
 
 
-@dataclass
 class _WandB:
     """A run in Weights & Biases, as its environment says; one that goes on is a new run there."""
 
-    name: str
-
-    def __post_init__(self) -> None:
-        self._wandb = _imported("wandb", "wandb")
+    def __init__(self, name: str) -> None:
+        self._name, self._wandb = name, _imported("wandb", "wandb")
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        self._run = self._wandb.init(name=self.name, config=dict(settings), save_code=False)
+        self._run = self._wandb.init(name=self._name, config=dict(settings), save_code=False)
 
     def round(self, record: Record) -> None:
         self._run.log(_numbers(record), step=record.round)
@@ -157,8 +144,8 @@ class _Public:
 
 
 BUILT_IN: dict[str, Callable[[Path], Tracker]] = {
-    "csv": lambda folder: _Csv(folder / "rounds.csv"),
-    "jsonl": lambda folder: _JsonLines(folder / "rounds.jsonl"),
+    "csv": lambda folder: _Lines(folder / "rounds.csv", _csv_line, ",".join(_COLUMNS) + "\n"),
+    "jsonl": lambda folder: _Lines(folder / "rounds.jsonl", _json_line),
     "tensorboard": lambda folder: _TensorBoard(folder / "tensorboard"),
     "mlflow": lambda folder: _MLflow(folder.name),
     "wandb": lambda folder: _WandB(folder.name),
@@ -195,7 +182,7 @@ class Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._rounds = self._every = 1
-        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._seconds: deque[float] = deque(maxlen=10)
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
         """See `Tracker.start`."""
@@ -207,8 +194,7 @@ class Lines:
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
         done = record.round + 1
-        if record.seconds is not None:
-            self._seconds.append(record.seconds)
+        self._seconds += [] if record.seconds is None else [record.seconds]
         if done % self._every == 0 or done == self._rounds:
             seconds = (self._rounds - done) * sum(self._seconds) / max(1, len(self._seconds))
             words = f"  {seconds:.0f} s remaining" if self._seconds else ""
@@ -245,8 +231,7 @@ class Bar:
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
-        if record.loss is not None:
-            self._last = record
+        self._last = self._last if record.loss is None else record
         shown = figures(record, measured=self._last)
         self._progress.update(self._task, completed=record.round + 1, figures=shown)
 

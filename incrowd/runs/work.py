@@ -1,20 +1,20 @@
-"""A run that is put together: data, model, plans and ledgers, of whole clients or of silos whose records are protected.
+"""A run that is put together: data, model, plans and ledgers.
 
-Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`. The ledger
-of public data lies in it, too.
+Each silo with a ledger has a folder in the run's, `silos/silo-1` and so on, with its answers in `sent/`, and the ledger
+of public data.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.algorithms.clients import ClientCohort, Trainers
-from incrowd.algorithms.fedavg import FedAvg
+from incrowd.algorithms.fedavg import AnyCohort, Cohort, FedAvg
 from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums, RecordCohort, Silo, SiloCohort
 from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError, DataError
@@ -33,12 +33,21 @@ from incrowd.privacy.paid import RecordRun
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.sampling import Poisson, Sampler, Schedule
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.build import check_model, featured, init_scale_of, loss_of, model_of, randomness
-from incrowd.runs.config import Config, LinearSection
+from incrowd.runs.build import (
+    check_model,
+    declared_records,
+    featured,
+    loss_of,
+    model_of,
+    plan_of_all,
+    plan_of_clients,
+    plans_of_silos,
+    randomness,
+)
+from incrowd.runs.config import Config, LinearSection, Weights
 from incrowd.runs.data_config import MapFeatures, Parties
-from incrowd.runs.folder import LEDGER, SILOS, Summary
-from incrowd.runs.ledgers import RunLedger, identities_of, own_place
-from incrowd.runs.plans import declared_records, plan_of_all, plan_of_clients, plans_of_silos
+from incrowd.runs.folder import LEDGER, SILOS, Summary, own_place
+from incrowd.runs.ledgers import RunLedger, identities_of
 from incrowd.runs.round_loop import Checkpoints, DurableSilo, Session, SiloSession
 from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
 from incrowd.settings import Descent, Local
@@ -49,10 +58,9 @@ Place = tuple[Path, Path | None, Path | None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Work:
-    """A run that is put together: its data, its model, its plans, and the ledgers that are charged.
+    """A run's data, model, plans and ledgers; each silo that adds noise (`SiloWork`) has a plan and a ledger.
 
-    One plan and one ledger pay for it, unless each silo noises its steps (`SiloWork`): then each silo has both. `held`
-    are the clients before the feature map replaced their examples. `find_ledgers` sets the `ledgers`.
+    `held` are the clients before the feature map replaced their examples. `find_ledgers` sets the `ledgers`.
     """
 
     config: Config
@@ -88,16 +96,34 @@ class Work:
         """The expected number of clients that contribute to a round; every silo contributes to each."""
         return self.plan.round(round).sampler.expected_cohort
 
-    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
-        """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
+    @property
+    def size(self) -> int:
+        """The number of values of a contribution."""
+        return self.model.size
+
+    def cohort(self, private: PrivateRun) -> Cohort:
+        """The participants, whose rounds this run pays for."""
         raise NotImplementedError
 
-    def private_run(self, ledger: Ledger, *, label: str, size: int) -> PrivateRun:
-        """The rounds that this ledger pays for, of contributions of this size."""
-        places = self.data.places
-        run = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label, places=places)
-        run.name_third_party(self.third_party)
-        return run
+    def averaged(self, cohort: AnyCohort) -> FedAvg[AnyCohort]:
+        """The server's algorithm over these participants."""
+        model = self.config.model
+        scale = model.init_scale if isinstance(model, Weights) else 1.0
+        return FedAvg(cohort, server=self.config.server, init_scale=scale)
+
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
+        """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
+        private = PrivateRun(
+            self.plan,
+            ledger=ledger,
+            randomness=self.randomness,
+            size=self.size,
+            label=label,
+            places=self.data.places,
+        )
+        private.name_third_party(self.third_party)
+        with section("run"):
+            return self.averaged(self.cohort(private))
 
     def try_out(self) -> None:
         """Put everything together on a ledger in memory, before a file is written."""
@@ -180,20 +206,21 @@ class ClientWork(Work):
         """See `Work.settings`; and the engine's chunk."""
         return {**super().settings(), "chunk": self.engine.chunk}
 
-    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[ClientCohort]:
-        """See `Work.algorithm`."""
-        private = self.private_run(ledger, label=label, size=self.engine.size)
-        with section("model"):
-            _validate.non_negative(init_scale=init_scale_of(self.config))
-        with section("run"):
-            cohort = ClientCohort(
-                engine=self.engine,
-                private=private,
-                unavailable=self.config.run.unavailable,
-                diagnose=self.config.run.diagnose,
-                trainers=self.trainers,
-            )
-            return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
+    @property
+    def size(self) -> int:
+        """See `Work.size`."""
+        return self.engine.size
+
+    def cohort(self, private: PrivateRun) -> ClientCohort:
+        """See `Work.cohort`."""
+        wanted = self.config.run
+        return ClientCohort(
+            engine=self.engine,
+            private=private,
+            unavailable=wanted.unavailable,
+            diagnose=wanted.diagnose,
+            trainers=self.trainers,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -228,18 +255,17 @@ class RecordWork(Silos):
         """See `Work.answers`."""
         return float(len(self.names))
 
-    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[RecordCohort]:
-        """See `Work.algorithm`."""
-        cohort = RecordCohort(
+    def cohort(self, private: PrivateRun) -> RecordCohort:
+        """See `Work.cohort`."""
+        return RecordCohort(
             engines=self.engines,
             records=self.declared,
-            private=self.private_run(ledger, label=label, size=self.model.size),
+            private=private,
             model=self.model,
             threads=self.threads,
             sums=self.sums,
             shared=self.shared,
         )
-        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -278,14 +304,15 @@ class SiloWork(Silos):
 
     def asking(self, asks: tuple[Ask, ...]) -> FedAvg[SiloCohort]:
         """The federation of silos that answer through these functions."""
-        cohort = SiloCohort(
-            asks=asks,
-            model=self.model,
-            rounds=self.rounds,
-            randomness=self.randomness,
-            together=self.together,
+        return self.averaged(
+            SiloCohort(
+                asks=asks,
+                model=self.model,
+                rounds=self.rounds,
+                randomness=self.randomness,
+                together=self.together,
+            )
         )
-        return FedAvg(cohort, server=self.config.server, init_scale=init_scale_of(self.config))
 
     def try_out(self) -> None:
         """Nothing: the silos' engines were tried when they were made."""
@@ -309,19 +336,33 @@ class SiloWork(Silos):
             yield DurableSilo(self.silo(place, ledger, label=payer.label), sent)
 
 
+def work_of(
+    config: Config,
+    given: Given = NOTHING,
+    *,
+    schedule: Schedule | None = None,
+    chunk: int | None = None,
+    data: Clients | None = None,
+) -> Work:
+    """The run that these settings state, put together and unspent.
+
+    A run that goes on gives the schedule and the chunk with which it began. `data` are the clients of this config with
+    their features, if they are loaded.
+    """
+    if not config.of_records:
+        return assemble(config, given, schedule=schedule, chunk=chunk, data=data)
+    return assemble_silos(config, given) if config.privacy.by_silo else assemble_records(config, given, schedule)
+
+
 def assemble(
     config: Config,
-    *,
     given: Given = NOTHING,
+    *,
     schedule: Schedule | None = None,
     chunk: int | None = None,
     data: Clients | None = None,
 ) -> ClientWork:
-    """Load the data, build the model and the engine, calibrate the plan.
-
-    A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are `data`, which are
-    then those of this config with its features.
-    """
+    """A run of whole clients: see `work_of`."""
     with section("privacy"):
         budget = config.privacy.budget  # before data are loaded, which takes long
     parts = _loaded(config, given, data)
@@ -338,8 +379,8 @@ def assemble(
     return ClientWork(**parts, engine=engine, plans=(plan,))
 
 
-def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
-    """Load the data, build the model and the engines, calibrate the one plan, all unspent; a schedule is kept."""
+def assemble_records(config: Config, given: Given = NOTHING, schedule: Schedule | None = None) -> RecordWork:
+    """A run of silos under one plan: see `work_of`."""
     parts = _silos(config, given)
     with section("privacy", local=Local.model_fields):
         plan = plan_of_all(config, parts["declared"], schedule)
@@ -348,11 +389,8 @@ def assemble_records(config: Config, *, given: Given = NOTHING, schedule: Schedu
     return RecordWork(**parts, plans=(plan,), engines=engines)
 
 
-def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
-    """Load the data, build the models and engines, state the plans, all unspent."""
-    if config.privacy.noise_by != "party":
-        remedy = 'models are attacked of silos that noise their own steps: use "party"'
-        raise ConfigError(field="privacy.noise_by", value=config.privacy.noise_by, remedy=remedy)
+def assemble_silos(config: Config, given: Given = NOTHING) -> SiloWork:
+    """A run of silos that each add noise: see `work_of`."""
     parts = _silos(config, given)
     with section("privacy", local=Local.model_fields):
         plans = plans_of_silos(config, parts["declared"])
@@ -364,9 +402,10 @@ def assemble_silos(config: Config, *, given: Given = NOTHING) -> SiloWork:
 
 def _loaded(config: Config, given: Given, data: Clients | None = None) -> dict[str, Any]:
     """The parts of a work but its plans: data and model; `data` are those of this config with its features."""
-    held = federated_data(config, given) if data is None else None
-    data = featured(config, held) if held is not None else data
-    assert data is not None  # noqa: S101 - one of the two
+    held = None
+    if data is None:
+        held = federated_data(config, given)
+        data = featured(config, held)
     with section("local"):
         loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
@@ -425,10 +464,8 @@ def _engines(
     """An engine for each silo that is here, of a run in which so many records are expected in all steps together."""
     with section("run"):
         execution = Execution(device=config.run.device, compile=config.run.compile, contributions=contributions)
-    model, loss = parts["model"], parts["loss"]
-    return tuple(
-        BatchedRecords(model, records, descent, loss=loss, execution=execution) for records in parts["records"]
-    )
+    engine = partial(BatchedRecords, parts["model"], descent=descent, loss=parts["loss"], execution=execution)
+    return tuple(map(engine, parts["records"]))
 
 
 def _in(folder: str | None, name: str, ending: str = "") -> Path | None:

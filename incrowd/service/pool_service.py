@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from incrowd._prometheus import metric
+from incrowd._log import metric
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.pool import Instance
 from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries

@@ -9,10 +9,10 @@ from dp_accounting import DpEvent
 from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import Config, load, parse, tables
+from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Search, axis
-from tests.runs.small import payer_of
+from tests.runs.small import load, payer_of
 
 HEADER = ["user", "age", "spent", "visits", "bought"]
 Row = list[str]

@@ -16,11 +16,11 @@ from incrowd.data.reading import read_once, read_rows
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch, LedgerMisplaced, LedgerRolledBack
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs import sources
-from incrowd.runs.config import Config, load
+from incrowd.runs.config import Config
 from incrowd.runs.run import Run
 from tests.attacks.shop import HEADER, config, place, rows, trained, write
 from tests.privacy.ledgers import SMALL, begin
-from tests.runs.small import write_mnist
+from tests.runs.small import load, write_mnist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

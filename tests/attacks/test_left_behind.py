@@ -172,7 +172,7 @@ FORGETTING = [
     Place("runs/round_loop.py", "add", "return", 5),
     Place("runs/round_loop.py", "save", "return", 3),
     Place("runs/round_loop.py", "leave", "return", 7),
-    Place("runs/round_loop.py", "_save", "return", 5),
+    Place("runs/round_loop.py", "write_state", "return", 5),
     Place("incrowd/_files.py", "remove", "return", 4),
     Place("runs/run.py", "_finished", "call"),
 ]

@@ -11,10 +11,10 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
-from incrowd.runs.config import load
 from incrowd.runs.sources import NOTHING
 from incrowd.runs.work import ClientWork, assemble
 from tests.audit.broken import engine_adds_twice, longer_later, query_in_company, training_in_company
+from tests.runs.small import load
 
 SMALL = ["data.clients=20", "privacy.rounds=3", "privacy.epsilon=4"]
 EFFORT = Effort(repeats=4)

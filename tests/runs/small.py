@@ -1,11 +1,12 @@
 """Runs of a second, for tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.config import Config, load
+from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
 from incrowd.runs.work import ClientWork, SiloWork
@@ -20,6 +21,11 @@ SMALL = (
     "run.keep=3",
 )
 SEEDED = ("run.randomness=seeded", "run.seed=7")
+
+
+def load(path: Path | None = None, *, overrides: Sequence[str] = (), data: Path | None = None) -> Config:
+    """The config of a file, or of the demonstration, with overrides."""
+    return parse(tables(path, overrides=overrides, data=data))
 
 
 def small(*overrides: str) -> Config:

@@ -11,8 +11,7 @@ import incrowd
 from incrowd.algorithms.metrics import metrics
 from incrowd.runs.advice import advice, judged
 from incrowd.runs.config import parse
-from incrowd.runs.run import work_of
-from incrowd.runs.work import Work
+from incrowd.runs.work import Work, work_of
 
 
 def work(**sections: dict[str, Any]) -> Work:

@@ -11,8 +11,8 @@ from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Schedule, constant, growing
+from incrowd.runs.build import schedule_of, spent_after
 from incrowd.runs.config import Config, parse
-from incrowd.runs.plans import schedule_of, spent_after
 from incrowd.runs.sources import federated_data
 from incrowd.runs.work import assemble
 from tests.runs.small import planned, seeded, small

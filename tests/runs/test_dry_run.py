@@ -10,7 +10,7 @@ from incrowd.privacy.ledger.registry import Registered
 from incrowd.runs.config import tables
 from incrowd.runs.dry_run import made_up
 from incrowd.runs.recipes import config_of
-from incrowd.runs.run import work_of
+from incrowd.runs.work import work_of
 from tests.command import Command, command
 
 pytestmark = pytest.mark.usefixtures("one_thread")

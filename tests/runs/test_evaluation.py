@@ -15,7 +15,7 @@ from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.config import Config
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig, evaluations_in
-from incrowd.runs.export import export
+from incrowd.runs.folder import export
 from incrowd.runs.run import Run
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in

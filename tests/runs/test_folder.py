@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from incrowd import _files
-from incrowd._prometheus import metric
+from incrowd._log import metric
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.privacy.ledger.ledger import verify
 from incrowd.runs.config import Config
-from incrowd.runs.export import export
-from incrowd.runs.folder import SHOWN, Database, Record, Summary
+from incrowd.runs.folder import SHOWN, Database, Record, Summary, export
 from incrowd.runs.run import Run
 from incrowd.runs.sweep import Search, Sweep, axis
 from incrowd.settings import known_keys

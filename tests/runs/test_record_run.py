@@ -22,7 +22,8 @@ from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.dry_run import cost_of, dry_run
 from incrowd.runs.folder import database_in
 from incrowd.runs.ledgers import include_data
-from incrowd.runs.run import Run, work_of
+from incrowd.runs.run import Run
+from incrowd.runs.work import work_of
 from tests.runs.small import SEEDED
 from tests.runs.small import SMALL as CLIENTS
 from tests.runs.test_run import Watcher

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from incrowd import Federation, _extensions
 from incrowd.errors import ConfigError
-from incrowd.runs.config import DEMONSTRATION, MlpSection, load, parse
+from incrowd.runs.config import DEMONSTRATION, MlpSection, parse
 from incrowd.runs.sources import call
 from incrowd.types import register
+from tests.runs.small import load
 
 
 def test_without_a_file_there_is_the_demonstration() -> None:

@@ -10,7 +10,7 @@ from incrowd.data import Category, Reading
 from incrowd.errors import BudgetExceeded
 from incrowd.runs.config import Config, parse, tables
 from incrowd.runs.data_config import Table
-from incrowd.runs.export import export
+from incrowd.runs.folder import export
 from incrowd.runs.run import Run
 from incrowd.runs.work import assemble
 
