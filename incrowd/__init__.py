@@ -8,45 +8,69 @@ import typing
 from incrowd._lazy import lazily as _lazily
 
 if typing.TYPE_CHECKING:
-    from incrowd._random import SeededRandomness as SeededRandomness
-    from incrowd._random import SystemRandomness as SystemRandomness
-    from incrowd.data.clients import Clients as Clients
-    from incrowd.drawdiscard.device import Device as Device
-    from incrowd.drawdiscard.server import Server as Server
-    from incrowd.drawdiscard.specification import Specification as Specification
-    from incrowd.errors import BudgetExceeded as BudgetExceeded
-    from incrowd.errors import ConfigError as ConfigError
-    from incrowd.errors import DataError as DataError
-    from incrowd.errors import IncrowdError as IncrowdError
-    from incrowd.errors import LedgerError as LedgerError
-    from incrowd.estimators import PrivateClassifier as PrivateClassifier
-    from incrowd.estimators import PrivateRegressor as PrivateRegressor
-    from incrowd.federation import Federation as Federation
-    from incrowd.privacy.account.accounting import Budget as Budget
-    from incrowd.privacy.account.accounting import Relation as Relation
-    from incrowd.privacy.ledger.ledger import Ledger as Ledger
-    from incrowd.privacy.mechanism.clipping import FixedClip as FixedClip
-    from incrowd.privacy.mechanism.clipping import NormalisedClip as NormalisedClip
-    from incrowd.privacy.mechanism.clipping import QuantileClip as QuantileClip
-    from incrowd.privacy.plan.plan import Plan as Plan
-    from incrowd.privacy.plan.plan import PlanConfig as PlanConfig
-    from incrowd.privacy.plan.planner import Question as Question
-    from incrowd.privacy.plan.sampling import Everyone as Everyone
-    from incrowd.privacy.plan.sampling import Poisson as Poisson
-    from incrowd.privacy.plan.sampling import Schedule as Schedule
-    from incrowd.privacy.plan.sampling import constant as constant
-    from incrowd.privacy.release import PrivateRun as PrivateRun
-    from incrowd.privacy.release import Release as Release
-    from incrowd.privacy.statement import Statement as Statement
-    from incrowd.runs.config import Private as Private
-    from incrowd.runs.config import RunOptions as RunOptions
-    from incrowd.runs.data_config import Parties as Parties
-    from incrowd.runs.data_config import Table as Table
-    from incrowd.runs.predict import Result as Result
-    from incrowd.settings import Local as Local
-    from incrowd.settings import ServerOptimizer as ServerOptimizer
+    from incrowd._random import SeededRandomness, SystemRandomness
+    from incrowd.data.clients import Clients
+    from incrowd.drawdiscard.device import Device
+    from incrowd.drawdiscard.server import Server
+    from incrowd.drawdiscard.specification import Specification
+    from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+    from incrowd.estimators import PrivateClassifier, PrivateRegressor
+    from incrowd.federation import Federation
+    from incrowd.privacy.account.accounting import Budget, Relation
+    from incrowd.privacy.ledger.ledger import Ledger
+    from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
+    from incrowd.privacy.plan.plan import Plan, PlanConfig
+    from incrowd.privacy.plan.planner import Question
+    from incrowd.privacy.plan.sampling import Everyone, Poisson, Schedule, constant
+    from incrowd.privacy.release import PrivateRun, Release
+    from incrowd.privacy.statement import Statement
+    from incrowd.runs.config import Private, RunOptions
+    from incrowd.runs.data_config import Parties, Table
+    from incrowd.runs.predict import Result
+    from incrowd.settings import Local, ServerOptimizer
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Budget",
+    "BudgetExceeded",
+    "Clients",
+    "ConfigError",
+    "DataError",
+    "Device",
+    "Everyone",
+    "Federation",
+    "FixedClip",
+    "IncrowdError",
+    "Ledger",
+    "LedgerError",
+    "Local",
+    "NormalisedClip",
+    "Parties",
+    "Plan",
+    "PlanConfig",
+    "Poisson",
+    "Private",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "PrivateRun",
+    "QuantileClip",
+    "Question",
+    "Relation",
+    "Release",
+    "Result",
+    "RunOptions",
+    "Schedule",
+    "SeededRandomness",
+    "Server",
+    "ServerOptimizer",
+    "Specification",
+    "Statement",
+    "SystemRandomness",
+    "Table",
+    "__version__",
+    "constant",
+]
 
 _HOMES = {
     "incrowd._random": ("SeededRandomness", "SystemRandomness"),
@@ -71,7 +95,7 @@ _HOMES = {
     "incrowd.settings": ("Local", "ServerOptimizer"),
 }
 
-__all__ = [name for names in (("__version__",), *_HOMES.values()) for name in names]
+
 __getattr__ = _lazily(__name__, _HOMES)
 
 
