@@ -312,20 +312,22 @@ class Ledger:
         at the moment of writing. A price can take seconds: it is computed while others write, and again if their
         entries changed the sum.
         """
+        priced: list[RepeatedEvent] = []
         while True:
             with self._current(write=True) as tally:
                 wanted = new(tally)
                 total = [*tally.promised(), *wanted] if wanted else []
-                if not total or self._is_proven(total) or quickly_within(total, self.budget, self.relation):
+                if total in ([], priced) or self._is_proven(total) or quickly_within(total, self.budget, self.relation):
                     yield tally
                     break
             self._prove(total, wanted)
+            priced = total
         self._testify()
 
     def _is_proven(self, total: Sequence[RepeatedEvent]) -> bool:
-        """Whether these events were priced, or, with some to spare, more than these."""
-        (proven, cost), counted = self._proven, _counted(total)
-        return counted == proven or (counted <= proven and cost <= self.budget.epsilon * _SPARE)
+        """Whether more than these events were priced, with some of the budget to spare."""
+        proven, cost = self._proven
+        return _counted(total) <= proven and cost <= self.budget.epsilon * _SPARE
 
     def _prove(self, total: Sequence[RepeatedEvent], wanted: Sequence[RepeatedEvent]) -> None:
         """Price events; and from the second time on together with so many more of the wanted ones as should fit, so
