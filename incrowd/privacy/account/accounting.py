@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial, reduce
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
@@ -85,16 +85,6 @@ class Price:
     epsilon: float
     accountant: str
     by_accountant: Mapping[str, float]
-
-
-class Curve(Protocol):
-    """The joint privacy curve of some mechanisms."""
-
-    def epsilon(self, delta: float) -> float:
-        """An epsilon that goes with this delta, which may be 0; infinite where none can be proven."""
-
-    def delta(self, epsilon: float) -> float:
-        """A delta that goes with this epsilon."""
 
 
 def price(
@@ -227,12 +217,11 @@ def _third_party(
 
 def _others(accountants: Sequence[str]) -> dict[str, Any]:
     """The third-party accountants among these."""
-    names = [name for name in accountants if name not in ACCOUNTANTS]
     found = partial(_extensions.found, "accountants", field="accountants", known=ACCOUNTANTS)
-    return {name: found(name) for name in names}
+    return {name: found(name) for name in accountants if name not in ACCOUNTANTS}
 
 
-def _answer(name: str, curve: Callable[[], Curve], asks: str, known: float) -> float:
+def _answer(name: str, curve: Callable[[], "Curve"], asks: str, known: float) -> float:
     """An accountant's epsilon or delta, checked."""
     return _checked(name, lambda: getattr(curve(), asks)(known))
 
@@ -283,11 +272,11 @@ class GaussianCurve:
         return all(isinstance(mechanism, GaussianDpEvent) for mechanism, _ in runs)
 
     def epsilon(self, delta: float) -> float:
-        """See `Curve.epsilon`. The root is moved up by more than its error."""
+        """The epsilon that goes with a delta, moved up by more than the error of its root."""
         return gaussian_epsilon(self.mu, delta)
 
     def delta(self, epsilon: float) -> float:
-        """See `Curve.delta`."""
+        """The delta that goes with an epsilon."""
         if self.mu == 0:
             return 0.0
         if self.mu > 1e4:
@@ -329,14 +318,14 @@ class LossDistributionCurve:
         return all(_has_losses(mechanism) for mechanism, _ in runs)
 
     def epsilon(self, delta: float) -> float:
-        """See `Curve.epsilon`."""
+        """The epsilon that goes with a delta, which may be 0; infinite where none can be proven."""
         if self._grid > 1 or delta <= self._margin:
             return self._largest
         with _quietly():
             return min(float(self._total.get_epsilon_for_delta(delta - self._margin)), self._largest)
 
     def delta(self, epsilon: float) -> float:
-        """See `Curve.delta`."""
+        """The delta that goes with an epsilon."""
         if epsilon >= self._largest:
             return 0.0
         if self._grid > 1:
@@ -438,14 +427,18 @@ class RenyiCurve:
         return all(_has_renyi(mechanism) for mechanism, _ in runs)
 
     def epsilon(self, delta: float) -> float:
-        """See `Curve.epsilon`."""
+        """The epsilon that goes with a delta, which may be 0; infinite where none can be proven."""
         with _quietly():
             return float(rdp.compute_epsilon(ORDERS, self.divergences, delta)[0])
 
     def delta(self, epsilon: float) -> float:
-        """See `Curve.delta`."""
+        """The delta that goes with an epsilon."""
         with _quietly():
             return float(rdp.compute_delta(ORDERS, self.divergences, epsilon)[0])
+
+
+Curve = GaussianCurve | LossDistributionCurve | RenyiCurve
+"""The joint privacy curve of some mechanisms."""
 
 
 def _has_renyi(event: DpEvent) -> bool:

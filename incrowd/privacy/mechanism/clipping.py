@@ -106,12 +106,16 @@ class ScalingClip(Clip, Protocol):
         """The factor of each part: norms and factors have a row a contribution and a column a part."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class _ScalesAll:
     """A clip that scales the whole contribution down to its bound."""
 
     private: ClassVar[bool] = True
     parts: ClassVar[None] = None
     clip_norm: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(clip_norm=self.clip_norm)
 
     def factors(self, norms: Floats) -> Floats:
         """min(1, C / norm), rounded down."""
@@ -130,11 +134,6 @@ class FixedClip(_ScalesAll):
     shorter one stays exactly as it is. A norm equal to the bound may shrink by one part in 10^7.
     """
 
-    clip_norm: float
-
-    def __post_init__(self) -> None:
-        _check_bounds(clip_norm=self.clip_norm)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NormalisedClip(_ScalesAll):
@@ -145,9 +144,6 @@ class NormalisedClip(_ScalesAll):
     """
 
     clip_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_bounds(clip_norm=self.clip_norm)
 
     def factors(self, norms: Floats) -> Floats:
         """C / norm, rounded down; 0 for a norm of 0."""
@@ -223,13 +219,12 @@ class QuantileClip(_ScalesAll):
     bound that clipped in that round.
     """
 
-    clip_norm: float
     bit_noise: float
     quantile: float = 0.5
     learning_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        _check_bounds(clip_norm=self.clip_norm)
+        super().__post_init__()
         _validate.positive(bit_noise=self.bit_noise, learning_rate=self.learning_rate)
         _validate.fraction(quantile=self.quantile)
 

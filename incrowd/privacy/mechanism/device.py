@@ -1,14 +1,7 @@
 """The bound on a device's gradient, and the noise that hides it in the instance that the device sends back.
 
-| privacy | bound   | bounds of the gradient         | noise is scaled to     | costs epsilon        |
-| ------- | ------- | ------------------------------ | ---------------------- | -------------------- |
-| feature | element | each number: clip              | 2 clip                 | each number alone    |
-| model   | element | each number: clip              | 2 clip times weights   | all numbers together |
-| model   | norm    | L1 (Gaussian: L2) norm: clip   | 2 clip                 | all numbers together |
-
-(For Gaussian noise the number of weights enters with its square root.) Twice the bound, because neighbours here are any
-two tables that a device may have: all of its examples may be replaced. Noise ``direction`` adds nothing: it chooses a
-direction for the whole model.
+Neighbours are any two tables that a device may have, since all of its examples may be replaced: noise covers twice the
+bound (docs/draw-and-discard.md has the table). Noise ``direction`` adds nothing: it chooses a direction for the model.
 """
 
 import math

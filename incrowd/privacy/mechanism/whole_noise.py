@@ -66,7 +66,21 @@ _AT_ONCE = 2**22  # signs in memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeLaplace:
+class _WholeSteps:
+    """A release of so many numbers in whole steps of 2^-exponent, about a table of which all may be replaced."""
+
+    exponent: int
+    size: int
+    of_replacing: bool = field(default=True, init=False)
+
+    @property
+    def step(self) -> float:
+        """The value of one step."""
+        return math.ldexp(1.0, -self.exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeLaplace(_WholeSteps):
     """A bound on so many numbers, in whole steps of 2^-exponent, and noise of a whole scale.
 
     `joint` bounds the numbers together (their L1 norm), otherwise each is bounded alone.
@@ -78,12 +92,9 @@ class WholeLaplace:
     drawn against a receipt, once.
     """
 
-    exponent: int
     bound: int
     scale: int
-    size: int
     joint: bool
-    of_replacing: bool = field(default=True, init=False)
 
     @classmethod
     def fitting(cls, *, size: int, clip: float, epsilon: float, distances: int, joint: bool) -> "WholeLaplace":
@@ -108,11 +119,6 @@ class WholeLaplace:
     def event(self) -> LaplaceDpEvent:
         """The cost of all numbers together, where any gradient may be replaced by any other."""
         return LaplaceDpEvent(self.scale / (2 * self.bound * (1 if self.joint else self.size)))
-
-    @property
-    def step(self) -> float:
-        """The value of one step."""
-        return math.ldexp(1.0, -self.exponent)
 
     @property
     def variance(self) -> float:
@@ -142,7 +148,7 @@ class WholeLaplace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChosenDirection:
+class ChosenDirection(_WholeSteps):
     """A choice among so many directions; each number of a release is plus or minus `length` steps.
 
     `loss` is the cost of a contribution, in parts of 2^-24.
@@ -152,12 +158,9 @@ class ChosenDirection:
     against a receipt, once. Numbers that are not finite count as zero, and a gradient of zeros is answered like others.
     """
 
-    exponent: int
     length: int
     loss: int
     candidates: int
-    size: int
-    of_replacing: bool = field(default=True, init=False)
 
     @classmethod
     def fitting(cls, *, size: int, clip: float, epsilon: float) -> "ChosenDirection":
@@ -174,11 +177,6 @@ class ChosenDirection:
     def event(self) -> PureDpEvent:
         """The cost of an answer."""
         return PureDpEvent(self.loss / PARTS)
-
-    @property
-    def step(self) -> float:
-        """The value of one step."""
-        return math.ldexp(1.0, -self.exponent)
 
     @property
     def honest(self) -> float:

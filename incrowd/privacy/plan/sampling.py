@@ -1,32 +1,21 @@
 """Who takes part in which rounds: samplers, schedules of cohorts and noise, and declared numbers, all public.
 
-A sampler is public: its fields say how clients are chosen, and not which clients were. It knows its neighbouring
-relation. It turns a noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant
-prices, so that the executed sampling is the accounted one.
-
-To zero out a client is to let it contribute nothing, in its place: clients that are counted are not removed.
-
-| sampler       | neighbouring relation    | sensitivity            | amplified by sampling |
-| ------------- | ------------------------ | ---------------------- | --------------------- |
-| Poisson       | add or remove a client   | C, of the sum          | yes                   |
-| FixedSize     | replace a client         | 2C, of the sum         | yes                   |
-| Everyone      | zero out a client        | C, of the sum          | no                    |
-| Cyclic        | zero out a client        | C, of the sum          | no                    |
+A sampler says how clients are chosen, and not which were. It turns a noise multiplier (noise on the sum, in clip bounds
+C) into the event that an accountant prices under the sampler's neighbouring relation. Where a client is replaced, sums
+differ by 2C (`apart`). To zero out a client is to let it contribute nothing, in its place.
 
 Declared numbers of clients and records are never counted: a count reveals a single member, since a probability or a
-number of steps that follows it differs for a neighbouring data set. So everything public is made of the declared
-number. The owner compares it with the data once, before anything is spent.
-
-A plan has the name of a third-party sampler or clip, never its code: its form stays plain data, and a machine without
-the extension refuses it.
+number of steps that follows it differs for a neighbouring data set. The owner compares the declared number with the
+data once, before anything is spent. Of a third-party sampler or clip a plan has the name, never the code.
 """
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
@@ -46,31 +35,12 @@ def apart(relation: NeighboringRelation) -> int:
     return 2 if relation is NeighboringRelation.REPLACE_ONE else 1
 
 
-class Sampler(Protocol):
-    """How the cohort of one round is chosen, and what that is worth."""
-
-    @property
-    def relation(self) -> NeighboringRelation:
-        """The neighbouring relation under which `event` is priced."""
-
-    @property
-    def clients(self) -> int:
-        """How many clients there are (public)."""
-
-    @property
-    def expected_cohort(self) -> float:
-        """The public denominator of the round's mean, whatever cohort is realised."""
-
-    def event(self, noise_multiplier: float) -> DpEvent:
-        """The cost of one round, where N(0, (noise_multiplier * C)^2) is added to the sum."""
-
-    def sample(self, stream: Stream, *, round: int) -> Integers:
-        """The cohort of a round: client numbers in rising order. Private: never log it."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Drawn:
-    """A sampler with a stated expectation of its cohort."""
+class Sampler(ABC):
+    """How the cohort of one round is chosen among so many clients, and what that is worth; both numbers are public."""
+
+    relation: ClassVar[NeighboringRelation]
+    """The neighbouring relation under which `event` is priced."""
 
     clients: int
     cohort: float
@@ -82,12 +52,20 @@ class _Drawn:
 
     @property
     def expected_cohort(self) -> float:
-        """See `Sampler.expected_cohort`."""
+        """The public denominator of the round's mean, whatever cohort is realised."""
         return float(self.cohort)
+
+    @abstractmethod
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """The cost of one round, where N(0, (noise_multiplier * C)^2) is added to the sum."""
+
+    @abstractmethod
+    def sample(self, stream: Stream, *, round: int) -> Integers:
+        """The cohort of a round: client numbers in rising order. Private: never log it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson(_Drawn):
+class Poisson(Sampler):
     """Each client takes part with the same probability, independently of all others.
 
     Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
@@ -116,7 +94,7 @@ class Poisson(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSize(_Drawn):
+class FixedSize(Sampler):
     """A uniformly random set of exactly `cohort` clients.
 
     Guarantee: every set of that size is equally likely, but for ties of probability below clients^2 / 2^65; neighbours
@@ -144,7 +122,7 @@ class FixedSize(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everyone(_Drawn):
+class Everyone(Sampler):
     """Every client takes part in every round.
 
     Guarantee: there is no amplification by sampling, and none is claimed; neighbours differ by one client that
@@ -172,12 +150,11 @@ class Everyone(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cyclic(_Drawn):
+class Cyclic(Sampler):
     """Clients take turns: the client at place p takes part in the rounds t with t = p modulo `groups`.
 
     A place is public, and the client's own: a line of a declared roster, or a number made of its name (`named_places`).
-    It is never a position among those who are there: one absent client would then move all who come after it to
-    other groups, and the noise would have to hide all of them.
+    As a position among those who are there, one absent client would move all after it to other groups.
 
     Guarantee: two participations of one client are exactly `groups` rounds apart for any other clients, which is what
     correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
@@ -233,7 +210,7 @@ class ThirdPartySampling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThirdPartySampler(_Drawn):
+class ThirdPartySampler(Sampler):
     """A registered sampler over so many clients, with the plan's expected cohort: the public denominator.
 
     Guarantee: a cohort has existing clients, once each, as many as its event states. Its event has the noise that the
