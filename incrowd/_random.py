@@ -50,15 +50,12 @@ class Stream(Protocol):
 
     def bits(self, size: int) -> Bits:
         """Whole numbers of 64 independent fair bits each."""
-        ...
 
     def normals(self, size: int) -> Floats:
         """Independent standard normal values."""
-        ...
 
     def laplaces(self, size: int) -> Floats:
         """Independent standard Laplace values (scale 1)."""
-        ...
 
 
 class Randomness(Protocol):
@@ -67,16 +64,13 @@ class Randomness(Protocol):
     @property
     def simulated(self) -> bool:
         """Whether someone could repeat the draws, which makes every promise a simulation of one."""
-        ...
 
     @property
     def source(self) -> str:
         """Its name in a ledger: "system", or a name that follows from the seed."""
-        ...
 
     def stream(self, purpose: str, *indices: int) -> Stream:
         """The stream for one purpose, say ``stream("noise", round)``."""
-        ...
 
 
 @dataclass(frozen=True)

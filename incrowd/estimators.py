@@ -4,7 +4,6 @@ You state the public facts about private data: `name`, `clients`, `ranges`, and 
 reads them from `public` rows, which are not protected.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,12 +75,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
         check_is_fitted(self)
         return str(self.result_.statement)
 
-    @abstractmethod
-    def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
-        """The labels for training, and the number of classes, if any."""
-
-    def _fit(self, x: NDArray[Any], y: NDArray[Any], groups: Any) -> None:
-        labels, classes = self._encoded(y)
+    def _fit(self, x: NDArray[Any], groups: Any, labels: NDArray[Any], classes: int | None) -> None:
         stated: dict[str, Any] = {"public": self.public, "clients": self.clients}
         stated |= {} if self.name is None else {"name": self.name}
         data = Clients.from_arrays(self._scaled(x), labels, owner=groups, classes=classes, **stated)
@@ -172,7 +166,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
         if len(self.classes_) < 2:
             raise DataError(f"there is {len(self.classes_)} class, so there is nothing to learn: give at least two")
-        self._fit(x, y, groups)
+        self._fit(x, groups, *placed(y, self.classes_.tolist()))
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -192,9 +186,6 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         self._check_scored(X)
         return float(super().score(X, y, sample_weight))
 
-    def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
-        return placed(y, self.classes_.tolist())
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # sklearn has no types
@@ -209,7 +200,8 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         """See `PrivateClassifier.fit`."""
         self._check_stated("target_range")
         x, y = validate_data(self, X, y, y_numeric=True)
-        self._fit(x, y, groups)
+        pair = "give the lowest and the highest"
+        self._fit(x, groups, _scaled("target_range", y, self.target_range, shapes=((2,),), remedy=pair), None)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -224,10 +216,6 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         """R² on public rows; see `PrivateClassifier.score`."""
         self._check_scored(X)
         return float(super().score(X, y, sample_weight))
-
-    def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
-        pair = "give the lowest and the highest"
-        return _scaled("target_range", y, self.target_range, shapes=((2,),), remedy=pair), None
 
 
 def _originals(x: NDArray[Any], labels: NDArray[Any]) -> Examples:

@@ -34,13 +34,11 @@ LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
 class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
-    `data` are `Clients`, or a `Table` in a file, which is read when a run begins; or `Parties` elsewhere, who are asked
-    over a network (`incrowd.parties.server`). `module` is any module of torch whose gradient is per example; it starts
-    with its own weights, and its frozen part stays as it is. `Private` protects whole clients, or, with
-    `unit="record"`, each record of every client, who is then a silo. `local` is the training of a client, `server` the
-    server's step along a mean, and `run` the way to execute and report. `loss` is a name, a
-    function of outputs and labels that gives the mean over the examples, or a loss of torch; unless it is given it
-    follows from the labels.
+    `data` are `Clients`, a `Table` in a file, or `Parties` elsewhere (`incrowd.parties.server`). `module` is any module
+    of torch whose gradient is per example; it starts with its own weights, and its frozen part stays as it is. `local`
+    is the training of a client, `server` the server's step along a mean, and `run` the way to execute and report.
+    `loss` is a name, a function of outputs and labels that gives the mean over the examples, or a loss of torch; unless
+    it is given it follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
     """

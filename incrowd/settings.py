@@ -102,25 +102,18 @@ class Local(Descent):
     weights of the server. With `privacy.unit` "record" it is DP-SGD, see below.
 
     It makes `epochs` passes over its examples: in batches of `batch_size`, in `batches` batches of equal sizes, or by
-    default all at once. Every batch is one step along the gradient of its mean loss:
-    g = gradient + weight_decay * w + proximal * (w - w_server). Then velocity = momentum * velocity + g, and
-    w = w - learning_rate * velocity. `proximal` is FedProx. With `optimizer` "adam" a step is that of torch.optim.Adam
-    along g, whose moments begin anew in each round. With `algorithm` "scaffold" each step of SGD adds all clients' mean
-    gradient and subtracts the client's own (see `incrowd.learning.local_algorithms.Scaffold`). Any other `algorithm` is
-    the name under which an installed package has one (entry points `incrowd.local_algorithms`). `loss` is a name
-    (`incrowd.learning.LOSSES`); it follows from the labels unless it is given. With `label_shares` a client adds
-    log(share of the class among its labels + label_shares) to its logits: the right likelihood if clients' labels
-    differ. The published model goes without.
+    default all at once. A client with fewer examples makes smaller or fewer batches. Every batch is one step along the
+    gradient of its mean loss: g = gradient + weight_decay * w + proximal * (w - w_server). Then
+    velocity = momentum * velocity + g, and w = w - learning_rate * velocity. With `optimizer` "adam" a step is that of
+    torch.optim.Adam along g. With `algorithm` "scaffold" each step adds all clients' mean gradient and subtracts the
+    client's own (`incrowd.learning.local_algorithms.Scaffold`).
 
-    With `label_distribution` the first round trains no client: it asks each for its label distribution, and gets this
-    share of the sum of 1 / noise^2 over all rounds. The published model adds the logarithm of the mean to its logits,
-    so that it knows which classes are frequent (`incrowd.learning.mean_query`).
+    With `label_shares` a client adds log(share of the class among its labels + label_shares) to its logits: the right
+    likelihood if clients' labels differ. With `label_distribution` the first round asks each client for its label
+    distribution, and the published model adds the logarithm of the mean (`incrowd.learning.mean_query`).
 
-    DP-SGD over the records of a silo takes `learning_rate`, `momentum`, `weight_decay` and `loss` alone, and `epochs`
-    and `batch_size` may be fractions. `batch_size` is the expected batch, by default all declared records.
-    `physical_batch` is the number of records in memory at once, and changes nothing else. A client with fewer examples
-    than a batch makes one smaller batch of them, with fewer examples than `batches` one batch of each; the last batch
-    of a pass may be smaller.
+    DP-SGD over the records of a silo takes `learning_rate`, `momentum`, `weight_decay` and `loss` alone. `epochs` and
+    `batch_size`, the expected batch, may be fractions there. `physical_batch` is the number of records in memory.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -171,10 +164,8 @@ class ServerOptimizer(Section):
     """The server's step along a released mean, whose norm is at most the clip's.
 
     `sgd` adds learning_rate times the mean. `momentum` adds the velocity v = momentum * v + mean. `adam` and `yogi` are
-    adaptive (Reddi et al. 2021), without bias correction; they need an `adaptivity` well above 0. Any other `kind` is
-    the name under which an installed package has an optimizer (entry points `incrowd.server_optimizers`). With `decay`
-    "linear" the rate of round t out of T is learning_rate * (1 - t / T). With `average` "tail" the published weights
-    are the mean over the last half of the rounds.
+    adaptive (Reddi et al. 2021), without bias correction; they need an `adaptivity` well above 0. With `decay` "linear"
+    the rate of round t out of T is learning_rate * (1 - t / T).
 
     Guarantee: the step uses released means alone, so it costs no privacy.
     """

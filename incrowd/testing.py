@@ -91,10 +91,8 @@ def check_accountant(accountant: Accountant) -> None:
                 where = f"{name} of noise {noise:g}, {rounds} times, at delta {_DELTA:g}"
                 least = price(whole, delta=_DELTA, relation=relation).epsilon
                 _require(epsilon >= least * (1 - 1e-9), f"{where} costs {least:.6g}, and {epsilon:.6g} is claimed")
-                delta, floor = (
-                    accountant.delta(whole, 1.0, relation=relation),
-                    delta_at(whole, epsilon=1.0, relation=relation),
-                )
+                delta = accountant.delta(whole, 1.0, relation=relation)
+                floor = delta_at(whole, epsilon=1.0, relation=relation)
                 _require(delta >= floor * (1 - 1e-9), f"{where}: delta at epsilon 1 is {floor:.6g}, not {delta:.6g}")
                 by_rounds.append(epsilon)
             _require(_rises(by_rounds), f"{name} of noise {noise:g}: more rounds cost less, {by_rounds}")
@@ -108,12 +106,12 @@ def _events() -> list[tuple[str, Relation, Callable[[float], DpEvent]]]:
         ("Gaussian noise", zeroed, GaussianDpEvent),
         ("Laplace noise", added, LaplaceDpEvent),
         ("Gaussian noise on a Poisson sample", added, lambda z: PoissonSampledDpEvent(0.05, GaussianDpEvent(z))),
-        (
-            "Gaussian noise on a sample of a fixed size",
-            replaced,
-            lambda z: SampledWithoutReplacementDpEvent(1000, 50, GaussianDpEvent(z)),
-        ),
+        ("Gaussian noise on a sample of a fixed size", replaced, _of_fixed_size),
     ]
+
+
+def _of_fixed_size(noise: float) -> DpEvent:
+    return SampledWithoutReplacementDpEvent(1000, 50, GaussianDpEvent(noise))
 
 
 def check_sampler(sampler: Sampler, *, clients: int = 40, cohort: float = 8, rounds: int = 4000) -> None:

@@ -49,11 +49,9 @@ class ServerOptimizer(Protocol):
 
     def init(self, size: int) -> Mapping[str, Floats]:
         """The arrays before the first step."""
-        ...
 
     def update(self, mean: Floats, state: Mapping[str, Floats]) -> tuple[Floats, Mapping[str, Floats]]:
         """The direction of a step along a released mean, and the next arrays, of the same names and shapes."""
-        ...
 
 
 class Accountant(Protocol):
@@ -61,11 +59,9 @@ class Accountant(Protocol):
 
     def epsilon(self, event: DpEvent, delta: float, *, relation: Relation) -> float:
         """An epsilon that the event keeps at this delta."""
-        ...
 
     def delta(self, event: DpEvent, epsilon: float, *, relation: Relation) -> float:
         """A delta that the event keeps at this epsilon."""
-        ...
 
 
 class ClipFunction(Protocol):
@@ -75,7 +71,6 @@ class ClipFunction(Protocol):
 
     def __call__(self, rows: Floats, clip_norm: float, /) -> Floats:
         """The clipped contributions, one a row. Each row follows from its contribution alone."""
-        ...
 
 
 class DataSource(Protocol):
@@ -83,7 +78,6 @@ class DataSource(Protocol):
 
     def __call__(self, *args: Any, **arguments: Any) -> Mapping[str, tuple[Any, Any]]:
         """The features and the labels of each client, by the client's name."""
-        ...
 
 
 class Sampler(Protocol):
@@ -95,15 +89,12 @@ class Sampler(Protocol):
     @property
     def relation(self) -> Relation:
         """The neighbouring relation under which the event is priced."""
-        ...
 
     def event(self, noise_multiplier: float, *, clients: int, cohort: float) -> DpEvent:
         """The event of one round with the noise N(0, (noise_multiplier * C)^2) on a sum of contributions of norm C."""
-        ...
 
     def sample(self, stream: Stream, *, clients: int, cohort: float, round: int) -> Integers:
         """The numbers of a round's clients, in rising order, drawn from the stream alone."""
-        ...
 
 
 class ClientAtWork(Protocol):
@@ -112,20 +103,16 @@ class ClientAtWork(Protocol):
     @property
     def parameters(self) -> Sequence["Tensor"]:
         """The parameters, which begin at the server's weights and which the algorithm moves in place."""
-        ...
 
     @property
     def starts(self) -> Sequence["Tensor"]:
         """The server's weights, parameter by parameter."""
-        ...
 
     def batches(self, *, epochs: int | None = None) -> Iterator[Batch]:
         """The client's batches in this round, or those of so many epochs. The next one may overwrite the last."""
-        ...
 
     def gradients(self, batch: Batch) -> Sequence["Tensor | None"]:
         """The gradient of the mean loss at the parameters; None for one that the loss does not depend on."""
-        ...
 
 
 class LocalAlgorithm(Protocol):
@@ -140,33 +127,27 @@ class LocalAlgorithm(Protocol):
 
         They are zeros before the first round; after each the server adds the released mean.
         """
-        ...
 
     def train(self, client: ClientAtWork, shared: Sequence["Tensor"]) -> Sequence["Tensor"]:
         """Move the client's parameters; give the change of the shared numbers, parameter by parameter."""
-        ...
 
 
 class FeatureMap(Protocol):
     """A fixed function from examples [n, ...] to their features [n, d], or to [n, ...] for a map that comes after.
 
-    Each client applies it to its own examples. It is fixed before training, and learns nothing from them, so it costs
-    no privacy.
+    Each client applies it to its own examples. It is fixed before training and learns nothing from them, so it costs no
+    privacy. Register a function that makes the map from the `arguments` of the settings.
 
-    Guarantee: an example's features depend on that example alone (up to the rounding of float32). A map that breaks
-    this, say by subtracting the mean of a batch, would let one example change others;
-    `incrowd.learning.features.transform` looks for it. Register a function that makes the map from the `arguments` of
-    the settings.
+    Guarantee: an example's features depend on that example alone (up to the rounding of float32);
+    `incrowd.learning.features.transform` looks for a map that breaks this.
     """
 
     @property
     def name(self) -> str:
         """Names everything that the features depend on: two maps of the same name compute the same."""
-        ...
 
     def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features of a few examples, given as they are meant. Called from several threads at once."""
-        ...
 
 
 class Tracker(Protocol):
@@ -177,12 +158,9 @@ class Tracker(Protocol):
 
     def start(self, settings: Facts, past: Sequence["Record"]) -> None:
         """The run begins, or goes on after these rounds."""
-        ...
 
     def round(self, record: "Record") -> None:
         """A round has ended."""
-        ...
 
     def end(self, summary: Facts | None) -> None:
         """The run is over, or, without a summary, was stopped before its end."""
-        ...

@@ -176,29 +176,19 @@ def clip_of(wanted: Any, parts: tuple[int, ...], cohort: float) -> Clip | Median
 
 
 class Private(Section):
-    """The budget, and how it is spent. The budget has no default: state it, as the one who answers for the data.
+    """The budget, which has no default, and how it is spent (docs/settings.md, docs/silos.md).
 
-    `unit` is the protected unit: a whole "client", or each "record" of a client, who is then a silo.
+    `unit` is a whole "client", or each "record" of a client, who is then a silo. With `noise_by` "server", the default
+    for clients, the server adds the noise; with "party", the default for records, each client or silo; with "parties"
+    they share the central noise under masks, and so many `colluders` among them (1 by default) may help the server.
 
-    With `noise_by` "server", the default for clients, the server adds the noise. With "party", the default for records,
-    each client or silo adds noise, and the server none. With "parties" they share the central noise, under
-    masks: the server learns their sum alone, and so many `colluders` among them (1 by default) may help it.
+    Silos that each add noise take DP-SGD steps on separate budgets: `epsilon` may be one for each, and at a stated
+    `noise_multiplier` the run has as many rounds as the budget allows. Otherwise a round is one step along the clipped
+    sum of all silos' batches, `local.batch_size` is the expected batch of all together, and one plan protects all
+    records. `records`, a declared number that is never counted, is one for all silos, or one for each.
 
-    `ledger` and its `witness` are files (of silos that each add noise, folders): the place of the data's ledger.
-    Without them it is in the user's state folder, or, of public data, in the run's. A ledger that this run begins has
-    so much `room` besides the run's epsilon. `released_before` states that the data were declared public once, or
-    released otherwise; every statement repeats that.
-
-    Of clients: `cohort` is the expected number of clients a round, all of them by default; with `grow_from` it grows
-    from that number (Geyer, Klein and Nabi 2017). With `noise` "correlated" (DP-FTRL) the plan samples no clients: they
-    take turns in so many `groups`, by their names (enrolled parties by their places on the roster), and each round's
-    noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds.
-
-    Of records: `records` is how many a silo has, a public number that is declared and never counted, one for all silos,
-    or one for each; of public data it may be left out. With "party" each silo takes DP-SGD steps on a separate budget,
-    so `epsilon` may be one for each, and `noise_multiplier` states the noise: the run has as many rounds as the budget
-    allows. Otherwise a round is one step along the clipped sum of all silos' batches, `local.batch_size` is the
-    expected batch of all silos together, and one plan protects the records of all.
+    With `noise` "correlated" (DP-FTRL) clients take turns in `groups`, by their names (enrolled parties by their places
+    on the roster), and each round's noise takes back a part of the noise of the groups - 1 rounds before.
     """
 
     unit: Unit = "client"
@@ -280,14 +270,10 @@ def _check_unit(unit: Unit, **sections: Section) -> None:
 
 
 class RunOptions(Section):
-    """How a run is executed and reported.
+    """How a run is executed and reported (docs/settings.md).
 
-    Randomness is the operating system's unless settings state a seed; a seeded run is a simulation. Whether
-    torch compiles what is computed for a client, or for a few records, follows from the length of the run, unless
-    `compile` states it. A silo trains with one thread, clients with all, unless `threads` states a number.
-
-    The rest is for runs of whole clients: `unavailable` and `diagnose` for simulations. `chunk` is the number of
-    contributions in memory at once; it follows from the model when it is left out, and changes only memory and speed.
+    Randomness is the operating system's unless settings state a seed; a seeded run is a simulation. `chunk`, the number
+    of contributions in memory at once, changes only memory and speed.
     """
 
     randomness: Literal["system", "seeded"] = "system"
@@ -370,11 +356,7 @@ def tables(
     promise_only: bool = False,
 ) -> dict[str, Any]:
     """The tables of a file, with `key=value` overrides and another data folder; without a file, the demonstration, or
-    with `promise_only` its data and budget.
-
-    An override has the type that TOML gives to its value; a plain word needs no quotes. A relative path in the file is
-    seen from the file, one in an override or in `data` from the working directory; the files of a table are seen from
-    its folder, where one is named.
+    with `promise_only` its data and budget. Relative paths are those of docs/settings.md; a plain word needs no quotes.
     """
     source = DEMONSTRATION if path is None else Path(path)
     settings = _read(source)

@@ -19,10 +19,9 @@ NEVER_COUNTED = (
 
 
 class PartitionedData(Section):
-    """Examples that this machine divides among simulated clients; `seed` decides who gets which.
+    """Examples that this machine divides among simulated clients; public unless the settings say otherwise.
 
-    With `validation`, that share of the training examples is declared public and takes the place of the test examples:
-    for the comparison of settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
+    With `validation`, that share of the training examples is declared public and replaces the test examples.
     """
 
     clients: int = 100
@@ -61,9 +60,7 @@ class MnistData(PartitionedData):
 
 
 class Meaning(Section):
-    """The meaning of a table's columns (`incrowd.data.columns`), and the form of its cells
-    (`incrowd.data.Reading`: `delimiter` to `missing_texts`).
-    """
+    """The meaning of a table's columns, and the form of its cells (`incrowd.data.Reading`)."""
 
     label: str = ""
     features: Words = ()
@@ -103,12 +100,10 @@ class Meaning(Section):
 
 
 class Table(Meaning):
-    """A table in a file (.csv, .csv.gz, .parquet). The column `client` has the clients' names; without it each row is a
-    client. Private unless stated.
+    """A table in a file (.csv, .csv.gz, .parquet), private unless stated; its columns are as in `Meaning`.
 
-    `clients` is the public number of clients, declared and never counted: a private table is never counted, so it
-    has to be stated (`incrowd.privacy.plan.sampling` states the bounds). `names` declares silos,
-    who are public. The columns are as in `Meaning`.
+    The column `client` has the clients' names; without it each row is a client. `clients` is their public number, which
+    a private table has to state. `names` declares silos, who are public.
     """
 
     name: Literal["table"] = "table"
@@ -140,12 +135,11 @@ class Table(Meaning):
 
 
 class Parties(Meaning):
-    """Real parties, each of which keeps its data: `incrowd flower serve`. Private, always.
+    """Real parties, each of which keeps its private data: `incrowd flower serve`.
 
-    `federation` is the name that the ledger of all that is learned from them knows them by. `enrolled` is a folder with
-    the enrolment of each, NAME.pub. They learn from tables whose columns mean the same everywhere, or from arrays:
-    examples of a `shape` and a `type`, which mean ``features * scale + offset``. `test_file` is a public table that the
-    server holds.
+    Their ledger knows them by the name `federation`. `enrolled` is a folder with the enrolment of each, NAME.pub. They
+    learn from tables with the same columns, or from arrays: examples of a `shape` and a `type`, which mean
+    ``features * scale + offset``. `test_file` is a public table that the server holds.
     """
 
     name: Literal["parties"] = "parties"
@@ -167,8 +161,14 @@ class Parties(Meaning):
                 remedy = "say what the columns of the parties' tables mean, and which is learned; or give a shape"
                 raise ConfigError(field="data.columns", value=self.columns, remedy=remedy)
             self.check_meaning()
-        of_tables, of_arrays = ("label", "features", "columns", "test_file"), ("type", "scale", "offset")
-        self._refuse_others(of_tables if self.shape else of_arrays)
+        others: tuple[str, ...] = ("type", "scale", "offset")
+        beside = "a table"
+        if self.shape:
+            others, beside = ("label", "features", "columns", "test_file"), "a shape"
+        for name in others:
+            if (value := getattr(self, name)) not in ((), {}, type(self).model_fields[name].default):
+                remedy = f"it does not go with {beside}: leave one of them out"
+                raise ConfigError(field=f"data.{name}", value=value, remedy=remedy)
         if self.type == "uint8" and "scale" not in self.model_fields_set:
             remedy = "state 0.00392156862745098 (1 / 255) for bytes of pictures, or 1 for numbers as they are"
             raise ConfigError(field="data.scale", value=None, remedy=remedy)
@@ -176,22 +176,9 @@ class Parties(Meaning):
             remedy = "labels of arrays are 0, 1, ..: give their number, or leave it out where they are numbers"
             raise ConfigError(field="data.classes", value=self.classes, remedy=remedy)
 
-    @property
-    def classes_of_arrays(self) -> int | None:
-        """How many classes the labels of arrays have."""
-        return self.classes if isinstance(self.classes, int) else None
-
-    def _refuse_others(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            if getattr(self, name) not in ((), {}, type(self).model_fields[name].default):
-                remedy = f"it does not go with {'a shape' if self.shape else 'a table'}: leave one of them out"
-                raise ConfigError(field=f"data.{name}", value=getattr(self, name), remedy=remedy)
-
 
 class GivenData(Section):
-    """Clients that a program hands over (`incrowd.Federation`); they say themselves what they are called, how many
-    they are and whether they are public.
-    """
+    """Clients that a program hands over (`incrowd.Federation`), with their public facts."""
 
     name: Literal["given"] = "given"
 
@@ -208,9 +195,7 @@ class FunctionData(Section):
 
 
 class SourceData(Section):
-    """The clients that a data source of an installed package (entry points `incrowd.data_sources`) reads with these
-    `arguments`. The ledger of the data knows them as `identity`.
-    """
+    """The clients that a data source of an installed package (entry points `incrowd.data_sources`) reads."""
 
     name: Literal["source"] = "source"
     source: str
@@ -229,9 +214,7 @@ else:
 
 
 class _Features(Section):
-    """A map from examples to vectors of length one. With `constant` there is one more feature, which every example has:
-    the bias of a linear model. `cache` is a folder for the results.
-    """
+    """A map from examples to vectors of length one; `constant` is one more feature, the bias of a linear model."""
 
     constant: float = 0.1
     cache: str | None = None
@@ -253,10 +236,7 @@ class UnitFeatures(_Features):
 
 
 class EnergyFeatures(_Features):
-    """How strong waves of light and dark of each direction are around each place of a grey image, centred
-    (`incrowd.learning.features.OrientedEnergies`). An `octave` of 1 and a `stride` of 4 pixels suit images of 28
-    pixels, 0 and 2 those of 8.
-    """
+    """Strokes of each direction around each place of a grey image (`incrowd.learning.features.OrientedEnergies`)."""
 
     name: Literal["energies"] = "energies"
     octave: int = 1
@@ -265,17 +245,15 @@ class EnergyFeatures(_Features):
 
 
 class PictureFeatures(_Features):
-    """Energies and patches of pictures, grey or in colours, along `dimensions` directions in which made-up pictures
-    differ, whitened (`incrowd.learning.features.picture_map`).
-    """
+    """Energies and patches of pictures along `dimensions` directions (`incrowd.learning.features.picture_map`)."""
 
     name: Literal["pictures"] = "pictures"
     dimensions: int = 256
 
 
 class ModuleFeatures(_Features):
-    """The outputs of a frozen module that a function of your own, `module` = "package:name", returns for these
-    `arguments`; it is imported as in `FunctionData`. `weights` is a safetensors file of the module's state.
+    """The outputs of a frozen module that a function of your own returns, as in `FunctionData`. `weights` is a
+    safetensors file of the module's state.
     """
 
     name: Literal["module"] = "module"
@@ -286,9 +264,7 @@ class ModuleFeatures(_Features):
 
 
 class MapFeatures(_Features):
-    """The feature map that an installed package has under the name `map` (entry points `incrowd.feature_maps`), made
-    from these `arguments`.
-    """
+    """A feature map of an installed package (entry points `incrowd.feature_maps`), made from these `arguments`."""
 
     name: Literal["map"] = "map"
     map: str
@@ -296,10 +272,7 @@ class MapFeatures(_Features):
 
 
 class TableFeatures(_Features):
-    """A row of a table with stated columns: numbers as `bins` ramps over their stated ranges, levels centred
-    (`incrowd.learning.features.TableRows`). Encoded numbers have at most a share of `raw` of the square of a row's
-    length.
-    """
+    """A row of a table: ramps over stated ranges, centred levels (`incrowd.learning.features.TableRows`)."""
 
     name: Literal["table"] = "table"
     bins: int = 4
@@ -319,8 +292,8 @@ class TextFeatures(PieceFeatures):
 
 
 class TokenFeatures(PieceFeatures):
-    """A sequence of tokens, which are whole numbers, as its pieces of 1 to `longest` tokens
-    (`incrowd.learning.features.TokenGrams`). With `reads` "end" they are the last ones, before the token that follows.
+    """Tokens as their pieces of 1 to `longest` tokens (`incrowd.learning.features.TokenGrams`). With `reads`
+    "end" they are the last ones, before the token that follows.
     """
 
     name: Literal["tokens"] = "tokens"

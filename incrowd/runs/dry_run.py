@@ -39,7 +39,14 @@ def dry_run(config: Config) -> dict[str, Any]:
     work = work_of(config)
     spend, left, budget = cost_of(work)
     began = time.perf_counter()
-    _trained(work)
+    options = {"randomness": "seeded", "seed": 0, "trackers": (), "report_every": work.rounds}
+    changes = {
+        "data": GivenData(),
+        "run": config.run.model_copy(update=options),
+        "privacy": config.privacy.model_copy(update={"ledger": None, "witness": None}),
+    }
+    with TemporaryDirectory(prefix="incrowd-dry-run-") as folder:
+        Run.create(config.model_copy(update=changes), Path(folder) / "run", given=Given(data=made_up(work))).train()
     seconds = time.perf_counter() - began
     unit = 1 << (20 if sys.platform == "darwin" else 10)
     return {
@@ -85,19 +92,6 @@ def _ledger_of(identity: DataIdentity, path: Path | None) -> Ledger | None:
     if known is not None:
         return Ledger.read(known.path)
     return Ledger.read(path) if path is not None and path.exists() else None
-
-
-def _trained(work: Work) -> None:
-    """A run of these settings on made-up rows."""
-    options = {"randomness": "seeded", "seed": 0, "trackers": (), "report_every": work.rounds}
-    changes = {
-        "data": GivenData(),
-        "run": work.config.run.model_copy(update=options),
-        "privacy": work.config.privacy.model_copy(update={"ledger": None, "witness": None}),
-    }
-    with TemporaryDirectory(prefix="incrowd-dry-run-") as folder:
-        config = work.config.model_copy(update=changes)
-        Run.create(config, Path(folder) / "run", given=Given(data=made_up(work))).train()
 
 
 def made_up(work: Work) -> Clients:

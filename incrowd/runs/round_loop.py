@@ -1,4 +1,4 @@
-"""The rounds of a run, each of which is written down before the next begins."""
+"""The rounds of a run: states on disk, answers of silos, and sessions that take a state through its round."""
 
 import logging
 import re
@@ -57,7 +57,8 @@ class Checkpoints:
     def add(self, rounds: int, arrays: Arrays) -> None:
         """Keep the state after so many rounds."""
         _files.folder(self.folder)
-        _files.write(self._path(rounds), to_bytes(arrays), dated=self.dated)
+        content = save({name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in arrays.items()})
+        _files.write(self._path(rounds), content, dated=self.dated)
 
     def leave(self, wanted: Sequence[int]) -> None:
         """Remove all states but these, and every file that was cut off while it was written."""
@@ -85,11 +86,6 @@ class Checkpoints:
 
     def _path(self, rounds: int) -> Path:
         return self.folder / f"round-{rounds:06d}.safetensors"
-
-
-def to_bytes(arrays: Arrays) -> bytes:
-    """The arrays as a safetensors file holds them."""
-    return save({name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in arrays.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,17 +145,14 @@ class DurableSilo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundLoop:
-    """One process's rounds, from where the run stands to its end.
+    """The database, the states and the secrets of a run, for the one process that trains in its folder.
 
-    Guarantee: the row of a round is written before its checkpoint. The last state is kept and the watchers are told,
-    also after an error or a stop by the user. The secret part of a state lies in `private/`: it is on disk before the
-    state is, and gone before any result is written (`DataError` if it cannot be removed). One process at a time works
-    in a folder (`ConfigError`).
+    Guarantee: the secret part of a state lies in `private/`: it is on disk before the state is, and gone before any
+    result is written (`DataError` if it cannot be removed). No other process can train in the folder (`ConfigError`).
     """
 
     folder: Path
     rounds: int
-    wanted: RunOptions
     database: Database
     checkpoints: Checkpoints
     secrets: Checkpoints
@@ -173,7 +166,6 @@ class RoundLoop:
             yield cls(
                 folder=folder,
                 rounds=rounds,
-                wanted=wanted,
                 database=database,
                 checkpoints=Checkpoints(folder / CHECKPOINTS, keep=wanted.keep, dated=simulated),
                 secrets=Checkpoints(folder / PRIVATE, dated=simulated),

@@ -182,6 +182,9 @@ class Run:
         """The rounds that are left, for a loop of the caller: see `train`.
 
         Each round is yielded as the session and the state before it; the state after it, and its record, are sent back.
+
+        Guarantee: the row of a round is written before its checkpoint. The last state is kept and the watchers are
+        told, also after an error or a stop by the user.
         """
         if isinstance(self.config.data, Parties) and not self.work.asks_others:
             remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"

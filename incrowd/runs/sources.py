@@ -191,7 +191,7 @@ def _in_place_of(data: Parties) -> Clients:
     """Clients who hold nothing, in the place of the enrolled parties; and the public examples that the server holds."""
     names = enrolled(data)
     if data.shape:
-        classes = data.classes_of_arrays
+        classes = data.classes if isinstance(data.classes, int) else None
         example = made_up_array(data.shape, data.type, classes=classes, scale=data.scale, offset=data.offset)
         return stand_in(example, names, name=data.federation)
     columns = data.meaning().resolved(())

@@ -52,8 +52,7 @@ from incrowd.runs.round_loop import Checkpoints, DurableSilo, Session, SiloSessi
 from incrowd.runs.sources import NOTHING, Given, federated_data, processors, section
 from incrowd.settings import Descent, Local
 
-Place = tuple[Path, Path | None, Path | None]
-"""The place of a ledger in the run's folder, and the stated ones of ledger and witness."""
+Place = tuple[Path, Path | None, Path | None]  # of a ledger in the run's folder; stated ones of ledger and witness
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -374,7 +373,10 @@ def assemble(
             # The noise of their mean would reveal their number.
             remedy = f"every client sends something, and data.clients = {loaded.clients} is not how many there are"
             raise ConfigError(field="noise_by", value=config.privacy.noise_by, remedy=remedy)
-    tensors = replace(ClientTensors.of(loaded), constant=_constant(config))
+    # A linear model without biases learns them by the last feature of every example.
+    linear = isinstance(config.model, LinearSection) and not config.model.bias
+    constant = float(getattr(config.features, "constant", 0.0)) if linear else 0.0
+    tensors = replace(ClientTensors.of(loaded), constant=constant)
     engine = CohortEngine(model, tensors, config.local, _execution(config, chunk, plan), loss=parts["loss"])
     return ClientWork(**parts, engine=engine, plans=(plan,))
 
@@ -413,12 +415,6 @@ def _loaded(config: Config, given: Given, data: Clients | None = None) -> dict[s
     check_model(model, data, loss)
     parts = {"config": config, "data": data, "held": held, "model": model, "loss": loss}
     return {**parts, "randomness": randomness(config)}
-
-
-def _constant(config: Config) -> float:
-    """The last feature of every example, by which a linear model learns its biases; 0 where it has biases."""
-    linear = isinstance(config.model, LinearSection) and not config.model.bias
-    return float(getattr(config.features, "constant", 0.0)) if linear else 0.0
 
 
 def _execution(config: Config, chunk: int | None, plan: Plan) -> Execution:
