@@ -35,31 +35,68 @@ _CLASSES = 40  # classes of numbers of updates; each counts as its smallest, whi
 
 
 @dataclass(frozen=True)
-class LaplaceSum:
-    """The sum of independent standard Laplace values (scale 1, variance 2 each).
+class Blurred:
+    """A shift of at most so many scales of the noise, hidden by a sum of so many standard Laplace values.
 
     A Laplace value is the difference of two exponential ones, so a sum of T of them is the difference of two waiting
     times for the T-th event of a Poisson process. When one process has its T-th event, the other lacks m events: m is
     negative binomial, the time for m events is a gamma value. The sum is a mixture of gamma values with positive
     weights: nothing cancels, even in the far tail, for up to a thousand million terms.
+
+    Guarantee: `delta` and `epsilon` are upper bounds, from the hockey-stick divergence between the sum and its shift.
     """
 
+    shift: float
     terms: int
 
     def __post_init__(self) -> None:
         _validate.count(terms=self.terms)
 
+    def delta(self, epsilon: float) -> float:
+        """The delta of this epsilon."""
+        if epsilon >= self.shift:
+            return 0.0
+        low, high = self._bracket(lambda x: self._loss(x) >= epsilon)
+        place = high if low == high else float(brentq(lambda x: self._loss(x) - epsilon, low, high, rtol=1e-12))
+        return self._delta_at(place, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon of this delta."""
+        low, high = self._bracket(lambda x: self._delta_at(x, self._loss(x)) <= delta)
+        while high - low > 1e-10 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._delta_at(middle, self._loss(middle)) <= delta else (middle, high)
+        return min(self.shift, max(0.0, self._loss(high)))
+
     def density(self, x: float) -> float:
-        """The probability density at x."""
+        """The probability density of the sum at x."""
         first, masses = _poisson(abs(x), len(self._missing))
         return float(masses @ self._missing[first : first + len(masses)])
 
     def tail(self, x: float) -> float:
-        """The probability of more than x."""
+        """The probability that the sum is more than x."""
         if x < 0:
             return 1 - self.tail(-x)
         first, masses = _poisson(x, len(self._missing))
         return float(masses @ self._missing_more[first : first + len(masses)])
+
+    def _loss(self, x: float) -> float:
+        """The privacy loss at x; it grows with x, up to the shift, since the density is log-concave."""
+        density = self.density(x)
+        return math.log(self.density(x - self.shift) / density) if density > _NEVER else self.shift
+
+    def _delta_at(self, x: float, epsilon: float) -> float:
+        """The divergence when x is the value whose loss is epsilon: all larger values are evidence."""
+        shifted = self.tail(x - self.shift)
+        return max(0.0, shifted - math.exp(epsilon) * self.tail(x)) + _ROUNDING * shifted
+
+    def _bracket(self, enough: Callable[[float], bool]) -> tuple[float, float]:
+        """Two values: the larger is enough and the smaller is not, or both are the middle (loss 0)."""
+        low = high = self.shift / 2
+        step = self.shift + math.sqrt(self.terms)
+        while not enough(high):
+            low, high, step = high, high + step, 2 * step
+        return low, high
 
     @cached_property
     def _missing(self) -> Floats:
@@ -87,51 +124,6 @@ def _poisson(mean: float, size: int) -> tuple[int, Floats]:
     masses /= masses.sum()
     first = centre - len(down)
     return first, masses[: max(0, size - first)]
-
-
-@dataclass(frozen=True)
-class Blurred:
-    """A shift of at most so many scales of the noise, hidden by a sum of Laplace values.
-
-    Guarantee: `delta` and `epsilon` are upper bounds, from the hockey-stick divergence between the sum and its shift.
-    """
-
-    shift: float
-    noises: LaplaceSum
-
-    def delta(self, epsilon: float) -> float:
-        """The delta of this epsilon."""
-        if epsilon >= self.shift:
-            return 0.0
-        low, high = self._bracket(lambda x: self._loss(x) >= epsilon)
-        place = high if low == high else float(brentq(lambda x: self._loss(x) - epsilon, low, high, rtol=1e-12))
-        return self._delta_at(place, epsilon)
-
-    def epsilon(self, delta: float) -> float:
-        """The epsilon of this delta."""
-        low, high = self._bracket(lambda x: self._delta_at(x, self._loss(x)) <= delta)
-        while high - low > 1e-10 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._delta_at(middle, self._loss(middle)) <= delta else (middle, high)
-        return min(self.shift, max(0.0, self._loss(high)))
-
-    def _loss(self, x: float) -> float:
-        """The privacy loss at x; it grows with x, up to the shift, since the density is log-concave."""
-        density = self.noises.density(x)
-        return math.log(self.noises.density(x - self.shift) / density) if density > _NEVER else self.shift
-
-    def _delta_at(self, x: float, epsilon: float) -> float:
-        """The divergence when x is the value whose loss is epsilon: all larger values are evidence."""
-        shifted = self.noises.tail(x - self.shift)
-        return max(0.0, shifted - math.exp(epsilon) * self.noises.tail(x)) + _ROUNDING * shifted
-
-    def _bracket(self, enough: Callable[[float], bool]) -> tuple[float, float]:
-        """Two values: the larger is enough and the smaller is not, or both are the middle (loss 0)."""
-        low = high = self.shift / 2
-        step = self.shift + math.sqrt(self.noises.terms)
-        while not enough(high):
-            low, high, step = high, high + step, 2 * step
-        return low, high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +161,7 @@ class Situation:
 
     def blurred(self, later: int) -> Blurred:
         """A contribution under its noise and `later` more."""
-        return Blurred(self.epsilon, LaplaceSum(1 + later))
+        return Blurred(self.epsilon, 1 + later)
 
     def opportunist_delta(self, epsilon: float, *, survived: bool = False) -> float:
         """The delta of adversary III; `survived` gives no credit for the chance of a discard."""

@@ -26,14 +26,10 @@ from incrowd.drawdiscard.spam import answer_test
 from incrowd.drawdiscard.specification import Specification, check_rounding
 from incrowd.errors import ConfigError, DataError
 
-LIFETIME = 60
-"""Minutes from a draw until its answer comes too late."""
-
+LIFETIME = 60  # minutes from a draw until its answer comes too late
 KEY_BYTES = 32
 MARK_BYTES = 8
-DIGEST = 16
-"""Bytes of the digest of an answer."""
-
+DIGEST = 16  # bytes of the digest of an answer
 _BODY = struct.Struct("<8sQQI")
 _MAC = 16
 TICKET_BYTES = _BODY.size + _MAC

@@ -42,18 +42,14 @@ UNCHECKED = (
     FINITE,
 )
 
-ATTEMPTS = 4
-"""How often the device offers one answer to a server that calls it too late."""
-
+ATTEMPTS = 4  # how often the device offers one answer to a server that calls it too late
 AGAIN = (Reason.LATE, Reason.FORGED)
 """The device puts the same noised numbers on another draw: a server that lost its pool has lost its key, too."""
 
 LATER = (Reason.NOT_ADMITTED, Reason.DAY_OVER)
 """The answer waits for the next `contribute`."""
 
-LONGEST_TICKET = 1024
-"""Bytes of the longest ticket that a device keeps."""
-
+LONGEST_TICKET = 1024  # bytes of the longest ticket that a device keeps
 NOISE_ALONE = (
     "none of the examples has a response that counts, so what was contributed is noise alone, and cost as much as any: "
     "`check` says what does not fit"

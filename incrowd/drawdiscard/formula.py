@@ -1,7 +1,7 @@
-"""Formulas, for people who write specifications: ``opened ~ (sender + length) ** 2``.
+"""Formulas for people who write specifications: ``opened ~ (sender + length) ** 2``.
 
-formulaic reads the text and gives a tree. Here only this tree is walked: no name is looked up, nothing is evaluated,
-and what is no field or plain operator (a function call, code in braces) is refused. Devices never see a formula.
+formulaic turns the text into a tree, and this module only walks the tree: it looks up no name and evaluates nothing. It
+refuses function calls, code in braces, and names that are no field. Devices never see a formula.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,18 @@ from formulaic.parser.types import ASTNode, Token
 
 from incrowd.errors import ConfigError
 
-LONGEST = 20_000
-"""Characters of the longest formula."""
-
-MOST_CROSSES = 250_000
-"""Terms to cross with terms, at once: with 500 fields, all with all."""
+LONGEST = 20_000  # characters of the longest formula
+MOST_CROSSES = 250_000  # the most crosses of one operator: all with all of 500 fields
 
 TermSet = dict[frozenset[str], None]
-"""Terms, each a set of fields, in order; the intercept is the term of no fields."""
+"""Terms in order, each a set of fields; the intercept is the term without fields."""
 
 _INTERCEPT: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedFormula:
-    """What a formula states."""
+    """The response, the terms and the intercept of a formula."""
 
     response: str
     terms: tuple[tuple[str, ...], ...]
@@ -38,79 +35,64 @@ class ParsedFormula:
 
 
 def read_formula(formula: str, *, fields: Sequence[str]) -> ParsedFormula:
-    """The response, the terms and whether there is an intercept.
+    """Read ``~``, ``+``, ``-``, ``:`` (a cross), ``*`` (both and their cross), ``** 2`` or ``^ 2`` (all and all crosses
+    of two), parentheses, ``.`` (every field but the response), 1 and 0 (with and without an intercept; the default is
+    with). Main effects come first, then crosses, each in the order of the formula.
 
-    Of the usual notation it takes ``~``, ``+``, ``-``, ``:`` (a cross), ``*`` (both and their cross), ``** 2`` or
-    ``^ 2`` (all and all crosses of two), parentheses, ``.`` (every field but the response), 1 and 0 (with and without
-    an intercept, which is there by default). Main effects come first, then crosses, each in the order of the formula.
-
-    Guarantee: nothing of the formula is run or looked up, and its size bounds the work.
+    Guarantee: nothing of the formula runs, and its size bounds the work.
     """
     if len(formula) > LONGEST:
         raise ConfigError(field="formula", value=f"{len(formula)} characters", remedy=f"give at most {LONGEST}")
     try:
-        return _TreeReader(formula, tuple(fields)).statement(_tree(formula))
+        for token in tokenize(formula):
+            if token.kind is Token.Kind.PYTHON:
+                raise _refused(token, "only fields and operators are allowed; nothing is computed")
+        return _statement(DefaultFormulaParser().get_ast(formula), formula, tuple(fields))
     except (FormulaParsingError, FormulaSyntaxError, RecursionError) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(field="formula", value=formula, remedy=f"it cannot be read: {problem}") from error
 
 
-def _tree(formula: str) -> object:
-    for token in tokenize(formula):
-        if token.kind is Token.Kind.PYTHON:
-            raise _refused(token, "only fields and operators are allowed; nothing is computed")
-    return DefaultFormulaParser().get_ast(formula)
+def _statement(tree: object, formula: str, fields: Sequence[str]) -> ParsedFormula:
+    if not (isinstance(tree, ASTNode) and tree.operator.symbol == "~" and len(tree.args) == 2):
+        raise _refused(formula, "write the response, ~ and the terms: response ~ first + second")
+    name = _text(tree.args[0])
+    if name not in fields:
+        raise _refused(name or formula, f"the response is one of the fields: {', '.join(fields)}")
+    group = _group(tree.args[1], fields, response=name)
+    terms = sorted((term for term in group if term), key=len)
+    ordered = tuple(tuple(sorted(term, key=fields.index)) for term in terms)
+    return ParsedFormula(response=name, terms=ordered, intercept=_INTERCEPT in group)
 
 
-@dataclass(frozen=True)
-class _TreeReader:
-    """Turns a tree into terms, without recursion: a sum of a thousand fields is a tree a thousand deep."""
+def _group(tree: object, fields: Sequence[str], *, response: str) -> TermSet:
+    """The terms of a tree, arguments before their node; without recursion: a sum of a thousand fields is that deep."""
+    waiting: list[tuple[object, bool]] = [(tree, False)]
+    done: list[TermSet] = []
+    while waiting:
+        node, ready = waiting.pop()
+        if not isinstance(node, ASTNode):
+            done.append(_leaf(node, fields))
+            continue
+        arguments = _arguments(node)
+        if not ready:
+            waiting.append((node, True))
+            waiting.extend((argument, False) for argument in reversed(arguments))
+        elif node.operator.symbol == ".":
+            done.append({frozenset([name]): None for name in fields if name != response})
+        else:
+            first = len(done) - len(arguments)
+            done[first:] = [_combined(node, done[first:])]
+    return done[0]
 
-    formula: str
-    fields: Sequence[str]
 
-    def statement(self, tree: object) -> ParsedFormula:
-        if not (isinstance(tree, ASTNode) and tree.operator.symbol == "~" and len(tree.args) == 2):
-            raise _refused(self.formula, "write the response, ~ and the terms: response ~ first + second")
-        response, right = tree.args
-        name = _text(response)
-        if name not in self.fields:
-            raise _refused(name or self.formula, f"the response is one of the fields: {', '.join(self.fields)}")
-        group = self._group(right, response=name)
-        terms = sorted((term for term in group if term), key=len)
-        return ParsedFormula(
-            response=name,
-            terms=tuple(tuple(sorted(term, key=self.fields.index)) for term in terms),
-            intercept=_INTERCEPT in group,
-        )
-
-    def _group(self, tree: object, *, response: str) -> TermSet:
-        """The tree's terms, by a walk that meets the arguments of a node before the node."""
-        waiting: list[tuple[object, bool]] = [(tree, False)]
-        done: list[TermSet] = []
-        while waiting:
-            node, ready = waiting.pop()
-            if not isinstance(node, ASTNode):
-                done.append(self._leaf(node))
-                continue
-            arguments = _arguments(node)
-            if not ready:
-                waiting.append((node, True))
-                waiting.extend((argument, False) for argument in reversed(arguments))
-            elif node.operator.symbol == ".":
-                done.append({frozenset([name]): None for name in self.fields if name != response})
-            else:
-                first = len(done) - len(arguments)
-                done[first:] = [_combined(node, done[first:])]
-        return done[0]
-
-    def _leaf(self, leaf: object) -> TermSet:
-        text = _text(leaf)
-        if text == "1":
-            return {_INTERCEPT: None}
-        if text in self.fields:
-            return {frozenset([text]): None}
-        raise _refused(leaf, f"it is no field; the fields are {', '.join(self.fields)}")
+def _leaf(leaf: object, fields: Sequence[str]) -> TermSet:
+    text = _text(leaf)
+    if text == "1":
+        return {_INTERCEPT: None}
+    if text in fields:
+        return {frozenset([text]): None}
+    raise _refused(leaf, f"it is no field; the fields are {', '.join(fields)}")
 
 
 def _text(leaf: object) -> str:
@@ -118,7 +100,7 @@ def _text(leaf: object) -> str:
 
 
 def _arguments(node: Any) -> list[object]:
-    """What a node combines; of a power only the base, once."""
+    """The arguments of a node; of a power the base alone, once."""
     arguments = list(node.args)
     if node.operator.symbol in ("**", "^"):
         base, power = arguments
@@ -130,7 +112,7 @@ def _arguments(node: Any) -> list[object]:
 
 def _combined(node: Any, groups: Sequence[TermSet]) -> TermSet:
     symbol = str(node.operator.symbol)
-    first, last = groups[0], groups[-1]  # one and the same where there is one
+    first, last = groups[0], groups[-1]  # a power has one group
     if symbol == "+":
         return {**first, **last}
     if symbol == "-" and len(groups) == 2:

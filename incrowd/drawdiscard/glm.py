@@ -24,8 +24,7 @@ from incrowd.errors import ConfigError, DataError
 AnyFloats = NDArray[np.floating[Any]]
 Features = Any  # a dense array, or a sparse one, which has no types
 
-LARGEST_LOG_RATE = 50.0
-"""A Poisson model predicts at most e to this: finite, and far above every response."""
+LARGEST_LOG_RATE = 50.0  # a Poisson model predicts at most e to this: finite, and far above every response
 
 
 @dataclass(frozen=True, kw_only=True)

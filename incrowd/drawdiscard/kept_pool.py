@@ -23,12 +23,8 @@ from incrowd.errors import ConfigError, DataError
 FILE, SPECIFICATION, LOCK = "pool.sqlite", "specification.json", "lock"
 """The files of a server's folder."""
 
-RUNNING_MB = 1
-"""Megabytes of replaced versions that a running server writes; at its end it writes all."""
-
-REMEMBERED = 4096
-"""A pool recognises at least this many of the last accepted answers: see `known_again`."""
-
+RUNNING_MB = 1  # megabytes of replaced versions that a running server writes; at its end it writes all
+REMEMBERED = 4096  # a pool recognises at least this many of the last accepted answers: see `known_again`
 AFTER_A_CRASH = 2**32
 """A server skips this many version numbers after a crash: it may have handed some of them out before."""
 

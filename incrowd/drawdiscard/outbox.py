@@ -18,9 +18,7 @@ from incrowd.drawdiscard.pool import Instance
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.grid import Whole
 
-MOST_WAITING = 16
-"""The outbox keeps the last answers to this many specifications."""
-
+MOST_WAITING = 16  # the outbox keeps the last answers to this many specifications
 _DIGEST = 32
 
 

@@ -1,4 +1,4 @@
-"""What the owner of a device allows any server to ask of it."""
+"""The policy of a device's owner for all servers."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,18 +17,16 @@ from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a device allows any server to ask of it.
+    """The limits of a device for the specification of any server.
 
-    `unit` says what the three limits on epsilon count: all numbers of a contribution together (``model``), or each on
-    its own (``feature``, which is much less: see `Specification.describe`). `epsilon` limits one contribution,
-    `daily_epsilon` those of a day, `budget` those of all time. Whatever the unit, all numbers of a contribution
-    together may cost no more than `whole_epsilon`, unless stated ten times `epsilon`. `fields` are the columns that a
-    model may use, by default every column. `most_work` limits how many pieces of text a contribution may look at, were
-    every text as long as any that is read, for the time of it shows outside.
+    `epsilon` limits one contribution, `daily_epsilon` a day's, `budget` all. They count all numbers of a contribution
+    together (unit ``model``) or each number alone (unit ``feature``, a weaker promise). In both units all numbers
+    together cost at most `whole_epsilon`, by default ten times `epsilon`. A model may use the columns in `fields`, by
+    default all. `most_work` limits the pieces of text in a contribution, for texts of the largest length: a server can
+    see how long the work takes.
 
-    Guarantee: what is repeated is paid for. Counted per feature, a column that a model looks at in several numbers, by
-    several fields, crosses or classes, costs its epsilon so many times (`Specification.repeats`). The response is in
-    every number; what a contribution tells of it is within `whole_epsilon`.
+    Guarantee: per feature, a column in several numbers, by several fields, crosses or classes, costs its epsilon as
+    often (`Specification.repeats`). The response is in every number, within `whole_epsilon`.
     """
 
     epsilon: float = 2.0
@@ -54,7 +52,7 @@ class Policy:
         )
 
     def check(self, asked: Specification, columns: Collection[str]) -> None:
-        """Refuse (`SpecificationRefused`) what this policy does not allow, for a table with these columns."""
+        """Refuse a specification beyond these limits (`SpecificationRefused`), for a table with these columns."""
         allowed = [name for name in columns if self.fields is None or name in self.fields]
         for name in asked.names:
             if name not in allowed:
@@ -63,18 +61,17 @@ class Policy:
             ("weights", asked.size, self.most_weights),
             ("examples", asked.examples, self.most_examples),
             ("instances", asked.instances, self.most_instances),
-            ("pieces of text", asked.examples * pieces(asked), self.most_work),
+            ("pieces of text", asked.examples * sum(_pieces(one) for _, one in asked.used.values()), self.most_work),
         ):
             if value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this device allows, {most}")
         if asked.noise == "none":
             raise SpecificationRefused("without noise nothing leaves this device")
-        cost = self.cost(asked.mechanism)
+        cost, whole = self.cost(asked.mechanism), self._cost(asked.mechanism, "model")
         if not cost <= self.epsilon:
             raise SpecificationRefused(
                 f"a contribution would cost epsilon = {cost:.6g} per {self.unit}; this device allows {self.epsilon:g}"
             )
-        whole = self._cost(asked.mechanism, "model")
         together = 10 * self.epsilon if self.whole_epsilon is None else self.whole_epsilon
         if not whole <= together:
             raise SpecificationRefused(
@@ -92,17 +89,12 @@ class Policy:
             return float(event.epsilon)
         if isinstance(event, LaplaceDpEvent):
             own = event.noise_multiplier == mechanism.multiplier
-            return mechanism.epsilon if own else float(1 / event.noise_multiplier)  # its own to the last bit
+            return mechanism.epsilon if own else float(1 / event.noise_multiplier)  # its own without rounding
         return price(event, delta=self.budget.delta, relation=RELATION).epsilon
 
 
-def pieces(asked: Specification) -> int:
-    """How many pieces of text are looked at for one example, at most."""
-    return sum(_pieces(described) for _, described in asked.used.values())
-
-
 def _pieces(described: AnyTableField) -> int:
-    """An n-gram is a piece; a word is looked for, and a character counted, a hundred times as fast."""
+    """The most pieces of text in one example: an n-gram is a piece; words and characters take a hundredth."""
     if isinstance(described, TextField):
         return LONGEST_TEXT * (1 + described.longest - described.shortest)
     if isinstance(described, ListField):

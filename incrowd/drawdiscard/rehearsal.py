@@ -1,4 +1,4 @@
-"""A rehearsal: what a specification would learn from a table, at its epsilon, before any device is asked."""
+"""Rehearses a specification on a table: the accuracy at its epsilon, before a server asks any device."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd._ranks import roc_auc
-from incrowd.drawdiscard.device import Device, Fit
+from incrowd.drawdiscard.device import Device
 from incrowd.drawdiscard.fields import BooleanField, CategoryField
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Pool
@@ -31,30 +31,23 @@ from incrowd.errors import DataError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.device import RELATION
 
-WIDE = 1_000
-"""With more features than this, only those that are not zero are kept."""
-
-LOOKS = 12
-"""So many points has the curve."""
-
-NEEDED = 0.95
-"""Contributions are enough when this share of what all of them gain is gained."""
-
-FEWEST = 10
-"""Rows that a rehearsal needs at least."""
+WIDE = 1_000  # a table with more features than this stays sparse
+LOOKS = 12  # the number of points of the curve
+NEEDED = 0.95  # the share of the whole gain that enough contributions reach
+FEWEST = 10  # the smallest number of rows of a rehearsal
 
 Figures = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rehearsal:
-    """A specification, a table by column, and how many contributions devices would make of it.
+    """A specification, a table by column, and a number of contributions.
 
-    Of the rows a share is `held_out`, to measure with; the others are dealt to devices, each with as many as a
-    contribution uses, or fewer where `devices` says so. Devices come at random, one after the other.
+    The measures are on a share `held_out` of the rows. Each device has as many of the others as a contribution uses, or
+    fewer if `devices` asks for it. Random devices contribute one after the other.
 
-    Guarantee: pool, steps, noise, merging and averages are those of the protocol, simulated (`simulation.simulate`);
-    the same arguments give the same report. Nothing is written anywhere.
+    Guarantee: pool, steps, noise, merging and averages are those of the protocol (`simulation.simulate`); the same
+    arguments give the same report. A rehearsal writes nothing.
     """
 
     asked: Specification
@@ -76,12 +69,17 @@ class Rehearsal:
             raise DataError(f"{usable} rows, of which {self.held_out:.0%} are held out, do not fill the devices")
 
     def report(self) -> Figures:
-        """The measures on the held-out rows, what they are without noise and without a model, and what it takes."""
+        """The measures on the held-out rows, also without noise and without a model, and the contributions needed."""
         curve = [{"contributions": moment} | self._scores(row) for moment, row in self._learnt(noisy=True)]
         quiet = self._scores(self._learnt(noisy=False)[-1][1])
-        baseline, name = self._baseline(), self.measure
+        mean = self._examples[1][self._parts[0]].mean(axis=0)
+        baseline = self._compared(np.broadcast_to(mean, self._measured[1].shape))
+        name = "accuracy" if isinstance(self.asked.predicted, BooleanField | CategoryField) else "rmse"
         better = -1 if name == "rmse" else 1
         gains = [(look["contributions"], better * (look[name] - baseline[name])) for look in curve]
+        unused = Ledger.in_memory(budget=Policy().budget, relation=RELATION)
+        with Device(self.table, ledger=unused) as device:
+            fit = device.check(self.asked)
         return {
             "measure": name,
             "metrics": {key: value for key, value in curve[-1].items() if key != "contributions"},
@@ -97,74 +95,45 @@ class Rehearsal:
             "epsilon": self.asked.epsilon,
             "contributions_of_a_device": self.contributions / len(self._dealt),
             "promise": self.asked.describe(),
-            "fit": {"examples": self.fit.examples, "usable": self.fit.usable, "problems": list(self.fit.problems)},
+            "fit": {"examples": fit.examples, "usable": fit.usable, "problems": list(fit.problems)},
         }
 
     def final(self) -> Figures:
         """The measures on the held-out rows after all contributions."""
         return self._scores(self._learnt(noisy=True)[-1][1])
 
-    @property
-    def measure(self) -> str:
-        """The measure that the curve is about: the more the better, but for an error."""
-        return "accuracy" if isinstance(self.asked.predicted, BooleanField | CategoryField) else "rmse"
-
-    @cached_property
-    def fit(self) -> Fit:
-        """What the owner of the table would hear from a device with the policy that devices have by default."""
-        unused = Ledger.in_memory(budget=Policy().budget, relation=RELATION)
-        with Device(self.table, ledger=unused) as device:
-            return device.check(self.asked)
-
     def _learnt(self, *, noisy: bool) -> list[tuple[int, Floats]]:
-        """The weights that predictions would use, after so many contributions."""
-        noisy = noisy and self.asked.noise != "none"
+        """The weights for predictions, after each number of contributions on the curve."""
+        asked, random = self.asked, self._randomness
+        noisy = noisy and asked.noise != "none"
         coins = draw_and_discard(
-            instances=self.asked.instances,
-            updates=self.contributions,
-            randomness=self._randomness,
-            merge=self.asked.merge,
+            instances=asked.instances, updates=self.contributions, randomness=random, merge=asked.merge
         )
         pool = Pool.initial(
-            np.zeros(self.asked.size),
-            instances=self.asked.instances,
-            update_variance=self.asked.update_variance if noisy else 0.0,
-            randomness=self._randomness,
-            merge=self.asked.merge,
+            np.zeros(asked.size),
+            instances=asked.instances,
+            update_variance=asked.update_variance if noisy else 0.0,
+            randomness=random,
+            merge=asked.merge,
+        )
+        chosen = random.stream("devices").bits(self.contributions) % np.uint64(len(self._dealt))
+        updates = Updates(
+            gradients=self._gradients,
+            mechanism=asked.mechanism,
+            devices=chosen.astype(np.int64),
+            rates=gammas(asked, coins.seen),
+            noise=seeded_noise(asked.mechanism, random) if noisy else None,
+            largest=asked.largest,
         )
         moments = sorted({round(look) for look in np.geomspace(min(10, self.contributions), self.contributions, LOOKS)})
-        weights = simulate(
-            self._updates(gammas(self.asked, coins.seen), noisy=noisy),
-            coins,
-            start=pool.instances,
-            moments=moments,
-        )
+        weights = simulate(updates, coins, start=pool.instances, moments=moments)
         return list(zip(moments, weights.astype(np.float64), strict=True))
 
-    def _updates(self, rates: Floats, *, noisy: bool) -> Updates:
-        stream = self._randomness.stream("devices")
-        return Updates(
-            gradients=self._gradients,
-            mechanism=self.asked.mechanism,
-            devices=(stream.bits(self.contributions) % np.uint64(len(self._dealt))).astype(np.int64),
-            rates=rates,
-            noise=seeded_noise(self.asked.mechanism, self._randomness) if noisy else None,
-            largest=self.asked.largest,
-        )
-
     def _scores(self, weights: Floats) -> Figures:
-        features, responses = self._measured
-        predicted = np.asarray(self.asked.model.predict(weights, features), np.float64)
-        return self._compared(predicted, responses)
+        return self._compared(np.asarray(self.asked.model.predict(weights, self._measured[0]), np.float64))
 
-    def _baseline(self) -> Figures:
-        """The same measures where every row gets the mean of the rows to learn from."""
-        mean = self._examples[1][self._parts[0]].mean(axis=0)
-        responses = self._measured[1]
-        return self._compared(np.broadcast_to(mean, responses.shape), responses)
-
-    def _compared(self, predicted: Floats, responses: Floats) -> Figures:
-        response = self.asked.predicted
+    def _compared(self, predicted: Floats) -> Figures:
+        responses, response = self._measured[1], self.asked.predicted
         if not isinstance(response, BooleanField | CategoryField):
             error, scatter = float(np.square(predicted - responses).mean()), float(responses.var())
             return {
@@ -193,6 +162,7 @@ class Rehearsal:
 
     @cached_property
     def _parts(self) -> tuple[Integers, Integers]:
+        """The rows to learn from, and the held-out rows."""
         count = len(self._examples[1])
         order = np.argsort(self._randomness.stream("held out").bits(count), kind="stable")
         measured = max(1, round(self.held_out * count))
@@ -200,9 +170,9 @@ class Rehearsal:
 
     @cached_property
     def _dealt(self) -> Integers:
+        """The rows of each device, [devices, examples]."""
         learnt = self._parts[0]
-        most = len(learnt) if self.devices is None else len(learnt) // self.devices
-        each = min(self.asked.examples, most)
+        each = min(self.asked.examples, len(learnt) // (self.devices or 1))
         if not each:
             return np.empty((0, 0), np.int64)
         return split_among_devices(len(learnt), per_device=each, order=learnt)[: self.devices]
@@ -215,14 +185,13 @@ class Rehearsal:
     @cached_property
     def _gradients(self) -> GlmGradients:
         (features, responses), model = self._examples, self.asked.model
-        inputs = with_intercept(features, intercept=model.intercept)
-        if features.shape[1] > WIDE:
-            return GlmGradients(model, [inputs[rows] for rows in self._dealt], responses[self._dealt])
-        return GlmGradients(model, inputs.toarray()[self._dealt], responses[self._dealt])
+        inputs, rows = with_intercept(features, intercept=model.intercept), self._dealt
+        wide = features.shape[1] > WIDE
+        return GlmGradients(model, [inputs[own] for own in rows] if wide else inputs.toarray()[rows], responses[rows])
 
 
 def _enough(gains: Sequence[tuple[int, float]]) -> int | None:
-    """From how many contributions on nearly all is gained; none where nothing is."""
+    """The first number of contributions from which on nearly all is gained; None without a gain."""
     needed = None
     for moment, gain in reversed(gains):
         if not gain >= NEEDED * gains[-1][1] > 0:

@@ -28,11 +28,6 @@ class Predictor:
     weights: Floats
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the features: ``field``, ``field=level``, or two of these with a colon."""
-        return self.specification.columns
-
-    @property
     def levels(self) -> tuple[str, ...]:
         """The classes in the order of the columns of a prediction; none for a numeric response."""
         response = self.specification.predicted

@@ -13,14 +13,9 @@ from incrowd.drawdiscard.pool import Instance, stable_variance
 from incrowd.drawdiscard.server import promise
 from incrowd.drawdiscard.specification import Specification
 
-SHOWN = 200
-"""The page shows this many of the largest weights."""
-
-LATER = 1_000
-"""The opportunist of the three adversaries looks after this many more updates."""
-
-LARGEST_EPSILON = 700.0
-"""Above this epsilon a float cannot hold the bounds of adversary III."""
+SHOWN = 200  # the page shows this many of the largest weights
+LATER = 1_000  # the opportunist of the three adversaries looks after this many more updates
+LARGEST_EPSILON = 700.0  # above this epsilon a float cannot hold the bounds of adversary III
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,9 +29,7 @@ Bound = Callable[[Matrix], object]
 Noise = Callable[[Matrix, int], Matrix]
 """The noised gradient, for a bounded gradient and the number of its update."""
 
-NOWHERE = -1
-"""Stands in the place of an instance: the server threw the update away."""
-
+NOWHERE = -1  # stands in the place of an instance: the server threw the update away
 BLOCK = 2**17
 """How many noise values are drawn at once, about: enough to amortise NumPy's calls, few enough for the cache."""
 

@@ -1,9 +1,10 @@
-"""A device's own examples, wherever they are: a table or view of a SQLite file, rows, columns, or a data frame."""
+"""Reads a device's examples from a table or view of a SQLite file, rows, columns, or a data frame."""
 
 import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -21,16 +22,16 @@ from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, DataError
 
 Value = int | float | str | None | tuple[int | float | str | None, ...]
-ColumnValues = Mapping[str, Sequence[object]]
+Columns = dict[str, list[object]]
 
 
 class SqliteTable:
-    """A table or view of a SQLite file, opened for reading only and read anew each time: an app may go on filling it.
+    """A table or view of a SQLite file, read anew each time: an app may go on filling it.
 
-    Guarantee: the file is never changed; several threads and processes may read it. What is read is one state of it.
+    Guarantee: it never changes the file. Each read sees one state of it; several threads and processes may read.
 
-    Edge cases: a file, a table or a column that is not there is refused by its name; text that is not the name of a
-    column never reaches SQL; text in another encoding is odd, but no reason to fail, which would tell something.
+    Edge cases: an error names a missing file, table or column; no text but the names of columns reaches SQL. Text in
+    another encoding does not fail: a failure would tell the server of it.
     """
 
     def __init__(self, path: str | PathLike[str], table: str) -> None:
@@ -41,7 +42,7 @@ class SqliteTable:
         self._lock = RLock()
         self._connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
         _files.closed_with(self, self._connection)
-        self._connection.text_factory = _text
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             self.columns, self._table = self._described(table), _quoted(table)
         except sqlite3.DatabaseError as error:
@@ -52,22 +53,20 @@ class SqliteTable:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
-    def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """The values of some columns, of all examples. Private."""
-        with self._rows(names) as rows:
-            return _turned(names, list(rows))
+    def read(self, names: Sequence[str]) -> Columns:
+        """Columns of all examples. Private."""
+        with self._rows(names) as (_, rows):
+            return _by_column(names, list(rows))
 
-    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """The same, of so many random examples at most. Private."""
-        with self._one_state(), closing(self._connection.execute(f"SELECT count(*) FROM {self._table}")) as counted:  # noqa: S608 - the table's name is quoted
-            chosen = _chosen(int(counted.fetchone()[0]), most, stream)
-            with self._rows(names) as rows:
-                places = {int(place): order for order, place in enumerate(chosen)}
-                sampled = [(places[place], row) for place, row in enumerate(rows) if place in places]
-        return _turned(names, [row for _, row in sorted(sampled, key=lambda one: one[0])])
+    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> Columns:
+        """Columns of at most so many random examples. Private."""
+        with self._rows(names) as (count, rows):
+            places = {place: order for order, place in enumerate(_chosen(count, most, stream))}
+            sampled = [(places[place], row) for place, row in enumerate(rows) if place in places]
+        return _by_column(names, [row for _, row in sorted(sampled, key=lambda one: one[0])])
 
     def _described(self, table: str) -> tuple[str, ...]:
         known = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type != 'index'")]
@@ -77,26 +76,24 @@ class SqliteTable:
         return tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})"))
 
     @contextmanager
-    def _rows(self, names: Sequence[str]) -> Iterator[Iterator[tuple[object, ...]]]:
+    def _rows(self, names: Sequence[str]) -> Iterator[tuple[int, Iterator[tuple[object, ...]]]]:
+        """The number of examples and their rows, of one state of the file."""
         _check_known(names, self.columns)
         selected = ", ".join(map(_quoted, names)) or "1"
-        with self._lock, closing(self._connection.execute(f"SELECT {selected} FROM {self._table}")) as rows:  # noqa: S608 - the names are quoted
-            yield rows
-
-    @contextmanager
-    def _one_state(self) -> Iterator[None]:
         with self._lock:
             self._connection.execute("BEGIN")
             try:
-                yield
+                (count,) = self._connection.execute(f"SELECT count(*) FROM {self._table}").fetchone()  # noqa: S608 - the table's name is quoted
+                with closing(self._connection.execute(f"SELECT {selected} FROM {self._table}")) as rows:  # noqa: S608 - the names are quoted
+                    yield int(count), rows
             finally:
                 self._connection.execute("ROLLBACK")
 
 
 class InMemoryTable:
-    """Examples in memory: copied when they are given, so what is changed afterwards does not count."""
+    """Examples in memory, copied at the beginning: later changes do not count."""
 
-    def __init__(self, columns: ColumnValues, *, count: int | None = None) -> None:
+    def __init__(self, columns: Mapping[str, Sequence[object]], *, count: int | None = None) -> None:
         self._values = {str(name): [_plain(value, name) for value in values] for name, values in columns.items()}
         lengths = {name: len(values) for name, values in self._values.items()}
         if len(set(lengths.values())) > 1:
@@ -108,25 +105,22 @@ class InMemoryTable:
         """The names of the columns."""
         return tuple(self._values)
 
-    def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """The values of some columns, of all examples. Private."""
+    def read(self, names: Sequence[str]) -> Columns:
+        """Columns of all examples. Private."""
         _check_known(names, self.columns)
         return {name: list(self._values[name]) for name in names}
 
-    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """The same, of so many random examples at most. Private."""
-        chosen = _chosen(self.count, most, stream).tolist()
+    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> Columns:
+        """Columns of at most so many random examples. Private."""
+        chosen = _chosen(self.count, most, stream)
         return {name: [values[place] for place in chosen] for name, values in self.read(names).items()}
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-ExampleSource = SqliteTable | InMemoryTable
-
-
 def rows_of(data: object) -> InMemoryTable:
-    """Examples that somebody has at hand: a list of dicts, a dict of columns, or a data frame (pandas, polars)."""
+    """Examples in a list of dicts, a dict of columns, or a data frame (pandas, polars)."""
     if isinstance(data, Mapping):
         return InMemoryTable(data)
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
@@ -138,8 +132,8 @@ def rows_of(data: object) -> InMemoryTable:
     raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
 
 
-def source_of(data: object, table: str) -> ExampleSource:
-    """See `rows_of`; a text or a path is a SQLite file with this table."""
+def source_of(data: object, table: str) -> SqliteTable | InMemoryTable:
+    """Examples in a SQLite file with this table, for a path, or in memory (`rows_of`)."""
     return SqliteTable(data, table) if isinstance(data, str | PathLike) else rows_of(data)
 
 
@@ -157,15 +151,16 @@ def _plain(value: Any, name: object) -> Value:
     if isinstance(value, np.ndarray) and value.ndim == 1:
         value = value.tolist()
     if isinstance(value, list | tuple) and not any(isinstance(item, list | tuple) for item in value):
-        return tuple(_plain(item, name) for item in value)  # type: ignore[misc]  # a tuple comes of a list alone
+        return tuple(_plain(item, name) for item in value)  # type: ignore[misc]  # only a list becomes a tuple
     raise DataError(f"column {name!r} holds a {type(value).__name__}: give numbers, text, or lists of these")
 
 
-def _chosen(count: int, most: int, stream: Stream) -> Any:
-    return np.argsort(stream.bits(count), kind="stable")[:most]
+def _chosen(count: int, most: int, stream: Stream) -> list[int]:
+    chosen: list[int] = np.argsort(stream.bits(count), kind="stable")[:most].tolist()
+    return chosen
 
 
-def _turned(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, list[object]]:
+def _by_column(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Columns:
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
@@ -179,15 +174,11 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _text(content: bytes) -> str:
-    return content.decode(errors="replace")
-
-
 YES_NO = {"1": 1, "true": 1, "yes": 1, "0": 0, "false": 0, "no": 0, "1.0": 1, "0.0": 0}
 
 
 def read_csv_columns(path: Path, asked: Specification, *, most: int | None = None) -> dict[str, list[Value]]:
-    """The columns that a specification needs, of the first `most` rows; an empty cell is missing."""
+    """The columns of a specification, from the first `most` rows of a table; an empty cell is missing."""
     if not path.is_file():
         raise ConfigError(field="csv", value=str(path), remedy="there is no such file")
     table = read_rows(path)
@@ -197,17 +188,16 @@ def read_csv_columns(path: Path, asked: Specification, *, most: int | None = Non
 
 
 def _values(asked: Specification, name: str, cells: Sequence[Value]) -> list[Value]:
-    kinds = [field for column, field in asked.used.values() if column == name]
-    known = [cell if cell not in ("", None) else None for cell in cells]
-    if any(isinstance(field, BooleanField) for field in kinds):
-        return [YES_NO.get(cell.strip().lower(), cell) if isinstance(cell, str) else cell for cell in known]
-    if any(isinstance(field, NumberField | IntegerField) for field in kinds):
-        return [_number(cell) if isinstance(cell, str) else cell for cell in known]
-    return known
+    kinds = {type(field) for column, field in asked.used.values() if column == name}
 
+    def value(cell: Value) -> Value:
+        if not isinstance(cell, str):
+            return cell
+        if BooleanField in kinds:
+            return YES_NO.get(cell.strip().lower(), cell or None)
+        if cell and kinds & {NumberField, IntegerField}:
+            with suppress(DataError):
+                return AS_USUAL.number(cell.strip())
+        return cell or None
 
-def _number(cell: str) -> Value:
-    try:
-        return AS_USUAL.number(cell.strip())
-    except DataError:
-        return cell
+    return [value(cell) for cell in cells]

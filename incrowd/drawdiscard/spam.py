@@ -1,32 +1,18 @@
 """The spam tests: an answer less its parent has to look like an honest device's step and noise.
 
-An answer descends from an instance that the server knows, its parent: the ticket names it. What remains of the answer
-when the parent is taken off is the noise that the specification asks for and a step that the clip bounds, and nothing
-else: whoever shifts, replays, averages or invents weights leaves another residual. `ResidualTest` compares it with the
-limits of `spam_limits`.
+The ticket of an answer names its parent, an instance that the server knows. The residual, answer less parent, is the
+specification's noise and a step within the clip: answers that shift, replay, average or invent weights have other
+residuals. `ResidualTest` compares it with the limits of `spam_limits`.
 
-Of a direction nothing is estimated (`DirectionTest`). An honest answer is its parent, moved by the same public length
-in every weight, along signs that follow from the first 20 of them (`incrowd.privacy.mechanism.whole_noise`), to the
-last bit of float32. So whoever makes answers of their own can do no more than to name a direction, as everybody does.
-And not the same one again and again, which would take a model there as straight as nothing else does: an honest device
-names a direction only if it tossed it, among N of a million, which bounds how often any of them comes up.
+A direction (`DirectionTest`) moves its parent by one public length in every weight, to the last bit of float32, along
+signs that follow from the first 20 of them (`incrowd.privacy.mechanism.whole_noise`). An attacker can only name one,
+as all devices do, and not one direction again and again: an honest device names a direction only among N of a million.
 
-**What is learnt** from the answers that are offered (`Learnt`). The fixed limits have to let the longest step pass.
-Where most devices make shorter ones, colluders who send noise with honest sizes and chosen signs hide below. But they
-agree with each other, as honest noise never does, and agreement shows: the residuals vary most along what many of them
-share. So two more things are looked at.
-
-*The centre.* Mean |r| and mean r^2 may lie above the median of the last answers by so many (scaled) median absolute
-deviations.
-*Directions.* The leading directions of the residuals are followed by a power iteration over all answers; the projection
-on each of them may differ from the median of the last answers' by so many median absolute deviations.
-
-Both are looked at again without those that lie beyond, so that colluders who agree with each other closely do not make
-honest devices seem more alike than they are.
-
-What is learnt only ever tightens the fixed limits, and never below what honest noise alone needs: whoever fills the
-memory can neither let anything in that the fixed limits stop, nor keep noise out. All answers count that pass the
-fixed limits, let in or not, so that a majority of honest answers sets what is usual: a lie lasts half a memory.
+Both tests learn from the offered answers (`Learnt`). The fixed limits let the longest step pass, so colluders can hide
+below them with honest sizes and chosen signs. But they agree with each other, as honest noise never does: residuals
+vary most along the directions that many of them share. Learning only tightens the fixed limits, never below the needs
+of honest noise: an attacker who fills the memory lets nothing in and keeps no noise out. Every answer within the fixed
+limits counts, accepted or not, so the majority sets the normal range, and a lie lasts half a memory.
 """
 
 import math
@@ -47,61 +33,39 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.whole_noise import SEED_BITS, seed_of, sign_bits
 
-FIXED_PART = 0.92
-"""So much of the wanted share of honest answers the fixed limits may turn away; the rest is for what is learnt."""
-
-NAMED_PART = 0.3
-"""Of directions, so much of the wanted share is for seeds that come up too often."""
-
-LATEST_SEEDS = 4096
-"""The seeds of so many answers are remembered."""
-
-LINE = 16
-"""So many weights lie in one line of a processor's memory."""
-
-MEMORY = 400
-"""So many answers say what is usual."""
-
-DIRECTIONS = 8
-"""So many directions are followed, or as many as there are weights."""
-
-SEEN = 2048
-"""Of more weights than that, directions are followed in so many, which nobody else knows."""
-
-LEAST = 200
-"""Before so many answers are remembered nothing is usual."""
-
-REMEMBERED_EVERY = 2
-"""Every other answer is remembered: a burst has to be so much longer to be usual."""
-
-PASSES = 3
-"""Medians are taken of all answers, and again of those that are within the limits so far."""
-
-REFRESHED_EVERY = 50
-"""Medians and directions are computed anew every so many answers."""
-
+FIXED_PART = 0.92  # the part of the share of honest answers that the fixed limits may turn away; learning has the rest
+NAMED_PART = 0.3  # the part of the share, for directions, that frequent seeds have
+LATEST_SEEDS = 4096  # the test remembers the seeds of this many answers
+LINE = 16  # the number of weights in one line of a processor's memory
+MEMORY = 400  # the number of answers that set the normal range
+DIRECTIONS = 8  # the number of directions that the test follows, or the number of weights if smaller
+SEEN = 2048  # in larger models the test follows directions in this many secret weights
+LEAST = 200  # the test has no normal range before it remembers this many answers
+REMEMBERED_EVERY = 2  # the test remembers every other answer: a burst has to be twice as long to become normal
+PASSES = 3  # the medians of all answers, and then of those within the limits so far, this many times
+REFRESHED_EVERY = 50  # the test computes medians and directions anew after this many answers
 PULL = 0.65
-"""How much an answer turns a direction, times the number of weights: directions forget within some hundred answers."""
+"""An answer turns a direction by this, divided by the number of weights: directions forget in some hundred answers."""
 
-SHORTEST = 1e-9
-"""A direction of which less is left is not made as long as the others: it would be rounding."""
-
-CENTRE_PART, DIRECTION_PART = 0.3, 0.7
-"""How the share of honest answers that may be turned away is divided."""
-
+SHORTEST = 1e-9  # a shorter direction is rounding alone, and stays short
+CENTRE_PART, DIRECTION_PART = 0.3, 0.7  # the parts of the learnt share
 _TO_DEVIATION = 1.4826  # a median absolute deviation times this is a normal distribution's standard deviation
 
 TestState = Mapping[str, NDArray[Any]]
 
 
 class Learnt:
-    """What the last answers were like.
+    """The normal range of residuals, from the last answers: their sizes, and projections on their leading directions.
 
-    `share` is how much of noise alone may be turned away. Which weights are seen, and the first directions, are from
-    the stream ``residual directions``. Signs that a device names (noise ``direction``) are all of one size, so only the
-    projections of those are looked at.
+    Sizes (mean |r| and mean r^2) may lie above the median by a number of scaled median absolute deviations; a power
+    iteration over all answers follows the leading directions, and the projections on them may differ from the median as
+    much. The medians leave out answers beyond the limits, so tight colluders do not narrow them. Directions have one
+    size, so the test looks at their projections alone.
 
-    Guarantee: restored from its `state` it goes on bit for bit.
+    `share` is the share of noise alone that it may turn away. The seen weights and the first directions come from the
+    stream ``residual directions``.
+
+    Guarantee: restored from its `state` it continues bit for bit.
     """
 
     def __init__(self, mechanism: Mechanism, *, share: float, randomness: Randomness) -> None:
@@ -114,8 +78,7 @@ class Learnt:
             floors = noise_limits(mechanism, share=CENTRE_PART * share / 2)
             self._centre_floor[:] = floors.high, floors.high_square
         self._wide = -float(ndtri(CENTRE_PART * share / 2))
-        aside = DIRECTION_PART * share / (2 * count)
-        self._aside = -float(ndtri(aside))
+        self._aside = -float(ndtri(DIRECTION_PART * share / (2 * count)))
         stream = randomness.stream("residual directions")
         self._where = _chosen(size, seen, stream)
         self._directions = stream.normals(count * seen).reshape(count, seen)
@@ -123,38 +86,38 @@ class Learnt:
         self._pulled = np.zeros((count, seen))
         self._lately = np.zeros((2 + count, MEMORY))
         self._centres, self._projections = self._lately[:2], self._lately[2:]
-        self._offered = 0
+        self._offered = np.zeros(1, np.int64)
         self._bounds = np.full((2, 2 + count), ((-math.inf,), (math.inf,)))
         self._highest, self._between = self._bounds[1, :2], self._bounds[:, 2:]
 
     def usual(self, residual: Floats, sizes: tuple[float, float] = (0.0, 0.0)) -> bool:
-        """Whether an answer's residual, in units of the noise's scale, is like the last ones, which it joins.
+        """Whether a residual, in units of the noise's scale, is in the normal range, which it joins.
 
         `sizes` are its mean |r| and mean r^2.
         """
-        there = (residual if len(residual) == len(self._where) else residual[self._where]) / self._deviation
+        seen = (residual if len(residual) == len(self._where) else residual[self._where]) / self._deviation
         found = np.empty(2 + len(self._directions))
-        found[:2], found[2:] = sizes, np.einsum("ij,j->i", self._directions, there)  # einsum: no threads
-        self._pulled += found[2:, None] * there
-        if self._offered % REMEMBERED_EVERY == 0:
-            self._lately[:, self._offered // REMEMBERED_EVERY % MEMORY] = found
+        found[:2], found[2:] = sizes, np.einsum("ij,j->i", self._directions, seen)  # einsum: no threads
+        self._pulled += found[2:, None] * seen
+        offered = int(self._offered[0])
+        if offered % REMEMBERED_EVERY == 0:
+            self._lately[:, offered // REMEMBERED_EVERY % MEMORY] = found
         usual = bool(((self._bounds[0] <= found) & (found <= self._bounds[1])).all())
         self._offered += 1
-        if self._offered % REFRESHED_EVERY == 0:
-            self._refresh()
+        if (offered + 1) % REFRESHED_EVERY == 0:
+            self._refresh(-(-(offered + 1) // REMEMBERED_EVERY))
         return usual
 
-    def _refresh(self) -> None:
-        """Turn the directions to what pulled them, and see anew what is usual."""
+    def _refresh(self, remembered: int) -> None:
+        """Turn the directions along their pull, and compute the normal range anew."""
         self._pulled *= PULL / len(self._where)
         self._directions += self._pulled
         self._pulled[:] = 0.0
         _straighten(self._directions)
-        remembered = -(-self._offered // REMEMBERED_EVERY)
         if remembered < LEAST:
             return
-        # Noise alone needs a normal quantile, and more where a few weights, whose tails are longer, make up most of a
-        # direction. The excess kurtosis is 3 sum v^4 (Cornish and Fisher 1938).
+        # Noise alone needs a normal quantile, and more in a direction of a few weights, whose tails are longer: the
+        # excess kurtosis is 3 sum v^4 (Cornish and Fisher 1938).
         tails = 0.0 if self._gaussian else (self._aside**3 - 3 * self._aside) / 8
         floor = self._aside + tails * np.einsum("ij,ij,ij,ij->i", *[self._directions] * 4)
         values = self._lately[:, :remembered]
@@ -165,46 +128,37 @@ class Learnt:
             self._highest[:] = np.maximum(centre[:2] + self._wide * spread[:2], self._centre_floor)
             middle, width = centre[2:], np.maximum(self._aside * spread[2:], floor)
             self._between[:] = np.stack([np.minimum(middle - width, -floor), np.maximum(middle + width, floor)])
-            inside = (values[:2] <= self._highest[:, None]).all(axis=0)
-            inside &= (self._between[0][:, None] <= values[2:]).all(axis=0)
-            inside &= (values[2:] <= self._between[1][:, None]).all(axis=0)
+            inside = ((self._bounds[0][:, None] <= values) & (values <= self._bounds[1][:, None])).all(axis=0)
             if 2 * inside.sum() <= len(inside) or np.array_equal(inside, before):
-                break  # of the same answers the medians are the same
+                break  # the same answers have the same medians
             kept, before = values[:, inside], inside
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that `restore` needs."""
-        arrays = {name: getattr(self, f"_{name}").copy() for name in _KEPT}
-        return arrays | {"offered": np.array([self._offered], np.int64)}
+        """The arrays for `restore`."""
+        return {name: getattr(self, f"_{name}").copy() for name in _KEPT}
 
     def restore(self, state: TestState) -> None:
-        """Go on from a state; what is none of such a test raises `DataError`, and changes nothing."""
-        own = self.state()
-        for name, array in own.items():
-            given = state.get(name)
-            if given is None or given.shape != array.shape or given.dtype != array.dtype or not _sound(name, given):
-                raise DataError(f"this is no state of a residual test for such answers: see {name}")
-        where, offered = state["where"], int(state["offered"][0])
-        fits = where[0] >= 0 and where[-1] < self._size and (np.diff(where) > 0).all()
-        if set(state) != set(own) or offered < 0 or not fits:
-            raise DataError(f"this is no state of a residual test: it has {', '.join(sorted(state))}")
+        """Continue from a state; arrays of another test raise `DataError`, and change nothing."""
+        _check_state(state, self.state())
+        where = state["where"]
+        if state["offered"][0] < 0 or where[0] < 0 or where[-1] >= self._size or (np.diff(where) <= 0).any():
+            raise DataError("this is no state of such a test: see offered and where")
         for name in _KEPT:
             getattr(self, f"_{name}")[...] = state[name]
-        self._offered = offered
 
 
-_KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "between")
+_KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "between", "offered")
 
 
 class ResidualTest:
-    """Whether an honest device may have sent an answer, given its parent; callers hold a lock.
+    """Tests whether an honest device may have sent an answer, given its parent; callers hold a lock.
 
-    It turns away at most `turned_away` of the honest answers. What is secret of it (see `Learnt`) is from `randomness`,
-    the operating system's by default; with `learns` false it has the fixed limits alone.
+    It takes its secrets from `randomness` (the operating system's by default); without `learns` it has the fixed limits
+    alone.
 
-    Guarantee: of honest answers at most the wanted share is turned away, whatever their steps within the clip, and at
-    least two fifths of that share where there is noise alone; however instances are merged, and whatever gamma. The
-    same calls have the same answers. Restored from its state it goes on bit for bit. What is not finite is turned away.
+    Guarantee: it turns away at most a share `turned_away` of the honest answers, whatever their steps within the clip,
+    and at least two fifths of that share of noise alone, for every merge and gamma. The same calls have the same
+    results. Restored from its state it continues bit for bit. It turns away numbers that are not finite.
     """
 
     def __init__(
@@ -216,7 +170,7 @@ class ResidualTest:
         randomness: Randomness | None = None,
     ) -> None:
         _validate.fraction(turned_away=turned_away)
-        self.mechanism, self._shape, self._scale = mechanism, (mechanism.size,), mechanism.noise_scale
+        self.mechanism, self._scale = mechanism, mechanism.noise_scale
         self.limits = fixed_limits(mechanism, share=FIXED_PART * turned_away)
         self.learnt: Learnt | None = None
         if learns:
@@ -224,9 +178,8 @@ class ResidualTest:
             self.learnt = Learnt(mechanism, share=share, randomness=secret)
 
     def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
-        """Whether an honest device may have made this answer of its parent, with steps of this rate."""
-        _check_shapes(answer, parent, self._shape)
-        with np.errstate(all="ignore"):  # what is not a number fails every limit
+        """Whether an honest device may have made this answer of its parent, with steps of this size."""
+        with np.errstate(all="ignore"):  # NaN fails every limit
             residual = _residual(answer, parent, gamma * self._scale)
             sizes, count = np.abs(residual), len(residual)
             mean, square = float(sizes.sum()) / count, float(np.einsum("i,i->", residual, residual)) / count
@@ -238,27 +191,24 @@ class ResidualTest:
         return self.learnt is None or self.learnt.usual(residual, (mean, square))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What was learnt: all that `restore` needs."""
+        """The arrays for `restore`."""
         return {} if self.learnt is None else self.learnt.state()
 
     def restore(self, state: TestState) -> None:
-        """Go on from a state; what is none of such a test raises `DataError`, and changes nothing."""
+        """Continue from a state; arrays of another test raise `DataError`, and change nothing."""
         if self.learnt is not None:
             self.learnt.restore(state)
-        elif state:
-            raise DataError(f"this test learns nothing, and the state has {', '.join(sorted(state))}")
 
 
 class DirectionTest:
-    """Whether an answer is a direction's, given its parent.
+    """Tests whether an answer is a direction from its parent.
 
-    Guarantee: nothing passes but directions, each at most `most` times among the last `LATEST_SEEDS` that did; where
-    all devices are honest, whatever their gradients, hardly any of their answers comes up as often. What is learnt of
-    their projections turns away at most the rest of the wanted share of directions that have nothing in common.
-    Restored from its state it goes on bit for bit. What is not finite is turned away.
+    Guarantee: it accepts directions alone, each at most `most` times among the last `LATEST_SEEDS`; honest devices
+    hardly ever name one as often, whatever their gradients. Learning turns away at most the rest of the share of
+    independent directions. Restored from its state it continues bit for bit.
 
-    Edge cases: where a weight is so large that float32 cannot show a step, the direction has to be the one with +1
-    there.
+    Edge cases: in a weight so large that float32 cannot show a step, the direction has to have +1. The test turns away
+    numbers that are not finite.
     """
 
     def __init__(
@@ -267,19 +217,17 @@ class DirectionTest:
         _validate.fraction(turned_away=turned_away)
         if mechanism.noise != "direction":
             raise ConfigError(field="noise", value=mechanism.noise, remedy="only directions can be told apart so")
-        self._shape, choice = (mechanism.size,), mechanism.choice
+        choice, self._scale = mechanism.choice, mechanism.noise_scale
         self._step, self._length = choice.step, float(choice.length)
         chance = min(1.0, choice.candidates / 2.0 ** min(SEED_BITS, mechanism.size))
         self.most = int(binom.isf(NAMED_PART * turned_away, LATEST_SEEDS, chance)) + 1
         share = (1 - NAMED_PART) * turned_away
         self._learnt = Learnt(mechanism, share=share, randomness=randomness or SystemRandomness())
-        self._scale = mechanism.noise_scale
-        self._lately, self._taken, self._counts = np.full(LATEST_SEEDS, -1, np.int64), 0, Counter[int]()
+        self._named, self._taken, self._counts = np.full(LATEST_SEEDS, -1, np.int64), 0, Counter[int]()
 
     def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
-        """Whether an honest device may have made this answer of its parent, with steps of this rate."""
-        _check_shapes(answer, parent, self._shape)
-        seed = named_seed(answer, parent, (gamma * self._step) * self._length)  # as `outbox.stepped` has it
+        """Whether an honest device may have made this answer of its parent, with steps of this size."""
+        seed = named_seed(answer, parent, (gamma * self._step) * self._length)  # in the order of `outbox.stepped`
         if seed < 0 or self._counts[seed] >= self.most:
             return False
         if not self._learnt.usual(_residual(answer, parent, gamma * self._scale)):
@@ -288,41 +236,35 @@ class DirectionTest:
         return True
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The seeds of the last answers, and what was learnt of them: all that `restore` needs."""
-        return self._learnt.state() | self._named_state()
+        """The arrays for `restore`."""
+        return self._learnt.state() | {"named": self._named.copy(), "taken": np.array([self._taken], np.int64)}
 
     def restore(self, state: TestState) -> None:
-        """Go on from a state; what is none of such a test raises `DataError`, and changes nothing."""
-        own = self._named_state()
-        alike = all(
-            name in state and state[name].shape == array.shape and state[name].dtype == array.dtype
-            for name, array in own.items()
-        )
-        if not alike or not ((state["named"] >= -1) & (state["named"] < 2**SEED_BITS)).all() or state["taken"][0] < 0:
-            raise DataError(f"this is no state of a test of directions: it has {', '.join(sorted(state))}")
-        self._learnt.restore({name: array for name, array in state.items() if name not in own})
-        self._lately[:], self._taken = state["named"], int(state["taken"][0])
-        self._counts = Counter(self._lately[self._lately >= 0].tolist())
-
-    def _named_state(self) -> dict[str, NDArray[Any]]:
-        return {"named": self._lately.copy(), "taken": np.array([self._taken], np.int64)}
+        """Continue from a state; arrays of another test raise `DataError`, and change nothing."""
+        _check_state(state, self.state())
+        named, taken = state["named"], int(state["taken"][0])
+        if not ((named >= -1) & (named < 2**SEED_BITS)).all() or taken < 0:
+            raise DataError("this is no state of a test of directions: see named and taken")
+        self._learnt.restore({name: array for name, array in state.items() if name in _KEPT})
+        self._named[:], self._taken = named, taken
+        self._counts = Counter(named[named >= 0].tolist())
 
     def _remember(self, seed: int) -> None:
         place = self._taken % LATEST_SEEDS
-        before = int(self._lately[place])
+        before = int(self._named[place])
         if before >= 0:
             self._counts[before] -= 1
             if not self._counts[before]:
                 del self._counts[before]
-        self._lately[place] = seed
+        self._named[place] = seed
         self._counts[seed] += 1
         self._taken += 1
 
 
 def named_seed(answer: Instance, parent: Instance, length: float) -> int:
-    """The seed of the direction along which an answer is so long a step from its parent; -1 where there is none."""
+    """The seed of the direction from a parent to an answer, with a step of this length; -1 for no direction."""
     wide = parent.astype(np.float64)
-    with np.errstate(all="ignore"):  # what is not finite equals nothing
+    with np.errstate(all="ignore"):  # NaN and infinity equal no step
         below, above = (wide - length).astype(np.float32), (wide + length).astype(np.float32)
     seed = seed_of((answer == below).view(np.uint8))
     signs = sign_bits(np.array([seed], np.int64), len(answer))[0].view(np.bool_)
@@ -332,24 +274,30 @@ def named_seed(answer: Instance, parent: Instance, length: float) -> int:
 def answer_test(
     mechanism: Mechanism, *, turned_away: float = 0.01, randomness: Randomness | None = None
 ) -> ResidualTest | DirectionTest:
-    """The test of a mechanism's answers; see `ResidualTest` for what `turned_away` and `randomness` are."""
-    if mechanism.noise == "direction":
-        return DirectionTest(mechanism, turned_away=turned_away, randomness=randomness)
-    return ResidualTest(mechanism, turned_away=turned_away, randomness=randomness)
+    """The test of a mechanism's answers."""
+    kind = DirectionTest if mechanism.noise == "direction" else ResidualTest
+    return kind(mechanism, turned_away=turned_away, randomness=randomness)
 
 
 def _residual(answer: Instance, parent: Instance, scale: float) -> Floats:
+    if answer.shape != parent.shape:
+        raise DataError(f"an answer of shape {answer.shape} does not fit its parent of shape {parent.shape}")
     residual: Floats = np.subtract(parent, answer, dtype=np.float64) * (1 / scale)
     return residual
 
 
-def _check_shapes(answer: Instance, parent: Instance, shape: tuple[int]) -> None:
-    if answer.shape != shape or parent.shape != shape:
-        raise DataError(f"answer and parent are {answer.shape} and {parent.shape}, not {shape[0]} weights")
+def _check_state(state: TestState, own: TestState) -> None:
+    """Refuse a state with other arrays than a test's own, or with numbers that are not finite (limits may be)."""
+    for name in state.keys() | own.keys():
+        given, mine = state.get(name), own.get(name)
+        if given is None or mine is None or (given.shape, given.dtype) != (mine.shape, mine.dtype):
+            raise DataError(f"this is no state of such a test: see {name}")
+        if np.isnan(given).any() or (name not in ("highest", "between") and np.isinf(given).any()):
+            raise DataError(f"this is no state of such a test: {name} is not finite")
 
 
 def _chosen(size: int, seen: int, stream: Stream) -> Integers:
-    """So many weights by chance, in runs that lie side by side: memory comes in lines."""
+    """Random weights, in runs of neighbours: memory comes in lines."""
     if seen == size:
         return np.arange(size)
     offset = int(stream.bits(1)[0] % np.uint64(size % LINE + 1))
@@ -366,15 +314,9 @@ def _straighten(directions: Floats) -> None:
         own /= max(math.sqrt(own @ own), SHORTEST)
 
 
-def _sound(name: str, array: NDArray[Any]) -> bool:
-    """Whether an array has numbers only; limits may be infinite."""
-    return not np.isnan(array).any() if name in ("highest", "between") else bool(np.isfinite(array).all())
-
-
 def _medians(rows: Floats) -> Floats:
-    """The median of each row, as `np.median` has it, which takes three times as long over what is not finite."""
-    above = rows.shape[1] // 2
-    below = (rows.shape[1] - 1) // 2
+    """The median of each row; `np.median` takes three times as long."""
+    above, below = rows.shape[1] // 2, (rows.shape[1] - 1) // 2
     ordered = np.partition(rows, (below, above), axis=1)
     medians: Floats = (ordered[:, below] + ordered[:, above]) / 2
     return medians

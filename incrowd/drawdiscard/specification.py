@@ -1,4 +1,4 @@
-"""What a server asks of devices, as plain data: a device interprets it, and never runs anything that a server sent."""
+"""The specification of a model: plain data that a server sends and devices interpret, without running any of it."""
 
 import hashlib
 import json
@@ -23,17 +23,10 @@ from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, Glm
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism, NoiseName, Unit
 
-LONGEST = 8_000_000
-"""Characters of the longest specification that is read at all."""
-
-LARGEST = 4
-"""So many of a gradient's numbers count, with Laplace noise for a whole model, if nothing else is stated."""
-
-PLAUSIBLE = 16.0
-"""Weights up to this are exact enough in float32 for every specification that `check_rounding` lets through."""
-
-ROUNDING = 2.0**-5
-"""The error of a weight's last place may be so large, in units of the noise's scale."""
+LONGEST = 8_000_000  # characters of the longest specification
+LARGEST = 4  # the default of `largest` for Laplace noise of a whole model
+PLAUSIBLE = 16.0  # weights up to this are exact enough in float32 for every gamma that `check_rounding` accepts
+ROUNDING = 2.0**-5  # the largest error of a weight's last place, in units of the noise's scale
 
 Term = Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
 AnyField = Annotated[TableField, Field(discriminator="type")]
@@ -41,17 +34,17 @@ Positive = Annotated[FiniteFloat, Field(gt=0)]
 
 
 class Specification(BaseModel):
-    """The model, the fields that it is made of, and how much noise hides a device.
+    """A model, its fields, and the noise that hides a device.
 
-    `terms` are the features: a field, or two fields whose features are multiplied, each with each. `examples` is how
-    many of its own examples a device uses at most, `instances` the size of the pool (k). Of a gradient only the numbers
-    count that are as large in size as the `largest` so many, if that is given. `merge` is the share of an answer in the
-    instance that it enters: 1 replaces it. `gamma` falls with the epochs of `falls_every` accepted answers, to
-    gamma / (1 + epoch)^`falls_by`. What is not stated is what learned best (docs/draw-and-discard-measured.md).
+    `terms` are the features: a field, or two fields whose features are multiplied, each with each. A device uses at
+    most `examples` of its examples, and keeps the `largest` numbers of a gradient, by size. The pool has `instances`
+    (k). `merge` is the share of an answer in the instance that it enters: 1 replaces it. `gamma` falls to
+    gamma / (1 + epoch)^`falls_by`; an epoch has `falls_every` accepted answers. The defaults are the best measured
+    (docs/draw-and-discard-measured.md).
 
-    Guarantee: it is plain JSON (`to_json`, `from_json`), strictly read: a key that is unknown, missing or of another
-    type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints. An example
-    without a response that makes sense is left out.
+    Guarantee: it is plain JSON (`to_json`, `from_json`); an unknown or missing key, or one of another type, is a
+    `ConfigError` with its name. Equal specifications have equal JSON and equal fingerprints. Examples without a
+    response do not count.
     """
 
     model_config = STRICT
@@ -62,7 +55,7 @@ class Specification(BaseModel):
     terms: tuple[Term, ...] = Field(max_length=100_000)
     link: Literal["linear", "logistic", "multinomial", "poisson"]
     intercept: bool = True
-    hidden: tuple[()] = ()  # its place in the text, and so in every fingerprint: hidden layers are gone
+    hidden: tuple[()] = ()  # a key without use that stays in the text, and so in every fingerprint
     gamma: Positive
     clip: Positive
     epsilon: Positive
@@ -75,12 +68,12 @@ class Specification(BaseModel):
     merge: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.25
     falls_every: Annotated[int, Field(ge=1)] | None = None
     falls_by: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.5
-    tail: None = None  # the same: averages over time are gone
+    tail: None = None  # likewise
     examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The specification that a text spells."""
+        """The specification of a JSON text."""
         if len(text) > LONGEST:
             raise ConfigError(field="specification", value=f"{len(text)} characters", remedy=f"at most {LONGEST}")
         try:
@@ -90,24 +83,23 @@ class Specification(BaseModel):
 
     @classmethod
     def of(cls, keys: Mapping[str, object]) -> Self:
-        """The specification with these keys, as in `from_json`; `fields` may have the words for columns of tables."""
+        """The specification of these keys; `fields` may have the words for columns of tables."""
         fields = keys.get("fields")
         if isinstance(fields, Mapping):
             keys = {**keys, "fields": spelled(fields)}
         try:
-            text = json.dumps(keys)  # what is not finite is refused by its name when it is read
+            text = json.dumps(keys)  # `from_json` refuses numbers that are not finite
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(
-                field="specification", value=type(error).__name__, remedy=f"give plain JSON values: {error}"
-            ) from error
+            remedy = f"give plain JSON values: {error}"
+            raise ConfigError(field="specification", value=type(error).__name__, remedy=remedy) from error
         return cls.from_json(text)
 
     @classmethod
     def from_formula(cls, formula: str, **keys: object) -> "Specification":
-        """The specification that a formula, say ``opened ~ sender * words``, and all other keys spell.
+        """The specification of a formula, say ``opened ~ sender * words``, and all other keys.
 
-        `response`, `terms` and `intercept` come from the formula; the link, if it is not given, from the response:
-        logistic for a boolean, multinomial for a category, linear for a number.
+        `response`, `terms` and `intercept` come from the formula. The default link follows from the response: logistic
+        for a boolean, multinomial for a category, linear for a number.
         """
         from incrowd.drawdiscard.formula import read_formula
 
@@ -126,8 +118,8 @@ class Specification(BaseModel):
         return cls.of({"link": link, **keys, "fields": fields, **its})
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Another specification, with what is updated: read as strictly as any, with nothing computed for this one."""
-        del deep  # nothing in it can be changed
+        """A copy with updates, checked like any other specification."""
+        del deep  # a specification never changes
         return type(self).of(self.model_dump(mode="json") | dict(update or {}))
 
     def to_json(self) -> str:
@@ -141,12 +133,12 @@ class Specification(BaseModel):
 
     @cached_property
     def size(self) -> int:
-        """How many weights the model has."""
+        """The number of weights."""
         return (self._features + self.intercept) * self.outputs
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """What hides a device."""
+        """The bound and the noise of a contribution."""
         return Mechanism(
             size=self.size,
             clip=self.clip,
@@ -160,10 +152,10 @@ class Specification(BaseModel):
 
     @cached_property
     def repeats(self) -> int:
-        """In how many of the released numbers one feature of a column may be told again, at most.
+        """The most released numbers that depend on one feature of a column.
 
-        Each field that looks at the column tells it; a term that crosses it does so for each feature of the other
-        field, and every output does once more.
+        Each field of the column counts; a cross counts for each feature of the other field, and all count for each
+        output.
         """
         times = Counter[str]()
         for term in self.terms:
@@ -173,17 +165,17 @@ class Specification(BaseModel):
         return self.outputs * max(times.values(), default=1)
 
     def epoch(self, accepted: int) -> int:
-        """The epoch of the step size, when so many answers were accepted."""
+        """The epoch of the step size after this many accepted answers."""
         return 0 if self.falls_every is None else accepted // self.falls_every
 
     def gamma_of(self, epoch: int) -> float:
-        """The size of a step in an epoch; it falls no further than float32 weights can show (`least_gamma`)."""
+        """The step size of an epoch; it stays above `least_gamma`."""
         fallen = float(self.gamma * (1 + epoch) ** -self.falls_by)
         return max(fallen, min(self.gamma, least_gamma(self.mechanism)))
 
     @property
     def update_variance(self) -> float:
-        """The variance that one update adds to a weight; for noise ``none``, that of the Laplace noise left out."""
+        """The variance that one update adds to a weight; for noise ``none``, that of Laplace noise."""
         return self.gamma**2 * self.mechanism.noise_variance
 
     @cached_property
@@ -193,12 +185,12 @@ class Specification(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that a device's table must have: first that of the response, then those of the terms."""
+        """The columns of a device's table: first that of the response, then those of the terms."""
         return tuple(dict.fromkeys(column for column, _ in self.used.values()))
 
     @cached_property
     def used(self) -> dict[str, tuple[str, TableField]]:
-        """The fields of the response and of the terms by name, each with the column that it reads."""
+        """The column and the field of each name in the response and the terms."""
         used = dict.fromkeys([self.response, *(name for term in self.terms for name in term)])
         return {name: (self.fields[name].column or name, self.fields[name]) for name in used}
 
@@ -207,47 +199,50 @@ class Specification(BaseModel):
         """The field of the response."""
         field = self.fields[self.response]
         if not isinstance(field, ResponseField):
-            raise ConfigError(
-                field="response", value=self.response, remedy="choose a number, an integer, a boolean or a category"
-            )
+            remedy = "choose a number, an integer, a boolean or a category"
+            raise ConfigError(field="response", value=self.response, remedy=remedy)
         return field
+
+    @property
+    def outputs(self) -> int:
+        """The number of predictions for an example: one, or one for each class."""
+        response = self.predicted
+        return len(response.levels) if isinstance(response, CategoryField) else 1
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the features, in their order: ``field``, ``field=level``, or two of these with a colon."""
-        return tuple(column for term in self.terms for column in self._columns(term))
+        by_field = {name: self.fields[name].columns(name) for name in self.used}
+        return tuple(":".join(names) for term in self.terms for names in product(*(by_field[name] for name in term)))
 
     def encode(self, table: Mapping[str, Sequence[object]]) -> tuple[csr_array, Floats]:
-        """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1]."""
-        for name in self.names:
-            if name not in table:
-                raise DataError(f"the table has no field {name!r}: the specification needs {', '.join(self.names)}")
-        kept = known(self.predicted, table[self.names[0]])
+        """Features and responses of a table's examples, by column, all within [0, 1]."""
+        _check_columns(table, self.names)
+        response, column = self.predicted, self.names[0]
+        kept = known(response, table[column])
         rows = {name: [value for value, keep in zip(table[name], kept, strict=True) if keep] for name in self.names}
-        return self.features(rows, count=sum(kept)), self._responses(rows[self.names[0]])
+        if isinstance(response, CategoryField):
+            responses = response.one_hot(rows[column])
+        else:
+            responses = response.encode(rows[column]).toarray()
+        return self.features(rows, count=sum(kept)), responses
 
     def features(self, table: Mapping[str, Sequence[object]], *, count: int) -> csr_array:
-        """The features of so many examples, within [0, 1]: what a prediction needs of them.
-
-        They are sparse: of 50,000 features of text an example has a few dozen.
-        """
-        for name in self.names[1:]:
-            if name not in table:
-                needed = ", ".join(self.names[1:])
-                raise DataError(f"the table has no field {name!r}: the features need {needed}")
+        """The features of `count` examples, within [0, 1], for predictions."""
+        _check_columns(table, self.names[1:])
         single = {name: field.encode(table[column]) for name, (column, field) in list(self.used.items())[1:]}
         blocks = [crossed(*(single[name] for name in term)) for term in self.terms]
         return hstack([csr_array((count, 0)), *blocks], format="csr")
 
     def describe(self) -> str:
-        """What a device promises and does not promise, for people."""
+        """The guarantee of a contribution and its limits, in plain words."""
         return (
             f"{self.mechanism.describe()} The neighbours are any two tables of one device: all of its examples may be "
             "others. A device that contributes again pays again."
         )
 
     def kept(self, gradient: AnyFloats) -> Floats:
-        """The numbers of a gradient that count: see `largest`; the others are 0. Equal ones stay or go together."""
+        """A gradient with its `largest` numbers, and 0 for the others."""
         given: Floats = gradient.astype(np.float64)
         if self.largest is None or self.largest >= given.size:
             return given
@@ -255,7 +250,7 @@ class Specification(BaseModel):
 
     @model_validator(mode="after")
     def _fill(self) -> "Specification":
-        """What is best for what is promised, where nothing else is stated."""
+        """Fill in the best noise, bound and `largest` for the unit."""
         stated = self.model_fields_set
         if self.privacy == "model" and not stated & {"noise", "bound", "largest", "delta"}:
             object.__setattr__(self, "noise", "direction")
@@ -274,9 +269,9 @@ class Specification(BaseModel):
             raise ConfigError(field="response", value=self.response, remedy=remedy)
         if categorical and self.outputs < 2:
             raise ConfigError(field="response", value=self.response, remedy="give it at least two levels")
-        if self._features + self.intercept == 0:
+        if self.size == 0:
             raise ConfigError(field="terms", value=self.terms, remedy="give a term, or an intercept")
-        self.mechanism  # noqa: B018 - it checks how noise, delta, privacy and bound go together
+        self.mechanism  # noqa: B018 - it checks noise, delta, privacy and bound together
         return self
 
     @cached_property
@@ -287,25 +282,9 @@ class Specification(BaseModel):
     def _features(self) -> int:
         return sum(math.prod(self._widths[name] for name in term) for term in self.terms)
 
-    @property
-    def outputs(self) -> int:
-        """How many numbers the model predicts: one, or one a class."""
-        response = self.predicted
-        return len(response.levels) if isinstance(response, CategoryField) else 1
-
-    def _columns(self, term: Sequence[str]) -> list[str]:
-        return [":".join(names) for names in product(*(self.fields[name].columns(name) for name in term))]
-
-    def _responses(self, values: Sequence[object]) -> Floats:
-        response = self.predicted
-        if isinstance(response, CategoryField):
-            return response.one_hot(values)
-        scaled: Floats = response.encode(values).toarray()
-        return scaled
-
 
 def crossed(first: csr_array, second: csr_array | None = None) -> csr_array:
-    """Every feature times every feature of the other, whose features change first; without another, the features."""
+    """Every feature times every feature of the second field, whose features change first; one field stays as it is."""
     if second is None:
         return first
     mine, theirs = np.arange(first.shape[1]), np.arange(second.shape[1])
@@ -313,10 +292,7 @@ def crossed(first: csr_array, second: csr_array | None = None) -> csr_array:
 
 
 def spelled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields as a specification has them, from the words for columns of tables (`incrowd.data.columns.column_of`).
-
-    A column that devices have no field for is a `ConfigError`; an ignored one is left out.
-    """
+    """The fields of a specification, from the words for columns of tables; it leaves out ignored columns."""
     from incrowd.data.columns import columns_of
     from incrowd.data.schema import Category, Column, Ignored, Number, Text, YesNo
 
@@ -344,21 +320,23 @@ def spelled(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_specification(path: str | PathLike[str]) -> Specification:
-    """The specification in a JSON or TOML file; with a `formula`, it states response, terms and intercept."""
+    """The specification in a JSON or TOML file; it may have a `formula` for response, terms and intercept."""
     place = Path(path)
+
+    def refused(remedy: str) -> ConfigError:
+        return ConfigError(field="specification", value=str(path), remedy=remedy)
+
     if not place.is_file():
-        raise ConfigError(field="specification", value=str(path), remedy="there is no such file")
+        raise refused("there is no such file")
     if place.stat().st_size > LONGEST:
-        raise ConfigError(field="specification", value=str(path), remedy=f"give a file of at most {LONGEST} bytes")
-    content = place.read_bytes()
-    toml = place.suffix == ".toml"
+        raise refused(f"give a file of at most {LONGEST} bytes")
+    content, toml = place.read_bytes(), place.suffix == ".toml"
     try:
         keys = tomllib.loads(content.decode()) if toml else json.loads(content)
     except (ValueError, RecursionError) as error:
-        kind = "TOML" if toml else "JSON"
-        raise ConfigError(field="specification", value=str(path), remedy=f"it is no {kind}: {error}") from error
+        raise refused(f"it is no {'TOML' if toml else 'JSON'}: {error}") from error
     if not isinstance(keys, dict):
-        raise ConfigError(field="specification", value=str(path), remedy="give names and values, in braces")
+        raise refused("give names and values, in braces")
     if "formula" in keys:
         formula = keys.pop("formula")
         if not isinstance(formula, str):
@@ -368,7 +346,7 @@ def read_specification(path: str | PathLike[str]) -> Specification:
 
 
 def least_gamma(mechanism: Mechanism) -> float:
-    """The smallest steps whose noise float32 weights of up to `PLAUSIBLE` show.
+    """The smallest step whose noise float32 weights of up to `PLAUSIBLE` show.
 
     Rounding adds an error of up to 2^-24 times the weight to every residual. Up to a 32nd of the noise's scale that
     raises mean |r| and mean r^2 by less than a fiftieth of their standard deviation, even with 100,000 weights.
@@ -377,7 +355,7 @@ def least_gamma(mechanism: Mechanism) -> float:
 
 
 def check_rounding(mechanism: Mechanism, *, gamma: float) -> None:
-    """Refuse a noise that float32 could not show (see `least_gamma`), or that no pool has room for: `ConfigError`."""
+    """Refuse a gamma whose noise float32 cannot show (see `least_gamma`), or is too large for a pool."""
     _validate.positive(gamma=gamma)
     least = least_gamma(mechanism)
     if gamma < least:
@@ -388,13 +366,19 @@ def check_rounding(mechanism: Mechanism, *, gamma: float) -> None:
 
 
 def with_largest(gradient: AnyFloats, count: int) -> AnyFloats:
-    """A gradient without the numbers that are smaller in size than the largest so many.
+    """A gradient with its largest numbers by size, and 0 for the others.
 
-    What is smaller by less than a part in 2^30 counts as equal, for other languages round in other places.
+    Sizes within a part in 2^30 count as equal, and stay or go together: other languages round in other places.
     """
     sizes = np.abs(gradient)
     least = np.partition(sizes, -count)[-count] * gradient.dtype.type(1 - 2.0**-30)
     return np.where(sizes >= least, gradient, gradient.dtype.type(0))
+
+
+def _check_columns(table: Mapping[str, Sequence[object]], needed: Sequence[str]) -> None:
+    for name in needed:
+        if name not in table:
+            raise DataError(f"the table has no field {name!r}: the specification needs {', '.join(needed)}")
 
 
 def _check_names(specification: Specification) -> None:
@@ -415,35 +399,26 @@ def _check_names(specification: Specification) -> None:
 
 
 def _explained(error: ValidationError) -> ConfigError:
-    """The first problem, in our words; what pydantic puts between the names of keys is left out."""
-    problems = error.errors(include_url=False)
-    problem = min(problems, key=lambda one: one["type"] != "extra_forbidden")
+    """The first problem, in our words, without pydantic's steps between the names of keys."""
+    problem = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause
     kinds = {kind.model_fields["type"].default for kind in get_args(TableField)}
     where = [str(step) for step in problem["loc"]]
     steps = [step for place, step in enumerate(where) if not (place == 2 and where[0] == "fields" and step in kinds)]
-    value = None if problem["type"] == "missing" else problem["input"]
-    return ConfigError(
-        field=_readable(".".join(steps)) or "specification",
-        value=_short(value),
-        remedy=_MISSING.get(steps[-1] if steps else "", _REMEDIES["missing"])
-        if problem["type"] == "missing"
-        else (_REMEDIES.get(problem["type"], problem["msg"])),
-    )
+    name, text = _short(".".join(steps)), repr(problem["input"])
+    field = (name if name.isprintable() else ascii(name)[1:-1]) or "specification"
+    if problem["type"] == "missing":
+        return ConfigError(field=field, value=None, remedy=_MISSING.get(steps[-1], "it has no default: state it"))
+    unknown = problem["type"] == "extra_forbidden"
+    value = problem["input"] if _short(text) == text else _short(text)
+    return ConfigError(field=field, value=value, remedy="there is no such key" if unknown else problem["msg"])
 
 
-def _readable(name: str) -> str:
-    """A key as an error may show it: a server's may be megabytes, or turn a terminal upside down."""
-    short = name if len(name) <= 200 else f"{name[:200]}..."
-    return short if short.isprintable() else ascii(short)[1:-1]
-
-
-def _short(value: object) -> object:
-    """A value that an error may quote: a server's may be megabytes."""
-    text = repr(value)
-    return value if len(text) <= 200 else f"{text[:200]}..."
+def _short(text: str) -> str:
+    """The start of a text for an error: a server's keys and values may be megabytes."""
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 _MISSING = {
@@ -452,8 +427,4 @@ _MISSING = {
     "clip": "it has no default: 1 is a start with directions, 0.1 with noise; `incrowd ddml simulate` says what it "
     "would learn",
     "epsilon": "it has no default: state what a contribution may cost, say 2",
-}
-_REMEDIES = {
-    "extra_forbidden": "there is no such key",
-    "missing": "it has no default: state it",
 }

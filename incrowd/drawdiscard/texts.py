@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Integers
 
-LONGEST_TEXT = 4_000
-"""Only the first characters of a text count, up to this many."""
+LONGEST_TEXT = 4_000  # only the first characters of a text count, up to this many
 
 UrlPart = Literal["all", "scheme", "host", "name", "inner", "ending", "port", "path", "query", "fragment", "rest"]
 """The part of a URL that counts, or all of the text."""

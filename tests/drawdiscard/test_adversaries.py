@@ -9,17 +9,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.adversaries import Blurred, LaplaceSum, Situation, adversaries, paper_figures
+from incrowd.drawdiscard.adversaries import Blurred, Situation, adversaries, paper_figures
 from incrowd.drawdiscard.showing import three_adversaries
 from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import asked
 from tests.statistics import ODD, chi_square, fair
 
 LOG3 = math.log(3)
-
-
-def blurred(epsilon: float, terms: int) -> Blurred:
-    return Blurred(epsilon, LaplaceSum(terms))
 
 
 # The sum of Laplace values
@@ -36,7 +32,7 @@ def by_fourier(terms: int) -> tuple[Floats, Floats]:
 @pytest.mark.parametrize("terms", [3, 10, 100, 5_000])
 def test_against_the_characteristic_function(terms: int) -> None:
     grid, density = by_fourier(terms)
-    total = LaplaceSum(terms)
+    total = Blurred(1.0, terms)
     step = grid[1]
     for place in (0, 100, 700, 1500):
         assert total.density(grid[place]) == pytest.approx(density[place], abs=1e-10)
@@ -61,7 +57,7 @@ def exceeds(sample: Floats, found: Blurred, epsilon: float) -> float:
 def test_the_bound_against_monte_carlo(terms: int, epsilon: float) -> None:
     generator = np.random.Generator(np.random.SFC64(terms))
     sample = np.sort(generator.laplace(size=(terms, 500_000)).sum(axis=0))
-    found = blurred(LOG3, terms)
+    found = Blurred(LOG3, terms)
     assert -3 < exceeds(sample, found, epsilon) < 4  # a bound, and a tight one
     assert exceeds(sample / 1.5, found, epsilon) > 10  # not one for two thirds of the noise
     assert exceeds(sample * 1.5, found, epsilon) < -10  # nor a tight one for three halves
@@ -70,14 +66,14 @@ def test_the_bound_against_monte_carlo(terms: int, epsilon: float) -> None:
 @given(st.integers(1, 400), st.floats(0.05, 6), st.floats(1e-9, 0.3))
 @settings(max_examples=40, deadline=None)
 def test_epsilon_and_delta_belong_together_and_more_noise_hides_more(terms: int, shift: float, delta: float) -> None:
-    found = blurred(shift, terms)
+    found = Blurred(shift, terms)
     epsilon = found.epsilon(delta)
     assert 0 <= epsilon <= shift
     assert found.delta(epsilon) <= delta * (1 + 1e-6)
     if 0 < epsilon < shift * (1 - 1e-6):
         assert found.delta(epsilon * (1 - 1e-3)) > delta * (1 - 1e-6)
-    assert blurred(shift, terms + 1).epsilon(delta) <= epsilon
-    assert blurred(shift, terms + 1).delta(shift / 2) <= found.delta(shift / 2)
+    assert Blurred(shift, terms + 1).epsilon(delta) <= epsilon
+    assert Blurred(shift, terms + 1).delta(shift / 2) <= found.delta(shift / 2)
 
 
 @pytest.mark.parametrize(("terms", "epsilon"), [(1, 0.7), (3, 0.2)])
@@ -85,11 +81,11 @@ def test_a_shift_of_one_weight_says_most(terms: int, epsilon: float) -> None:
     """The module's proof: two weights that move by a and b tell no more than one that moves by a + b."""
     step, reach = 0.05, 12.0
     line = np.arange(-reach, reach, step)
-    density = np.array([LaplaceSum(terms).density(x) for x in line])
+    density = np.array([Blurred(1.0, terms).density(x) for x in line])
     for a, b in ((0.5, 0.5), (0.2, 0.8)):
-        moved = [np.array([LaplaceSum(terms).density(x - c) for x in line]) for c in (a, b)]
+        moved = [np.array([Blurred(1.0, terms).density(x - c) for x in line]) for c in (a, b)]
         gap = np.outer(*moved) - math.exp(epsilon) * np.outer(density, density)
-        assert step**2 * np.maximum(gap, 0).sum() < blurred(a + b, terms).delta(epsilon)
+        assert step**2 * np.maximum(gap, 0).sum() < Blurred(a + b, terms).delta(epsilon)
 
 
 # Adversary III: the coins of the server
@@ -212,7 +208,7 @@ def test_the_opportunist_beside_the_paper() -> None:
     view = adversaries(Situation(instances=10, epsilon=LOG3, updates_since=100_000))[2]
     assert view["updates_to_the_instance"] == 10_000
     assert view["delta"] == 1e-8
-    exact = blurred(LOG3, 10_001).epsilon(1e-8)
+    exact = Blurred(LOG3, 10_001).epsilon(1e-8)
     assert view["epsilon_for_exactly_so_many"] == pytest.approx(exact)
     paper = view["paper"]
     assert paper["printed"] == pytest.approx(3 * LOG3 / 100, rel=0.02)  # "about 3 epsilon / sqrt(T)"

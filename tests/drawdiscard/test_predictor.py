@@ -10,7 +10,7 @@ WEIGHTS = np.array([0.5, 2.0, -1.0, 3.0])
 
 def test_predictions_are_those_of_the_model_by_hand() -> None:
     model = Predictor(asked(), WEIGHTS)
-    assert model.features == ("sender=friend", "sender=shop", "words")
+    assert model.specification.columns == ("sender=friend", "sender=shop", "words")
     found = model.predict([{"sender": "friend", "words": 250}, {"sender": "shop", "words": 0}])
     assert found == pytest.approx(1 / (1 + np.exp(-np.array([0.5 + 2.0 + 1.5, 0.5 - 1.0]))))
 
