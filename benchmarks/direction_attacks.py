@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from harness.arrays import Floats
 from incrowd import SeededRandomness
-from incrowd.drawdiscard import MULTINOMIAL, DirectionTest, Glm, Pool, outbox
+from incrowd.drawdiscard import MULTINOMIAL, DirectionTest, Glm, Pool, device
 from incrowd.privacy.mechanism import ChosenDirection, Mechanism, grid, whole_noise
 
 ANSWERS, INSTANCES, MERGE, GAMMA, EACH = 12_000, 20, 0.25, 4.0, 10
@@ -168,7 +168,7 @@ def trained(game: Game, attack: Attack | None, share: float) -> float:
         parent = pool.version(version)
         if parent is None:
             continue
-        answer = outbox.stepped(parent, grid.Whole(choice.steps_of(seed), choice.step), gamma=gamma)
+        answer = device.stepped(parent, grid.Whole(choice.steps_of(seed), choice.step), gamma=gamma)
         if test.accepts(answer, parent, gamma):
             pool.discard(answer)
     return game.accuracy(pool.weights())

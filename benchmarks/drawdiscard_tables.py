@@ -77,10 +77,10 @@ def rows(seeds: int, *, only: str = "") -> Iterator[dict[str, Any]]:
             row: dict[str, Any] = {"set": name, "private": promise, "contributions": contributions}
             for way, alone in (("draw and discard", False), ("local SGD", True)):
                 asked = specification(name, fields, keys, alone=alone)
-                found = [
-                    Rehearsal(asked=asked, table=columns, contributions=contributions, seed=seed).final()["accuracy"]
-                    for seed in range(seeds)
-                ]
+                found = []
+                for seed in range(seeds):
+                    rehearsal = Rehearsal(asked=asked, table=columns, contributions=contributions, seed=seed)
+                    found.append(rehearsal.report()["metrics"]["accuracy"])
                 row[way] = (statistics.fmean(found), statistics.stdev(found) if seeds > 1 else 0.0)
             yield row
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from incrowd._random import Bits, Floats, Integers
 from incrowd.drawdiscard import Specification
+from incrowd.drawdiscard.device import stepped
 from incrowd.drawdiscard.fields import known
-from incrowd.drawdiscard.outbox import stepped
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.whole_noise import ChosenDirection, WholeLaplace, discrete_laplace, random_words

@@ -34,8 +34,7 @@ _BODY = struct.Struct("<8sQQI")
 _MAC = 16
 TICKET_BYTES = _BODY.size + _MAC
 
-_DIGESTED = 1024
-"""The digest covers this many bytes of an answer: their noise, or the mark, tells answers apart."""
+_DIGESTED = 1024  # the digest covers this many bytes: their noise, or the mark, tells answers apart
 
 
 class Reason(StrEnum):

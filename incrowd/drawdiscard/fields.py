@@ -49,7 +49,7 @@ class AnyTableField(BaseModel):
 
     def encode(self, values: Sequence[object]) -> csr_array:
         """The features, a row for each value."""
-        rows = self._bucket_rows(values) if isinstance(self._endings, int) else [self._row(value) for value in values]
+        rows = self._rows(values)
         starts = np.cumsum([0, *map(len, rows)])
         places = np.array([place for row in rows for place in row], np.int64)
         data = [value for row in rows for value in row.values()]
@@ -67,22 +67,12 @@ class AnyTableField(BaseModel):
     def _endings(self) -> Sequence[str] | int:
         """The endings of the names of the features, or the number of buckets."""
 
+    def _rows(self, values: Sequence[object]) -> list[dict[int, float]]:
+        """The features of each value that are not 0, by their places."""
+        return [self._row(value) for value in values]
+
     def _row(self, value: object) -> dict[int, float]:
-        """The features of a value that are not 0, by their places; fields with buckets have `_pieces` instead."""
         raise NotImplementedError
-
-    def _pieces(self, value: object) -> Sequence[str]:
-        raise NotImplementedError
-
-    @property
-    def _most_of_a_bucket(self) -> int:
-        return 1
-
-    def _bucket_rows(self, values: Sequence[object]) -> list[dict[int, float]]:
-        pieces, most = [self._pieces(value) for value in values], self._most_of_a_bucket
-        buckets = iter(buckets_of([piece for row in pieces for piece in row], self.width).tolist())
-        counts = [Counter(next(buckets) for _ in row) for row in pieces]
-        return [{place: min(count, most) / most for place, count in sorted(row.items())} for row in counts]
 
 
 class ScaledField(AnyTableField):
@@ -211,9 +201,9 @@ class HashedField(AnyTableField):
     def _endings(self) -> int:
         return self.buckets
 
-    def _pieces(self, value: object) -> Sequence[str]:
-        text = text_of(value)
-        return [] if text is None else [text]
+    def _rows(self, values: Sequence[object]) -> list[dict[int, float]]:
+        texts = map(text_of, values)
+        return _bucket_rows([[] if text is None else [text] for text in texts], self.buckets)
 
 
 class ListField(AnyTableField):
@@ -253,8 +243,10 @@ class ListField(AnyTableField):
         places = [self._places[item] for item in self._items(value) if item in self._places]
         return dict.fromkeys(places[: self.most], 1.0)
 
-    def _pieces(self, value: object) -> Sequence[str]:
-        return self._items(value)[: self.most]
+    def _rows(self, values: Sequence[object]) -> list[dict[int, float]]:
+        if self.buckets is None:
+            return super()._rows(values)
+        return _bucket_rows([self._items(value)[: self.most] for value in values], self.buckets)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -306,14 +298,11 @@ class TextField(PartField):
     def _endings(self) -> int:
         return self.buckets
 
-    @property
-    def _most_of_a_bucket(self) -> int:
-        return self.most
-
-    def _pieces(self, value: object) -> Sequence[str]:
-        text, words = self._text(value) or "", self.units == "words"
-        between = " " if words else ""
-        return ngrams(words_of(text) if words else text, shortest=self.shortest, longest=self.longest, between=between)
+    def _rows(self, values: Sequence[object]) -> list[dict[int, float]]:
+        texts, words = [self._text(value) or "" for value in values], self.units == "words"
+        units = [words_of(text) if words else text for text in texts]
+        lengths, between = range(self.shortest, self.longest + 1), " " if words else ""
+        return _bucket_rows([ngrams(one, lengths, between=between) for one in units], self.buckets, most=self.most)
 
 
 class WordsField(PartField):
@@ -408,8 +397,7 @@ TableField = (
     | WordsField
     | CountField
 )
-ResponseField = NumberField | IntegerField | BooleanField | CategoryField
-"""The fields that a model can predict."""
+ResponseField = NumberField | IntegerField | BooleanField | CategoryField  # the fields that a model can predict
 
 
 def known(field: ResponseField, values: Sequence[object]) -> list[bool]:
@@ -426,6 +414,12 @@ def number_of(value: object) -> float:
     if isinstance(value, int):
         return float(max(-(2**1023), min(2**1023, value)))
     return math.nan
+
+
+def _bucket_rows(pieces: Sequence[Sequence[str]], buckets: int, *, most: int = 1) -> list[dict[int, float]]:
+    found = iter(buckets_of([piece for row in pieces for piece in row], buckets).tolist())
+    counts = [Counter(next(found) for _ in row) for row in pieces]
+    return [{place: min(count, most) / most for place, count in sorted(row.items())} for row in counts]
 
 
 def _of_levels(levels: Sequence[str]) -> list[str]:

@@ -19,9 +19,7 @@ from incrowd.errors import ConfigError
 LONGEST = 20_000  # characters of the longest formula
 MOST_CROSSES = 250_000  # the most crosses of one operator: all with all of 500 fields
 
-TermSet = dict[frozenset[str], None]
-"""Terms in order, each a set of fields; the intercept is the term without fields."""
-
+TermSet = dict[frozenset[str], None]  # terms in order, each a set of fields; the intercept has no fields
 _INTERCEPT: frozenset[str] = frozenset()
 
 

@@ -25,8 +25,7 @@ FILE, SPECIFICATION, LOCK = "pool.sqlite", "specification.json", "lock"
 
 RUNNING_MB = 1  # megabytes of replaced versions that a running server writes; at its end it writes all
 REMEMBERED = 4096  # a pool recognises at least this many of the last accepted answers: see `known_again`
-AFTER_A_CRASH = 2**32
-"""A server skips this many version numbers after a crash: it may have handed some of them out before."""
+AFTER_A_CRASH = 2**32  # a crashed server may have handed out this many versions more: their numbers stay unused
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS rows (version INTEGER PRIMARY KEY, weights BLOB NOT NULL)",
@@ -297,9 +296,6 @@ class HeldPool:
         if found is None:
             return
         asked = self.desk.specification
-        shape = len(found.pool.rows), len(found.pool.rows[0])
-        if shape != (asked.instances, asked.size):
-            raise DataError(f"the pool of that folder has instances {shape}, not {(asked.instances, asked.size)}")
         lost = 0 if kept.clean else AFTER_A_CRASH
         self.pool = Pool.restore(found.pool, randomness=source, lost=lost, merge=asked.merge, history=history)
         self.desk.test.restore(found.test)

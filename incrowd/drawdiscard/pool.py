@@ -19,14 +19,9 @@ from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError, DataError
 
-Instance = NDArray[np.float32]
-"""The weights of an instance: in messages, in the pool and in files."""
-
-LARGEST = 1e30
-"""The largest weight in a pool: the sum of squares over the instances must stay finite."""
-
-HISTORY = 256
-"""The number of replaced versions that a pool keeps."""
+Instance = NDArray[np.float32]  # the weights of an instance, in messages, pools and files
+LARGEST = 1e30  # the largest weight in a pool: the sum of squares over the instances must stay finite
+HISTORY = 256  # the number of replaced versions that a pool keeps
 
 
 def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Instance:
@@ -49,24 +44,19 @@ def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Inst
     return weights
 
 
-def stable_variance(instances: int, update_variance: float, *, in_flight: int = 0, merge: float = 1.0) -> float:
+def stable_variance(instances: int, update_variance: float, *, merge: float = 1.0) -> float:
     """The stable variance of a weight over the instances: updates of this variance neither raise nor lower it.
 
     It is (k / 2) sigma^2, with k - 1 in the denominator of the variance (Pihur et al. 2018, theorem 1); each update
     brings the expected variance nearer to it by a factor of 1 - 2 / k^2. In a pool that merges by a share m it is
-    m sigma^2 / (2 (1 - m + m / k)): an update moves one instance towards another by m and adds m^2 sigma^2. If c others
-    arrive between a draw and its discard, it is (k / 2) (1 + c / (k - 1)) sigma^2: each instance has
-    k / 2 + c k / (2 (k - 1)) updates since the common ancestor on average.
+    m sigma^2 / (2 (1 - m + m / k)): an update moves one instance towards another by m and adds m^2 sigma^2.
     """
     _validate.count(instances=instances)
     _validate.non_negative(update_variance=update_variance)
-    _validate.natural(in_flight=in_flight)
     check_share(merge)
     if instances == 1:
         return 0.0
-    if merge < 1:
-        return merge * update_variance / (2 * (1 - merge + merge / instances))
-    return instances / 2 * (1 + in_flight / (instances - 1)) * update_variance
+    return instances * merge * update_variance / (2 * (instances * (1 - merge) + merge))
 
 
 def check_share(merge: float) -> None:

@@ -98,10 +98,6 @@ class Rehearsal:
             "fit": {"examples": fit.examples, "usable": fit.usable, "problems": list(fit.problems)},
         }
 
-    def final(self) -> Figures:
-        """The measures on the held-out rows after all contributions."""
-        return self._scores(self._learnt(noisy=True)[-1][1])
-
     def _learnt(self, *, noisy: bool) -> list[tuple[int, Floats]]:
         """The weights for predictions, after each number of contributions on the curve."""
         asked, random = self.asked, self._randomness

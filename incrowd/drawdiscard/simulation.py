@@ -26,13 +26,10 @@ from incrowd.privacy.mechanism.whole_noise import SEED_BITS, ChosenDirection, si
 
 Matrix = NDArray[np.float32]
 Bound = Callable[[Matrix], object]
-Noise = Callable[[Matrix, int], Matrix]
-"""The noised gradient, for a bounded gradient and the number of its update."""
+Noise = Callable[[Matrix, int], Matrix]  # noises a bounded gradient, given the number of its update
 
 NOWHERE = -1  # stands in the place of an instance: the server threw the update away
-BLOCK = 2**17
-"""How many noise values are drawn at once, about: enough to amortise NumPy's calls, few enough for the cache."""
-
+BLOCK = 2**17  # the noise values of one draw: enough to amortise NumPy's calls, few enough for the cache
 _MAGNITUDE = np.uint32(2**31 - 1)
 
 

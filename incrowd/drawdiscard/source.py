@@ -46,11 +46,7 @@ class SqliteTable:
         try:
             self.columns, self._table = self._described(table), _quoted(table)
         except sqlite3.DatabaseError as error:
-            self.close()
             raise DataError(f"{path} cannot be read as a SQLite file: {error}") from error
-        except ConfigError:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Close the file."""

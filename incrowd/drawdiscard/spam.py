@@ -16,7 +16,6 @@ limits counts, accepted or not, so the majority sets the normal range, and a lie
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,9 +43,7 @@ LEAST = 200  # the test has no normal range before it remembers this many answer
 REMEMBERED_EVERY = 2  # the test remembers every other answer: a burst has to be twice as long to become normal
 PASSES = 3  # the medians of all answers, and then of those within the limits so far, this many times
 REFRESHED_EVERY = 50  # the test computes medians and directions anew after this many answers
-PULL = 0.65
-"""An answer turns a direction by this, divided by the number of weights: directions forget in some hundred answers."""
-
+PULL = 0.65  # divided by the number of weights, the turn of an answer: directions forget in some hundred answers
 SHORTEST = 1e-9  # a shorter direction is rounding alone, and stays short
 CENTRE_PART, DIRECTION_PART = 0.3, 0.7  # the parts of the learnt share
 _TO_DEVIATION = 1.4826  # a median absolute deviation times this is a normal distribution's standard deviation
@@ -223,16 +220,17 @@ class DirectionTest:
         self.most = int(binom.isf(NAMED_PART * turned_away, LATEST_SEEDS, chance)) + 1
         share = (1 - NAMED_PART) * turned_away
         self._learnt = Learnt(mechanism, share=share, randomness=randomness or SystemRandomness())
-        self._named, self._taken, self._counts = np.full(LATEST_SEEDS, -1, np.int64), 0, Counter[int]()
+        self._named, self._taken = np.full(LATEST_SEEDS, -1, np.int64), 0
 
     def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
         """Whether an honest device may have made this answer of its parent, with steps of this size."""
-        seed = named_seed(answer, parent, (gamma * self._step) * self._length)  # in the order of `outbox.stepped`
-        if seed < 0 or self._counts[seed] >= self.most:
+        seed = named_seed(answer, parent, (gamma * self._step) * self._length)  # in the order of `device.stepped`
+        if seed < 0 or np.count_nonzero(self._named == seed) >= self.most:
             return False
         if not self._learnt.usual(_residual(answer, parent, gamma * self._scale)):
             return False
-        self._remember(seed)
+        self._named[self._taken % LATEST_SEEDS] = seed
+        self._taken += 1
         return True
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -247,18 +245,6 @@ class DirectionTest:
             raise DataError("this is no state of a test of directions: see named and taken")
         self._learnt.restore({name: array for name, array in state.items() if name in _KEPT})
         self._named[:], self._taken = named, taken
-        self._counts = Counter(named[named >= 0].tolist())
-
-    def _remember(self, seed: int) -> None:
-        place = self._taken % LATEST_SEEDS
-        before = int(self._named[place])
-        if before >= 0:
-            self._counts[before] -= 1
-            if not self._counts[before]:
-                del self._counts[before]
-        self._named[place] = seed
-        self._counts[seed] += 1
-        self._taken += 1
 
 
 def named_seed(answer: Instance, parent: Instance, length: float) -> int:

@@ -1,23 +1,17 @@
 """The limits of an honest residual, answer less parent: they follow from the public noise and the clip alone.
 
 In units of the noise's scale an honest residual is r = s + z: z is the noise, independent in every weight, and the clip
-bounds the step s. The limits are on mean |r| and mean r^2, from below and above, and on max |r|. The residual depends
-on no pool, so the limits need no simulation, and neither gamma nor merging enters.
+bounds the step s. The limits are on mean |r| and mean r^2, from below and above, and on max |r|.
 
 *Below.* |s + z| is never shorter than |z|, in distribution (Anderson 1955), so the lower limits are those of noise.
-*Above.* The residuals within all upper limits are a convex set, and the noise has a log-concave density, so the chance
-to stay inside is a log-concave function of the step (Prekopa 1973): it is least at a corner of the possible steps. All
-corners are alike: +-clip in every weight (a bound of each element), or +-clip in one weight (a bound of the L1 norm). A
-ball has no corners: for Gaussian noise with a bound of the norm, steps spread evenly over 1, 4, 16, ... weights stand
-in for it.
+*Above.* The residuals within the upper limits are a convex set. The noise has a log-concave density, so the chance to
+stay inside is a log-concave function of the step (Prekopa 1973), least at a corner of the possible steps. All corners
+are alike: +-clip in every weight (a bound of each element), or in one weight (a bound of the L1 norm). For Gaussian
+noise in a ball, steps spread evenly over 1, 4, 16, ... weights stand in for corners.
 
-The share of honest answers beyond the limits is at most the sum over the limits: that of noise alone below, and that of
-the longest step above. Long steps never come near the lower limits, and noise alone seldom near the upper ones, so the
-lower ones get the larger part.
-
-A mean is a sum of |s + z| or (s + z)^2. Each weight's term goes on a grid, and the sum's distribution is a power of its
-Fourier transform: exact tails, however thin. (The squares of Laplace noise have no moment generating function, so no
-formula of large deviations applies.)
+The share of honest answers beyond the limits is at most the sum over the limits. Long steps never come near the lower
+ones, and noise alone seldom near the upper ones, so the lower ones get the larger part. A mean is a sum of |s + z| or
+(s + z)^2: each weight's term goes on a grid, and a power of its Fourier transform gives exact tails, however thin.
 """
 
 import math
@@ -30,14 +24,14 @@ from scipy.special import gammaincinv, ndtr
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism.device import Mechanism
+from incrowd.privacy.mechanism.device import Mechanism, NoiseName
 
 LOWER_PART = 0.8  # the part of the share that the two lower limits have; the three upper ones have the rest
 FEW = 32  # up to this many weights the lower limits have a closed form: near zero so short a sum is finer than any grid
 CELLS = 2**16  # the number of cells of a grid
-REACH = 12
-"""A grid reaches this many standard deviations of the sum to both sides, and one weight's largest term farther."""
-
+REACH = (
+    12  # a grid reaches this many standard deviations of the sum to both sides, and one weight's largest term farther
+)
 RAREST = 1e-13  # a grid leaves out terms that any of the weights has this rarely
 
 
@@ -69,19 +63,14 @@ def fixed_limits(mechanism: Mechanism, *, share: float) -> ResidualLimits:
     Edge cases: noise ``none`` has no limits (`ConfigError`).
     """
     _validate.fraction(share=share)
-    return _limits(mechanism, _longest(mechanism), LOWER_PART * share / 2, (1 - LOWER_PART) * share / 3)
+    steps = _longest(mechanism)
+    return _limits(mechanism.noise, mechanism.size, steps, LOWER_PART * share / 2, (1 - LOWER_PART) * share / 3)
 
 
 def noise_limits(mechanism: Mechanism, *, share: float) -> ResidualLimits:
     """The limits that noise alone breaks with this chance each, or less often below with few weights."""
     _validate.fraction(share=share)
-    return _limits(mechanism, (NO_STEP,), share, share)
-
-
-def _limits(mechanism: Mechanism, steps: tuple[PossibleStep, ...], below: float, above: float) -> ResidualLimits:
-    if mechanism.noise == "none":
-        raise ConfigError(field="noise", value="none", remedy="without noise there is nothing to tell answers by")
-    return _computed(mechanism.noise == "gaussian", mechanism.size, steps, below, above)
+    return _limits(mechanism.noise, mechanism.size, (NO_STEP,), share, share)
 
 
 def _longest(mechanism: Mechanism) -> tuple[PossibleStep, ...]:
@@ -98,14 +87,11 @@ def _longest(mechanism: Mechanism) -> tuple[PossibleStep, ...]:
 
 
 @lru_cache(maxsize=256)
-def _computed(
-    gaussian: bool,  # noqa: FBT001 - a cache's key
-    size: int,
-    steps: tuple[PossibleStep, ...],
-    below: float,
-    above: float,
-) -> ResidualLimits:
+def _limits(noise: NoiseName, size: int, steps: tuple[PossibleStep, ...], below: float, above: float) -> ResidualLimits:
     """Noise alone breaks each lower limit with the first chance, the worst step each upper one with the second."""
+    if noise == "none":
+        raise ConfigError(field="noise", value="none", remedy="without noise there is nothing to tell answers by")
+    gaussian = noise == "gaussian"
     if size <= FEW:
         low, low_square = _least(below, size, gaussian=gaussian)
     else:

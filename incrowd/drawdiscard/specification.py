@@ -300,22 +300,22 @@ def spelled(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, words in fields.items():
         if not isinstance(words, str | Mapping | Column) or (isinstance(words, Mapping) and "type" in words):
             continue
-        column = columns_of({name: words})[name]
-        if isinstance(column, Ignored):
-            del found[name]
-        elif isinstance(column, Number) and column.range is not None:
-            kind = int if column.whole else float
-            low, high = map(kind, column.range)
-            found[name] = {"type": "integer" if column.whole else "number", "low": low, "high": high}
-        elif isinstance(column, Category):
-            found[name] = {"type": "category", "levels": list(column.levels)}
-        elif isinstance(column, YesNo):
-            found[name] = {"type": "boolean"}
-        elif isinstance(column, Text):
-            found[name] = {"type": "text", "buckets": column.buckets}
-        else:
-            remedy = "devices have numbers with a range, levels, yes/no and text: state one of these"
-            raise ConfigError(field=f"fields.{name}", value=words, remedy=remedy)
+        match columns_of({name: words})[name]:
+            case Ignored():
+                del found[name]
+            case Number(range=(low, high), whole=True):
+                found[name] = {"type": "integer", "low": int(low), "high": int(high)}
+            case Number(range=(low, high)):
+                found[name] = {"type": "number", "low": float(low), "high": float(high)}
+            case Category(levels=levels):
+                found[name] = {"type": "category", "levels": list(levels)}
+            case YesNo():
+                found[name] = {"type": "boolean"}
+            case Text(buckets=buckets):
+                found[name] = {"type": "text", "buckets": buckets}
+            case _:
+                remedy = "devices have numbers with a range, levels, yes/no and text: state one of these"
+                raise ConfigError(field=f"fields.{name}", value=words, remedy=remedy)
     return found
 
 

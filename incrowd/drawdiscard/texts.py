@@ -47,13 +47,9 @@ def words_of(text: str) -> list[str]:
     return _WORDS.findall(text)
 
 
-def ngrams(units: Sequence[str], *, shortest: int, longest: int, between: str) -> list[str]:
-    """All runs of n units, for each n of a range."""
-    return [
-        between.join(units[place : place + length])
-        for length in range(shortest, longest + 1)
-        for place in range(len(units) - length + 1)
-    ]
+def ngrams(units: Sequence[str], lengths: range, *, between: str) -> list[str]:
+    """All runs of neighbouring units, for each of these lengths."""
+    return [between.join(units[at : at + size]) for size in lengths for at in range(len(units) - size + 1)]
 
 
 def buckets_of(texts: Sequence[str], buckets: int) -> Integers:

@@ -21,8 +21,7 @@ import pytest
 from incrowd import Device, Server, Specification
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Policy, Reason
-from incrowd.drawdiscard.device import NoExamplesWarning, pay
-from incrowd.drawdiscard.outbox import Outbox, Waiting
+from incrowd.drawdiscard.device import NoExamplesWarning, Outbox, Waiting, pay
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import RepeatedEvent

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from incrowd import SeededRandomness, Server
 from incrowd.drawdiscard import Reason
 from incrowd.drawdiscard.desk import MARK_BYTES
-from incrowd.drawdiscard.outbox import stepped
+from incrowd.drawdiscard.device import stepped
 from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.spam import LATEST_SEEDS, DirectionTest
 from incrowd.privacy.mechanism.device import Mechanism

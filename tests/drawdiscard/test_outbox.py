@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from incrowd.drawdiscard import Drawn
-from incrowd.drawdiscard.outbox import MOST_WAITING, Outbox, Waiting, stepped
+from incrowd.drawdiscard.device import MOST_WAITING, Outbox, Waiting, stepped
 from incrowd.privacy.mechanism.grid import Whole
 
 PRINT, OTHER = "ab" * 32, "cd" * 32

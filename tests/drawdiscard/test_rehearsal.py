@@ -30,7 +30,7 @@ def test_a_table_that_is_easy_is_learnt_and_noise_costs() -> None:
     assert found["metrics"]["loss"] < found["baseline"]["loss"]
     assert found["curve"][-1] == {"contributions": 400} | found["metrics"]
     assert found["contributions_needed"] <= 400
-    assert rehearsal().final() == found["metrics"]
+    assert rehearsal().report() == found
     assert (found["devices"], found["examples_of_a_device"]) == (32, 10)
     assert found["contributions_of_a_device"] == 400 / 32
     assert found["rows"] == {"learnt_from": 320, "held_out": 80}
