@@ -1,12 +1,12 @@
 """Learning from devices that trust nobody: each draws a model, updates it with noise of its own, and sends it back."""
 
-from incrowd.drawdiscard.desk import Drawn, Reason
+from incrowd.drawdiscard.desk import Drawn, Outcome, Reason, ServerLike
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import HISTORY, LARGEST, Instance, Picks, Pool, stable_variance
 from incrowd.drawdiscard.rehearsal import Rehearsal
-from incrowd.drawdiscard.server import Outcome, Predictor, Server, ServerLike
+from incrowd.drawdiscard.server import Predictor, Server
 from incrowd.drawdiscard.simulation import (
     Coins,
     Genealogy,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 from numpy.typing import ArrayLike
 
@@ -122,6 +122,37 @@ class Drawn(NamedTuple):
     fingerprint: str
     gamma: float
     ticket: bytes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether an answer was accepted, and why (not)."""
+
+    reason: Reason
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the answer is in the pool, by this attempt or an earlier one."""
+        return self.reason in (Reason.ACCEPTED, Reason.REPEATED)
+
+    def __str__(self) -> str:
+        return f"{'accepted' if self.accepted else 'turned away'}: {self.reason}"
+
+
+class ServerLike(Protocol):
+    """The part of a server that a device uses, in this process or over a network; the device trusts none of it."""
+
+    def specification_json(self) -> str:
+        """The specification, as `Specification.to_json` writes it."""
+        ...
+
+    def draw(self) -> Drawn:
+        """An instance to update."""
+        ...
+
+    def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
+        """Take the updated instance of this ticket, or refuse it with a reason."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,10 @@ from numpy.typing import ArrayLike
 
 from incrowd import _files
 from incrowd._random import Floats, Randomness, SystemRandomness
-from incrowd.drawdiscard.desk import MARK_BYTES, Drawn, Reason
+from incrowd.drawdiscard.desk import MARK_BYTES, Drawn, Outcome, Reason, ServerLike
 from incrowd.drawdiscard.fields import AnyTableField, known
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Instance, as_weights
-from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.source import source_of
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, SpecificationRefused

@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from incrowd.drawdiscard.kept_pool import FILE
-from incrowd.drawdiscard.showing import PoolFigures
-from incrowd.drawdiscard.showing import shown as status_of
+from incrowd.drawdiscard.server import PoolFigures
+from incrowd.drawdiscard.server import shown as status_of
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.privacy.ledger.chain import Entry

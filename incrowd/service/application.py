@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from incrowd._log import note
-from incrowd.drawdiscard.showing import PoolFigures
+from incrowd.drawdiscard.server import PoolFigures
 from incrowd.service.pool_service import PoolService, prometheus_text
 from incrowd.service.store import HandedOut, StoreAway
 

@@ -14,7 +14,7 @@ from typing import Any
 from incrowd._log import metric
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries
+from incrowd.drawdiscard.server import PoolFigures, shown, three_adversaries
 from incrowd.service.admission import Admission
 from incrowd.service.store import HandedOut, PoolStore
 

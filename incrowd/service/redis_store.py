@@ -20,7 +20,7 @@ from incrowd._random import SystemRandomness
 from incrowd.drawdiscard.desk import KEY_BYTES, Desk, DeskSettings, Reason, Returned
 from incrowd.drawdiscard.kept_pool import fresh_pool, known_again, packed, unpacked
 from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, merged
-from incrowd.drawdiscard.showing import PoolFigures
+from incrowd.drawdiscard.server import PoolFigures
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.service.store import HandedOut, StoreAway

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike
 
 from incrowd import _validate
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.drawdiscard.desk import Drawn, Reason
+from incrowd.drawdiscard.desk import Drawn, Outcome, Reason, ServerLike
 from incrowd.drawdiscard.device import Device
-from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.specification import LONGEST, Specification
 from incrowd.errors import ConfigError, IncrowdError, ServiceFailed, SpecificationRefused
 from incrowd.service.exchange import Address, Reply, exchange

@@ -12,7 +12,7 @@ from incrowd import _validate
 from incrowd.drawdiscard.desk import Desk, DeskSettings, Reason, Returned
 from incrowd.drawdiscard.kept_pool import HeldPool
 from incrowd.drawdiscard.pool import HISTORY, Instance
-from incrowd.drawdiscard.showing import PoolFigures
+from incrowd.drawdiscard.server import PoolFigures
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import IncrowdError
 

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from incrowd._random import Floats
 from incrowd.drawdiscard.adversaries import Blurred, Situation, adversaries, paper_figures
-from incrowd.drawdiscard.showing import three_adversaries
+from incrowd.drawdiscard.server import three_adversaries
 from incrowd.errors import ConfigError
 from tests.drawdiscard.mail import asked
 from tests.statistics import ODD, chi_square, fair

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from incrowd import SeededRandomness, Server
 from incrowd.drawdiscard import Reason
-from incrowd.drawdiscard.desk import MARK_BYTES
+from incrowd.drawdiscard.desk import MARK_BYTES, Outcome
 from incrowd.drawdiscard.device import stepped
-from incrowd.drawdiscard.server import Outcome
 from incrowd.drawdiscard.spam import LATEST_SEEDS, DirectionTest
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole

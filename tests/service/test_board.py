@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from incrowd.drawdiscard.showing import three_adversaries
+from incrowd.drawdiscard.server import three_adversaries
 from tests.drawdiscard.mail import asked
 
 
