@@ -33,9 +33,10 @@ class ParsedFormula:
 
 
 def read_formula(formula: str, *, fields: Sequence[str]) -> ParsedFormula:
-    """Read ``~``, ``+``, ``-``, ``:`` (a cross), ``*`` (both and their cross), ``** 2`` or ``^ 2`` (all and all crosses
-    of two), parentheses, ``.`` (every field but the response), 1 and 0 (with and without an intercept; the default is
-    with). Main effects come first, then crosses, each in the order of the formula.
+    """Read a formula; main effects come first, then crosses, each in the order of the formula.
+
+    Operators are ``~``, ``+``, ``-``, ``:`` (a cross) and ``*`` (both and their cross). ``** 2`` or ``^ 2`` adds all
+    crosses of two, ``.`` is every field but the response, 1 and 0 set the intercept (by default 1).
 
     Guarantee: nothing of the formula runs, and its size bounds the work.
     """

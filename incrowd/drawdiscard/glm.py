@@ -1,12 +1,5 @@
 """Generalised linear models: the maths that a device and a simulation share.
 
-| link          | the response is                     | the prediction is           |
-| ------------- | ----------------------------------- | --------------------------- |
-| `LINEAR`      | a number                            | the output                  |
-| `LOGISTIC`    | 0 or 1 (or a share between them)    | 1 / (1 + exp(-output))      |
-| `MULTINOMIAL` | one-hot, a column a class           | the softmax of the outputs  |
-| `POISSON`     | a number of at least 0              | exp(output)                 |
-
 All links are canonical: the gradient of the mean loss is the mean of (prediction - response) * feature.
 """
 

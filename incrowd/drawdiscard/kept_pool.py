@@ -296,6 +296,9 @@ class HeldPool:
         if found is None:
             return
         asked = self.desk.specification
+        shape = len(found.pool.rows), len(found.pool.rows[0])
+        if shape != (asked.instances, asked.size):
+            raise DataError(f"the pool of that folder has instances {shape}, not {(asked.instances, asked.size)}")
         lost = 0 if kept.clean else AFTER_A_CRASH
         self.pool = Pool.restore(found.pool, randomness=source, lost=lost, merge=asked.merge, history=history)
         self.desk.test.restore(found.test)

@@ -206,10 +206,9 @@ class Pool:
             index = self._discards.among(self.k)
             if self._merge < 1:
                 arrived = merged(self._rows[index], arrived, self._merge)
-            if self._history:
-                self._replaced[self._versions[index]] = self._rows[index]
-                if len(self._replaced) > self._history:
-                    self._replaced.popitem(last=False)
+            self._replaced[self._versions[index]] = self._rows[index]
+            if len(self._replaced) > self._history:
+                self._replaced.popitem(last=False)
             self._rows[index] = _held(arrived)
             self._newest += 1
             self._versions[index] = self._newest

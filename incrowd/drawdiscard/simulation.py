@@ -217,9 +217,7 @@ class Updates:
 
     def step(self, weights: Matrix, update: int) -> Matrix:
         """The step of an update from the weights that it drew; the caller may change it."""
-        step = self.gradients.gradient(weights, int(self.devices[update]))
-        if self.largest is not None and self.largest < step.size:
-            step = with_largest(step, self.largest)
+        step: Matrix = with_largest(self.gradients.gradient(weights, int(self.devices[update])), self.largest)
         self._bound(step)
         if self.noise is not None:
             step = self.noise(step, update)

@@ -60,9 +60,9 @@ class SqliteTable:
     def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> Columns:
         """Columns of at most so many random examples. Private."""
         with self._rows(names) as (count, rows):
-            places = {place: order for order, place in enumerate(_chosen(count, most, stream))}
-            sampled = [(places[place], row) for place, row in enumerate(rows) if place in places]
-        return _by_column(names, [row for _, row in sorted(sampled, key=lambda one: one[0])])
+            chosen = dict.fromkeys(_chosen(count, most, stream))
+            kept = {place: row for place, row in enumerate(rows) if place in chosen}
+        return _by_column(names, [kept[place] for place in chosen])
 
     def _described(self, table: str) -> tuple[str, ...]:
         known = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type != 'index'")]

@@ -243,10 +243,8 @@ class Specification(BaseModel):
 
     def kept(self, gradient: AnyFloats) -> Floats:
         """A gradient with its `largest` numbers, and 0 for the others."""
-        given: Floats = gradient.astype(np.float64)
-        if self.largest is None or self.largest >= given.size:
-            return given
-        return with_largest(given, self.largest).astype(np.float64)
+        kept: Floats = with_largest(gradient.astype(np.float64), self.largest).astype(np.float64, copy=False)
+        return kept
 
     @model_validator(mode="after")
     def _fill(self) -> "Specification":
@@ -365,11 +363,13 @@ def check_rounding(mechanism: Mechanism, *, gamma: float) -> None:
         raise ConfigError(field="gamma", value=gamma, remedy="no pool has room for such steps: give a gamma nearer 1")
 
 
-def with_largest(gradient: AnyFloats, count: int) -> AnyFloats:
+def with_largest(gradient: AnyFloats, count: int | None) -> AnyFloats:
     """A gradient with its largest numbers by size, and 0 for the others.
 
     Sizes within a part in 2^30 count as equal, and stay or go together: other languages round in other places.
     """
+    if count is None or count >= gradient.size:
+        return gradient
     sizes = np.abs(gradient)
     least = np.partition(sizes, -count)[-count] * gradient.dtype.type(1 - 2.0**-30)
     return np.where(sizes >= least, gradient, gradient.dtype.type(0))

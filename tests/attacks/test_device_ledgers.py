@@ -90,14 +90,14 @@ def test_a_restart_and_other_examples_bring_no_limit_back(tmp_path: Path) -> Non
 PLACES: dict[str, tuple[Any, ...]] = {
     "before it pays": ("device.py", "pay", "call", 1, None),
     "after it paid": ("device.py", "pay", "return", 1, "lost"),
-    "before its answer is kept": ("outbox.py", "keep", "call", 1, "lost"),
-    "after its answer is kept": ("outbox.py", "keep", "return", 1, Reason.ACCEPTED),
+    "before its answer is kept": ("device.py", "keep", "call", 1, "lost"),
+    "after its answer is kept": ("device.py", "keep", "return", 1, Reason.ACCEPTED),
     "while its answer is kept": ("_files.py", "sync", "call", 2, Reason.ACCEPTED),  # after its ledger's witness
     "before the answer is in": ("kept_pool.py", "enter", "call", 1, Reason.ACCEPTED),
     "before the server has kept it": ("server.py", "_keep", "call", 1, Reason.ACCEPTED),
     "when the server has kept it": ("server.py", "_keep", "return", 1, Reason.REPEATED),
-    "before the outbox is empty": ("outbox.py", "clear", "call", 1, Reason.REPEATED),
-    "at the very end": ("outbox.py", "clear", "return", 1, "paid"),
+    "before the outbox is empty": ("device.py", "clear", "call", 1, Reason.REPEATED),
+    "at the very end": ("device.py", "clear", "return", 1, "paid"),
 }
 
 
