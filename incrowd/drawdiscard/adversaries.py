@@ -132,9 +132,8 @@ class Situation:
 
     Epsilon is that of one "feature" (weight), of the whole "model", or ("l1") of the whole model under an L1 clip.
 
-    Each later update replaced the ancestor of the opportunist's instance with probability 1/k, and then added one
-    noise. So 1 plus a binomial number of noises hide a contribution, whether or not the instance descends from it; it
-    descends from it with probability 1/k (lemma 2).
+    Each later update replaced the ancestor of the opportunist's instance with probability 1/k, and added one noise. So
+    1 plus a binomial number of noises hide a contribution; it survives with probability 1/k (lemma 2).
 
     Guarantee: `opportunist` and `opportunist_delta` bound the knowledge even of an adversary who sees both coins (joint
     convexity of the hockey-stick divergence). As in the paper, each update draws after all earlier ones have arrived,

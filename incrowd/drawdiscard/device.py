@@ -177,21 +177,18 @@ class Outbox:
 class Device:
     """A table of examples, a policy and a ledger; it answers servers.
 
-    `data` is the path of a SQLite file with `table` (or view), or a list of dicts, a dict of columns, a data frame. The
-    ledger is a file, ``<data>.ledger`` by default; a new one has the policy's budget.
+    `data` is a SQLite file with `table` (or view), a list of dicts, a dict of columns, or a data frame. The ledger is a
+    file, ``<data>.ledger`` by default; a new one has the policy's budget.
 
-    Guarantee: a contribution is charged to the ledger, on disk, before the device draws its noise from the operating
-    system (unless a simulation asks otherwise). A contribution that the policy or the budget refuses spends and
-    releases nothing. The device runs nothing that a server sends. A release depends on the table through one noised
-    gradient, whatever model and weights the server sends. Processes that share a ledger contribute one after the other,
-    and its limits hold for all of them.
+    Guarantee: the ledger on disk has a contribution's charge before the device draws its noise from the operating
+    system (simulations may ask otherwise). A contribution that the policy or the budget refuses spends and releases
+    nothing. The device runs nothing that a server sends. A release depends on the table through one noised gradient,
+    whatever the server sends. Processes that share a ledger take turns, and its limits hold for all of them.
 
-    The release is whole numbers; instance and step size enter afterwards. An answer that is paid for and did not arrive
-    waits beside the ledger (see `Outbox`), and goes out with the next `contribute` at no further cost, as the same
-    bytes. A device killed between paying and keeping its answer loses that payment: it never draws noise twice for one.
-
-    A device without usable examples answers with noise alone: silence would tell that its table is empty. `check` and a
-    `NoExamplesWarning` tell its owner.
+    A paid answer that did not arrive waits beside the ledger (see `Outbox`). It goes out with the next `contribute`, at
+    no further cost, as the same bytes. A device killed between paying and keeping its answer loses that payment: it
+    never draws noise twice for one. A device without usable examples answers with noise alone: silence would tell that
+    its table is empty. `check` and a `NoExamplesWarning` tell its owner.
     """
 
     def __init__(

@@ -54,9 +54,8 @@ class KeptPool:
     Guarantee: `write` replaces the last snapshot in one step, on disk when it returns; it writes new rows alone. Only
     the user can read the file.
 
-    Edge cases: the pool refuses a folder that another server has open, or of another specification (`ConfigError`), and
-    a damaged file, or one without its key (`DataError`). On a full disk `write` raises `OSError` and the last snapshot
-    stays.
+    Edge cases: a folder that another server has open, or of another specification, is a `ConfigError`; a damaged file,
+    or one without its key, a `DataError`. On a full disk `write` raises `OSError` and the last snapshot stays.
     """
 
     def __init__(self, folder: Path, *, specification: str) -> None:

@@ -67,7 +67,7 @@ class Policy:
                 raise SpecificationRefused(f"{value} {what} are more than this device allows, {most}")
         if asked.noise == "none":
             raise SpecificationRefused("without noise nothing leaves this device")
-        cost, whole = self.cost(asked.mechanism), self._cost(asked.mechanism, "model")
+        cost, whole = self.cost(asked.mechanism), self.cost(asked.mechanism, "model")
         if not cost <= self.epsilon:
             raise SpecificationRefused(
                 f"a contribution would cost epsilon = {cost:.6g} per {self.unit}; this device allows {self.epsilon:g}"
@@ -79,12 +79,9 @@ class Policy:
                 f"allows {together:g}"
             )
 
-    def cost(self, mechanism: Mechanism) -> float:
-        """The epsilon of one contribution, in the policy's unit (for Gaussian noise at the budget's delta)."""
-        return self._cost(mechanism, self.unit)
-
-    def _cost(self, mechanism: Mechanism, unit: Unit) -> float:
-        event = mechanism.event(unit)
+    def cost(self, mechanism: Mechanism, unit: Unit | None = None) -> float:
+        """The epsilon of a contribution, in the policy's unit by default; Gaussian noise takes the budget's delta."""
+        event = mechanism.event(unit or self.unit)
         if isinstance(event, PureDpEvent):
             return float(event.epsilon)
         if isinstance(event, LaplaceDpEvent):
