@@ -46,15 +46,9 @@ from incrowd.runs.config import (
 )
 from incrowd.runs.data_config import (
     AnyFeatures,
-    EnergyFeatures,
-    MapFeatures,
     ModuleFeatures,
     NoFeatures,
-    PictureFeatures,
     PieceFeatures,
-    TableFeatures,
-    TokenFeatures,
-    UnitFeatures,
 )
 from incrowd.runs.sources import NOTHING, Given, call, handed_over, section
 from incrowd.settings import GIVEN
@@ -98,53 +92,41 @@ def feature_map_of(
     """The map that settings name, for examples of this shape, or for rows of a table with these columns; None where
     examples stay as they are. Unless it is `whole`, a model counts pieces itself.
     """
-    if isinstance(wanted, PieceFeatures):
-        pieces = _pieces(wanted, columns)
-        return compose(pieces, Spread(buckets=wanted.buckets, constant=wanted.constant).whole) if whole else pieces
     texts = [TextBuckets(columns=columns)] if columns is not None and any(texts_of(columns)) else []
-    if isinstance(wanted, NoFeatures):
+    if wanted.name == "none":
         return compose(*texts) if texts else None
-    if isinstance(wanted, EnergyFeatures):
-        alone: FeatureMap = _energies(wanted, shape)
-    elif isinstance(wanted, UnitFeatures):
+    if wanted.name == "tokens":
+        alone: FeatureMap = TokenGrams(longest=wanted.longest, reads=wanted.reads, padding=wanted.padding)
+    elif wanted.name == "text" and columns is not None:
+        alone = TextPieces(columns=columns)
+    elif wanted.name == "table" and columns is not None:
+        alone = TableRows(columns=columns, bins=wanted.bins, raw=wanted.raw)
+    elif wanted.name == "energies" and len(shape) == 2:
+        alone = compose(OrientedEnergies(octave=wanted.octave, stride=wanted.stride), UnitNorm(centred=True))
+    elif wanted.name == "pictures" and is_picture(shape):
+        # Its directions are learnt from made-up pictures alone, so every user may see their cache.
+        cache = Path(wanted.cache or state_folder() / "features")
+        alone = picture_map(shape, dimensions=wanted.dimensions, cache=cache)
+    elif wanted.name == "unit":
         alone = UnitNorm(centred=wanted.centred)
-    elif isinstance(wanted, ModuleFeatures):
+    elif wanted.name == "module":
         alone = _encoder(wanted)
-    elif isinstance(wanted, MapFeatures):
+    elif wanted.name == "map":
         made = _extensions.found("feature_maps", wanted.map, field="map")(**wanted.arguments)
         alone = from_callable(made, name=f"{wanted.map} {made.name}")
-    elif isinstance(wanted, TableFeatures):
-        alone = TableRows(columns=_stated_columns("table", columns), bins=wanted.bins, raw=wanted.raw)
     else:
-        alone = _pictures(wanted, shape)
+        raise ConfigError(field="name", value=wanted.name, remedy=_NEEDS[wanted.name].format(shape=shape))
+    if isinstance(wanted, PieceFeatures):
+        return compose(alone, Spread(buckets=wanted.buckets, constant=wanted.constant).whole) if whole else alone
     return compose(*texts, alone, *([WithConstant(value=wanted.constant)] if wanted.constant else []))
 
 
-def _pieces(wanted: PieceFeatures, columns: Columns | None) -> FeatureMap:
-    if isinstance(wanted, TokenFeatures):
-        return TokenGrams(longest=wanted.longest, reads=wanted.reads, padding=wanted.padding)
-    return TextPieces(columns=_stated_columns("text", columns))
-
-
-def _stated_columns(name: str, columns: Columns | None) -> Columns:
-    if columns is None:
-        remedy = "it needs rows of a table and what its columns mean: give the data as one (incrowd.Table)"
-        raise ConfigError(field="name", value=name, remedy=remedy)
-    return columns
-
-
-def _energies(wanted: EnergyFeatures, shape: tuple[int, ...]) -> FeatureMap:
-    if len(shape) != 2:
-        raise ConfigError(field="name", value="energies", remedy=f"they need grey images, these examples are {shape}")
-    return compose(OrientedEnergies(octave=wanted.octave, stride=wanted.stride), UnitNorm(centred=True))
-
-
-def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
-    """Its directions are learnt from made-up pictures alone, so every user may see their cache."""
-    if not is_picture(shape):
-        remedy = f"it needs {A_PICTURE}; these examples are {shape}: the recipe general takes any"
-        raise ConfigError(field="name", value="pictures", remedy=remedy)
-    return picture_map(shape, dimensions=wanted.dimensions, cache=Path(wanted.cache or state_folder() / "features"))
+_NEEDS = {
+    "energies": "they need grey images, these examples are {shape}",
+    "pictures": f"it needs {A_PICTURE}; these examples are {{shape}}: the recipe general takes any",
+} | dict.fromkeys(
+    ("table", "text"), "it needs rows of a table and what its columns mean: give the data as one (incrowd.Table)"
+)
 
 
 def _encoder(wanted: ModuleFeatures) -> FeatureMap:

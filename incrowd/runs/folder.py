@@ -8,7 +8,7 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
@@ -259,6 +259,13 @@ def part(content: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: content[key] for key in keys if key in content}
 
 
+def csv_of(*rows: Iterable[object]) -> str:
+    """Rows as lines of a table, with commas between."""
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 def ranked(rows: Sequence[Summary]) -> list[Summary]:
     """The rows, the one with the highest accuracy first (without one, with the least loss; diverged weights last)."""
 
@@ -309,11 +316,9 @@ def _of_a_run(folder: Path) -> Iterator[tuple[str, bytes]]:
         yield EVALUATION, _content(folder / EVALUATION)
     yield SUMMARY, _json(part(_read(folder / SUMMARY), RESULT_KEYS))
     yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
-    text = StringIO()
     with database_in(folder) as database:
         rounds = [[getattr(record, name) for name in ROUND_KEYS] for record in database.rounds()]
-    csv.writer(text, lineterminator="\n").writerows([ROUND_KEYS, *rounds])
-    yield "rounds.csv", text.getvalue().encode()
+    yield "rounds.csv", csv_of(ROUND_KEYS, *rounds).encode()
     kept, statements = payer_in(folder), _read(folder / STATEMENT)
     if "silos" not in kept:
         yield "ledger.json", _json(_spent(kept, own=folder / LEDGER))

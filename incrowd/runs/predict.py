@@ -1,10 +1,8 @@
 """The model of a finished run in use: in a program (`Result`), and on a table from the folder alone."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from incrowd.learning.models import Model
 from incrowd.runs.build import featured_examples, loss_of, model_of
 from incrowd.runs.config import CommonSections, Config, GivenModel, read_back
 from incrowd.runs.data_config import FunctionData, GivenData, Meaning, SourceData
-from incrowd.runs.folder import MODEL, SUMMARY, Record, Summary, database_in, settings_in, summary_in
+from incrowd.runs.folder import MODEL, SUMMARY, Record, Summary, csv_of, database_in, settings_in, summary_in
 from incrowd.runs.ledgers import RunLedger
 from incrowd.runs.run import Run
 from incrowd.runs.sources import section
@@ -173,12 +171,12 @@ class Predictions:
 
     def to_csv(self) -> str:
         """A table: `id`, `prediction`, and a column for the probability of each class."""
-        text, chances = StringIO(), self.probabilities if self.classes else np.empty((len(self.ids), 0))
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["id", "prediction", *(f"probability of {name}" for name in self.classes)])
-        for name, label, row in zip(self.ids, self.labels, chances, strict=True):
-            writer.writerow([name, label, *(f"{one:.6f}" for one in row)])
-        return text.getvalue()
+        chances = self.probabilities if self.classes else np.empty((len(self.ids), 0))
+        rows = [
+            [name, label, *(f"{one:.6f}" for one in row)]
+            for name, label, row in zip(self.ids, self.labels, chances, strict=True)
+        ]
+        return csv_of(["id", "prediction", *(f"probability of {name}" for name in self.classes)], *rows)
 
 
 def predict(folder: Path, table: Path) -> Predictions:

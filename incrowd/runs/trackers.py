@@ -1,13 +1,11 @@
 """Trackers, which hear how a run goes: files, TensorBoard, MLflow, Weights & Biases, and the terminal."""
 
-import csv
 import importlib
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from incrowd import _extensions, _files
 from incrowd.errors import ConfigError
-from incrowd.runs.folder import RESULT_KEYS, Record, part, shown_settings
+from incrowd.runs.folder import RESULT_KEYS, Record, csv_of, part, shown_settings
 from incrowd.types import Facts, Tracker
 
 _COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]
@@ -29,9 +27,7 @@ def _json_line(record: Record) -> str:
 
 def _csv_line(record: Record) -> str:
     """A row without the columns for simulations and single silos."""
-    line = StringIO()
-    csv.writer(line, lineterminator="\n").writerow([getattr(record, name) for name in _COLUMNS])
-    return line.getvalue()
+    return csv_of([getattr(record, name) for name in _COLUMNS])
 
 
 @dataclass
