@@ -145,8 +145,8 @@ def first_bound(
 
 
 def quickly_within(runs: Sequence[RepeatedEvent], budget: Budget, relation: Relation) -> bool:
-    """Whether bounds that take milliseconds prove that these releases keep to the budget; otherwise `price` decides,
-    whose Fourier transforms can take seconds.
+    """Whether bounds that need no Fourier transforms prove that these releases keep to the budget. Otherwise `price`
+    decides, whose transforms can take seconds each time.
 
     Guarantee: a yes means that the releases together are (epsilon, delta)-differentially private for the budget's two
     numbers. GDP or RDP proves it. Or, for Laplace noise and pure releases about everyone, their largest losses add up

@@ -317,7 +317,7 @@ class Ledger:
             with self._current(write=True) as tally:
                 wanted = new(tally)
                 total = [*tally.promised(), *wanted] if wanted else []
-                if total in ([], priced) or self._is_proven(total) or quickly_within(total, self.budget, self.relation):
+                if total in ([], priced) or self._is_proven(total):
                     yield tally
                     break
             self._prove(total, wanted)
@@ -330,10 +330,12 @@ class Ledger:
         return _counted(total) <= proven and cost <= self.budget.epsilon * _SPARE
 
     def _prove(self, total: Sequence[RepeatedEvent], wanted: Sequence[RepeatedEvent]) -> None:
-        """Price events; and from the second time on together with so many more of the wanted ones as should fit, so
-        that these need no price of their own.
+        """Price events (`BudgetExceeded`). Where that took transforms, price them from the second time on together with
+        so many more of the wanted ones as should fit, so that these need no price of their own.
         """
         self._check_budget(total)
+        if quickly_within(total, self.budget, self.relation):
+            return
         (before, cost_before), counted, cost = self._proven, _counted(total), self.price(total).epsilon
         self._proven = counted, cost
         added, rise = counted.total() - before.total(), cost - cost_before
