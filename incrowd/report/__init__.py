@@ -1,1 +1,1 @@
-"""What people see of runs: one page without a network, of what may be handed on and nothing else."""
+"""The report of runs: one page without a network, of public facts alone."""

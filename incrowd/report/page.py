@@ -1,4 +1,4 @@
-"""The page: one file that opens from a disk, loads nothing and asks nobody."""
+"""The page: one file that opens from a disk and loads nothing."""
 
 import base64
 import hashlib
@@ -81,7 +81,7 @@ def static(name: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    """The templates of the page. Guarantee: what is put into them is escaped and stays text."""
+    """The templates of the page. Guarantee: every value is escaped and stays text."""
     made = Environment(
         autoescape=True,
         finalize=numbers.printable,

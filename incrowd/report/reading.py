@@ -38,7 +38,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
     Guarantee: nothing is written, migrated or made. A database that keeps a log beside it (WAL) is read through it.
 
-    Edge cases: a file that is no database, or was cut off in the middle of a write, is a `DataError`.
+    Edge cases: a damaged file is a `DataError`.
     """
     _check_plain(path)
     unlogged = not path.with_name(f"{path.name}-wal").exists() and not path.with_name(f"{path.name}-journal").exists()

@@ -71,7 +71,7 @@ def headline(one: Shown) -> Headline | None:
 
 
 def one_of(unit: str) -> str:
-    """What is protected."""
+    """Name the unit of privacy."""
     return "one released number" if unit == "number" else f"one {unit}"
 
 
@@ -81,7 +81,7 @@ def _verdict(shown: Shown) -> Mapping[str, Any]:
 
 
 def warnings(shown: Sequence[Shown]) -> list[tuple[list[str], tuple[str, ...]]]:
-    """What weakens the promise or the result; runs share a common warning."""
+    """List the caveats of the promise and the result; runs share a common warning."""
     common: dict[tuple[str, ...], list[str]] = {}
     for one in shown:
         running = not one.over and one.kind in ("clients", "silos", "search")

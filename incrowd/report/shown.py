@@ -1,7 +1,7 @@
-"""What a page may show of a run, a search, a pool or a ledger: an allow-list, and nothing else.
+"""The allow-list of a page: the public facts of a run, a search, a pool or a ledger.
 
 `incrowd.runs.folder` lists what is exported and shown. Moreover, only simulations of public data show figures of raw
-contributions, and a ledger is shown without labels, notes, days and paths.
+contributions, and the page leaves out a ledger's labels, notes, days and paths.
 """
 
 import json
@@ -65,7 +65,7 @@ PROMISE_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What may be shown of one run, search, pool or ledger.
+    """The public facts of one run, search, pool or ledger.
 
     `name` is the last part of its folder's name. `epsilon` and `delta` are spent so far. `promises` holds each party's
     statement by its name, or the run's under "".
@@ -205,7 +205,7 @@ def _promises(statement: Facts) -> dict[str, Facts]:
 
 
 def _silos(rows: Sequence[Facts], budget: Any, result: Facts) -> Iterator[Facts]:
-    """What each silo spent, and whether its budget is spent: after the run, or after the last round so far."""
+    """List the epsilon of each silo, and whether its budget is spent, after the run or its last round."""
     spent, stopped = dict(result.get("epsilon_by_silo") or {}), set(result.get("stopped") or ())
     if not result:
         latest = next((row["silos"] for row in reversed(rows) if row.get("silos") not in (None, "[]")), "[]")
@@ -247,7 +247,7 @@ def _baseline(summary: Facts) -> float | None:
 
 
 def _search(folder: Path) -> Shown:
-    """A search; before it is over, what it compares and no run of it."""
+    """Read a search; its runs show once it is over."""
     search, over = json_in(folder / SEARCH), (folder / RESULT).is_file()
     result = json_in(folder / RESULT) if over else {}
     config: dict[str, Any] = search["search"]["configs"][0]
@@ -276,7 +276,7 @@ def _search(folder: Path) -> Shown:
 
 
 def _row(row: Facts) -> Facts:
-    """A run of the search, with those of its settings that may be shown."""
+    """Show a run of a search with its public settings."""
     settings = {}
     for key, value in row["settings"].items():
         section, _, rest = key.partition(".")
@@ -286,7 +286,7 @@ def _row(row: Facts) -> Facts:
 
 
 def _ledger(place: Path) -> Shown:
-    """A ledger by itself: that of data, of a party or of a device."""
+    """Read the ledger of data, of a party or of a device."""
     try:
         with Ledger.read(place if place.is_file() else place / LEDGER) as ledger:
             facts, its, budget = _entries_of(ledger, party=""), ledger.data_identity, ledger.budget
@@ -337,7 +337,7 @@ def _entries_of(ledger: Ledger, *, party: str, label: str | None = None, priced:
 
 
 def _line(entry: Entry, label: str | None) -> Facts:
-    """An entry; of its labels only whether one is the run's own."""
+    """Show an entry, and whether a label of it is the run's, without the labels."""
     content = entry.content()
     runs = [[content["event"], 1]] if entry.kind == "charge" else content.get("runs", [])
     number = content["note"].get("round") if entry.kind == "charge" else None
@@ -368,12 +368,12 @@ def _event(event: Facts) -> str:
 
 
 def _name_of(data: str) -> str:
-    """The name of data; of a path its last part."""
+    """Return the name of data, or the last part of a path."""
     return Path(data).name if Path(data).is_absolute() else data
 
 
 def _pool(folder: Path) -> Shown:
-    """The pool in a server's folder, as it was last written."""
+    """Read the pool that a server last wrote to its folder."""
     try:
         with reading(folder / FILE) as database:
             state = dict(database.execute("SELECT name, content FROM state").fetchall())
@@ -409,7 +409,7 @@ class _Adversary(BaseModel):
 
 
 class _Status(BaseModel):
-    """What a page shows of a server's status, with limits: another machine may have written it."""
+    """The shown part of a server's status, with limits: another machine may have written it."""
 
     name: _Text
     epsilon: _Number

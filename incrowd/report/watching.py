@@ -72,7 +72,7 @@ class Sources:
 
     @property
     def shown(self) -> list[Shown]:
-        """What was last seen, under distinct names."""
+        """The facts of the last look, under distinct names."""
         return told_apart([shown for _, shown in self._seen.values()])
 
     def look(self) -> bool:
