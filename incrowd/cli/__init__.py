@@ -14,17 +14,8 @@ import typer.core
 from incrowd import __version__
 from incrowd.cli import devices, ledger, parties, plan, results, train
 from incrowd.cli._main import Commands, finished
-from incrowd.cli._shared import (
-    Json,
-    need_training,
-    numbers,
-    print_facts,
-    print_json,
-    print_table,
-    short,
-    whole_numbers,
-    words,
-)
+from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
+from incrowd.cli._output import print_facts, print_json, print_table, short
 
 __all__ = [
     "Json",
@@ -39,7 +30,7 @@ __all__ = [
     "whole_numbers",
     "words",
 ]
-"""The command line itself, and what a command that is plugged in needs to look like one of ours."""
+"""The command line, and the helpers for plugged-in commands."""
 
 typer.core.HAS_RICH = False  # typer escapes brackets in help for markup, although this help has none
 app = typer.Typer(
@@ -52,14 +43,8 @@ app = typer.Typer(
 )
 for commands in (plan.app, train.app, results.app, devices.app):
     app.add_typer(commands)
-_GROUPS = {
-    "ledger": ledger.app,
-    "privacy": plan.privacy,
-    "ddml": devices.ddml,
-    "flower": parties.flower,
-    "party": parties.party,
-}
-for name, group in _GROUPS.items():
+_GROUPS = {"ledger": ledger.app, "privacy": plan.privacy, "ddml": devices.ddml}
+for name, group in (_GROUPS | {"flower": parties.flower, "party": parties.party}).items():
     app.add_typer(group, name=name)
 
 
@@ -71,10 +56,7 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Differentially private federated learning: plan it, run it, check what was spent.
-
-    Example: incrowd train
-    """
+    """Print the version, or run a command."""
     if version:
         typer.echo(f"incrowd {__version__}")
 

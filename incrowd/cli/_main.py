@@ -1,7 +1,7 @@
-"""Find the command, run it, and turn errors into one line on standard error and an exit status.
+"""Find and run a command; an error becomes one line on standard error and an exit status.
 
 Other packages plug in commands by entry points of the group `incrowd.commands`; each names a `typer.Typer`. A wheel
-carries the names of this repository's commands without their packages, to say where they are.
+names this repository's other commands, and says how to get them.
 """
 
 import difflib
@@ -30,7 +30,7 @@ _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def finished(app: typer.Typer) -> int:
-    """Run the command line; the exit status. Whatever a user can mend is one line, which says how."""
+    """Run the command line, and return its exit status; an error is one line with its remedy."""
     try:
         check_platform()
         status = app(standalone_mode=False, prog_name="incrowd")
@@ -41,7 +41,9 @@ def finished(app: typer.Typer) -> int:
     except IncrowdError as error:
         return _say(str(error), next((status for kind, status in _STATUS.items() if isinstance(error, kind)), FAILED))
     except OSError as error:
-        return _say(_of_system(error), FAILED)
+        file = "" if error.filename is None else f"{error.filename}: "
+        remedy = "nothing that was paid for is lost: mend it, then do the same again"
+        return _say(f"{file}{error.strerror or error}; {remedy}", FAILED)
     except sqlite3.OperationalError as error:
         return _say(f"a database cannot be written: {error}; see to the disk, then do the same again", FAILED)
     return status if isinstance(status, int) else DONE
@@ -52,85 +54,60 @@ def _say(line: str, status: int) -> int:
     return status
 
 
-def _of_system(error: OSError) -> str:
-    """What the operating system refused, of which file."""
-    place = "" if error.filename is None else f"{error.filename}: "
-    return f"{place}{error.strerror or error}; nothing that was paid for is lost: mend it, then do the same again"
-
-
 def _parser_error(error: Any) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-    else:
-        _say(_usage(error), error.exit_code)
-    return int(error.exit_code)
-
-
-def _usage(error: Any) -> str:
-    """What is wrong with the words of a command, and where to look."""
-    context = getattr(error, "ctx", None)
+    """Say in a line which option or argument is wrong, and where to look."""
+    kind, context, parameter = type(error).__name__, getattr(error, "ctx", None), getattr(error, "param", None)
     command = "incrowd" if context is None else context.command_path
-    help_ = f"see {command} --help"
-    kind, parameter = type(error).__name__, getattr(error, "param", None)
+    help_, message = f"see {command} --help", error.message.rstrip(".")
+    if kind == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
     if kind == "NoSuchOption":
-        return f"{error.option_name}: {command} has no such option; {_other(error, context) or help_}"
-    if kind == "MissingParameter":
-        return f"{_named(parameter)} is missing: state it; {help_}"
-    if parameter is not None:
-        return f"{_named(parameter)}: {error.message.rstrip('.')}; {help_}"
-    return f"{error.message.rstrip('.')}; {help_}"
+        message = f"{error.option_name}: {command} has no such option; {_similar(error, context) or help_}"
+    elif kind == "MissingParameter":
+        message = f"{_named(parameter)} is missing: state it; {help_}"
+    else:
+        message = f"{message if parameter is None else f'{_named(parameter)}: {message}'}; {help_}"
+    return _say(message, int(error.exit_code))
 
 
 def _named(parameter: Any) -> str:
     if parameter is None:
         return "an argument"
-    return str(
-        parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name.upper()
-    )
+    is_option = parameter.param_type_name == "option"
+    return str(parameter.opts[0] if is_option else parameter.metavar or parameter.name.upper())
 
 
-def _other(error: Any, context: Any) -> str | None:
-    """What may have been meant: a setting of this name, or an option like it."""
+def _similar(error: Any, context: Any) -> str | None:
+    """Suggest a setting of this name, those of privacy first, or an option like it."""
     name = error.option_name.lstrip("-").replace("-", "_")
-    takes_settings = context is not None and any("--set" in each.opts for each in context.command.params)
-    keys = _keys_like(name) if takes_settings else []
-    if keys:
-        return f"it is a setting: --set {keys[0]}=VALUE"
+    if context is not None and any("--set" in each.opts for each in context.command.params):
+        from incrowd.runs.config import Config
+        from incrowd.settings import known_keys
+
+        keys = [key for key in known_keys(Config) if "." in key and name in (key, key.rpartition(".")[2])]
+        if keys:
+            return f"it is a setting: --set {min(keys, key=lambda key: (not key.startswith('privacy.'), key))}=VALUE"
     near = difflib.get_close_matches(name, [each.lstrip("-") for each in error.possibilities or ()], n=1)
     return f"did you mean --{near[0]}?" if near else None
 
 
-def _keys_like(name: str) -> list[str]:
-    """The settings of this name; those of the promise come first."""
-    from incrowd.runs.config import Config
-    from incrowd.settings import known_keys
-
-    keys = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
-    return sorted((key for key in keys if "." in key), key=lambda key: (not key.startswith("privacy."), key))
-
-
-_A_MOMENT = 0.01  # seconds
-
-
 @contextmanager
 def again_where_dropped() -> Iterator[None]:
-    """Python drops an interruption that is raised in a finalizer: it comes once more a moment later, without a word.
+    """Interrupt once more, a moment later, after Python dropped an interruption that a finalizer raised."""
+    before = sys.unraisablehook
 
-    Edge cases: Python prints other errors in finalizers, as ever.
-    """
-    told = sys.unraisablehook
-
-    def dropped(what: "sys.UnraisableHookArgs") -> None:
-        if issubclass(what.exc_type, KeyboardInterrupt):
-            threading.Timer(_A_MOMENT, os.kill, (os.getpid(), signal.SIGINT)).start()
+    def dropped(error: "sys.UnraisableHookArgs") -> None:
+        if issubclass(error.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
-            told(what)
+            before(error)
 
     sys.unraisablehook = dropped
     try:
         yield
     finally:
-        sys.unraisablehook = told
+        sys.unraisablehook = before
 
 
 # Typer 0.29 holds its own copy of click, and the typer that flwr requires imports click: neither is imported here.
@@ -141,7 +118,7 @@ GROUP = "incrowd.commands"
 
 
 class Commands(TyperGroup):
-    """Our own commands, and after them those that were plugged in. Nobody can replace one of ours."""
+    """Our own commands, and after them the plugged-in ones, which cannot replace ours."""
 
     def list_commands(self, ctx: Context) -> list[str]:
         """The names of all commands, ours first."""
@@ -149,14 +126,14 @@ class Commands(TyperGroup):
         return [*own, *sorted({point.name for point in entry_points(group=GROUP)} - set(own))]
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
-        """The command of this name; None where there is none."""
+        """The command of this name, or None."""
         own = super().get_command(ctx, cmd_name)
         plugged = [] if own is not None else entry_points(group=GROUP, name=cmd_name)
         return next(map(loaded, plugged), own)
 
 
 def loaded(point: EntryPoint) -> Command:
-    """The command that an entry point names; where its package is missing, one that says how to get it."""
+    """Load the command of an entry point; a missing package gives a command that says how to get it."""
     try:
         app = point.load()
     except ModuleNotFoundError as error:
@@ -169,8 +146,6 @@ def loaded(point: EntryPoint) -> Command:
 
 
 def _missing(point: EntryPoint) -> Command:
-    """A hidden command, whatever follows it."""
-
     def say() -> None:
         remedy = "it comes with the repository: clone it and run make install there"
         raise ConfigError(field="command", value=point.name, remedy=remedy)

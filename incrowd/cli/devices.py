@@ -1,5 +1,6 @@
 """Draw and discard: `incrowd serve`, `contribute` and `ddml`."""
 
+from collections.abc import Iterable
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -7,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from incrowd.cli._shared import Json, argument, need, option, print_facts, print_json, print_result, print_table, words
+from incrowd.cli._options import Json, LogJson, argument, flag, need, option, words
+from incrowd.cli._output import print_facts, print_result, print_table
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
     from incrowd.drawdiscard.policy import Policy
-    from incrowd.service.remote import RemoteServer, Turns
 
 app = typer.Typer()
 ddml = typer.Typer(
@@ -20,10 +21,8 @@ ddml = typer.Typer(
     no_args_is_help=True,
 )
 
-NO_KEY = "name the file of the key that signs admission tokens, or say --open-admission"
 
-
-def _nginx(wanted: bool) -> None:
+def _print_nginx(wanted: bool) -> None:
     if wanted:
         typer.echo((resources.files("incrowd.service") / "nginx.conf").read_text(encoding="utf-8"), nl=False)
         raise typer.Exit
@@ -40,20 +39,14 @@ def serve(
     keep_every: Annotated[float, option("Seconds between two keeps of a pool in memory.")] = 5.0,
     remember_mb: Annotated[float, option("Memory for replaced versions: late answers need theirs.")] = 64.0,
     turned_away: Annotated[float, option("The share of honest answers that may be turned away.")] = 0.01,
-    log_json: Annotated[bool, option("Write one JSON line an event on standard error.", None, "--log-json")] = False,
-    admission_key: Annotated[
-        Path | None, option("The key that signs admission tokens; DIR/admission.key without it.", "FILE")
-    ] = None,
-    accepted_a_day: Annotated[int, option("So many contributions of one account are accepted in a day.")] = 1,
-    open_admission: Annotated[
-        bool, option("Take contributions from anybody: one address can spoil the model.", None, "--open-admission")
-    ] = False,
+    log_json: LogJson = False,
+    admission_key: Annotated[Path | None, option("The key of admission tokens; or DIR/admission.key.", "FILE")] = None,
+    accepted_a_day: Annotated[int, option("Accepted contributions of one account in a day.")] = 1,
+    open_admission: Annotated[bool, flag("--open-admission", "Admit anybody; one can spoil the model.")] = False,
     as_json: Json = False,
-    _written: Annotated[
+    _nginx: Annotated[
         bool,
-        typer.Option(
-            "--nginx", is_eager=True, callback=_nginx, help="Only write an nginx.conf: TLS and limits in front of it."
-        ),
+        typer.Option("--nginx", is_eager=True, callback=_print_nginx, help="Only write an nginx.conf: TLS and limits."),
     ] = False,
 ) -> None:
     """Serve a specification: devices draw, learn, and send back. It prints where it listens; SIGTERM ends it.
@@ -62,16 +55,21 @@ def serve(
 
     Example: incrowd serve mail.json --port 8000 --folder out/mail
     """
-    need_serving(store)
+    need("serve", "uvicorn", "uvloop", "httptools", "starlette")
+    need("drawdiscard", "pydantic")
+    in_memory, pool = store == "memory", folder or specification.with_suffix(".pool")
+    if not in_memory:
+        need("redis", "hiredis", "redis")
     from incrowd.drawdiscard.specification import read_specification
-    from incrowd.service import serving
+    from incrowd.service.serving import ServiceOptions
+    from incrowd.service.serving import serve as run
 
-    in_memory, pool = store == serving.MEMORY, folder or specification.with_suffix(".pool")
     if not in_memory and folder is not None:
         raise ConfigError(field="folder", value=str(folder), remedy="a pool in Redis has none: leave it out")
     if not in_memory and not open_admission and admission_key is None:
-        raise ConfigError(field="admission-key", value=None, remedy=NO_KEY)
-    options = serving.ServiceOptions(
+        remedy = "name the file of the key that signs admission tokens, or say --open-admission"
+        raise ConfigError(field="admission-key", value=None, remedy=remedy)
+    options = ServiceOptions(
         specification=read_specification(specification),
         store=store,
         folder=pool if in_memory else None,
@@ -85,22 +83,13 @@ def serve(
     )
     if not open_admission:
         options = options.admitting(admission_key or pool / "admission.key", daily=accepted_a_day)
-    told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
-    serving.serve(options, listening=partial(_say, told, as_json=as_json))
+    facts = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
 
+    def listening(url: str) -> None:
+        said = f"listens at {url}, which only this machine reaches: incrowd serve --nginx writes the way in for others"
+        print_result({"url": url, **facts}, as_json, said)
 
-def _say(told: dict[str, str], url: str, *, as_json: bool) -> None:
-    """Where it listens."""
-    said = f"listens at {url}, which only this machine reaches: incrowd serve --nginx writes the way in for others"
-    print_result({"url": url} | told, as_json, said=said)
-
-
-def need_serving(store: str) -> None:
-    """Refuse at once where the packages that serve are not installed."""
-    need("serve", "uvicorn", "uvloop", "httptools", "starlette")
-    need("drawdiscard", "pydantic")
-    if store != "memory":
-        need("redis", "hiredis", "redis")
+    run(options, listening=listening)
 
 
 @app.command()
@@ -113,28 +102,19 @@ def contribute(
     epsilon: Annotated[float | None, option("The most that one contribution may cost.")] = None,
     daily: Annotated[float | None, option("The most that those of a day may cost.")] = None,
     total: Annotated[float | None, option("The most that all may ever cost; fixed when the ledger is begun.")] = None,
-    per: Annotated[
-        Literal["model", "feature"],
-        option("What these count: all numbers of a contribution together, or each on its own."),
-    ] = "model",
+    per: Annotated[Literal["model", "feature"], option("The unit of the limits: all or one number.")] = "model",
     whole: Annotated[float | None, option("The most that all of one may cost, whatever --per.")] = None,
     fields: Annotated[str, option("The columns that models may use, with commas; all without it.")] = "",
     jitter: Annotated[float, option("Wait a random time, at most this, before each contribution.", "SECONDS")] = 0.0,
-    pace: Annotated[
-        float | None, option("An answer leaves this long after its draw, or a multiple of it; 10.", "SECONDS")
-    ] = None,
-    plain: Annotated[
-        bool, option("Allow http to another machine, where anybody on the way may pose as it.", None, "--plain")
-    ] = False,
+    pace: Annotated[float | None, option("An answer leaves a multiple of this after its draw; 10.", "SECONDS")] = None,
+    plain: Annotated[bool, flag("--plain", "Allow http to another machine, where others can pose as it.")] = False,
     token_file: Annotated[Path | None, option("The operator's admission token.", "FILE")] = None,
-    check: Annotated[
-        bool, option("Only say how the service's specification fits; nothing is spent or sent.", None, "--check")
-    ] = False,
+    check: Annotated[bool, flag("--check", "Only say how the specification fits; nothing is spent or sent.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw a model from a service, learn on an own table, add noise, send it back, and keep account of the cost.
+    """Draw a model, learn on an own table, add noise, send the answer, and keep account of the cost.
 
-    What is paid for and did not arrive waits beside the ledger, for weeks if need be, and goes first the next time.
+    A paid answer that did not arrive waits beside the ledger, and goes first the next time.
 
     Example: incrowd contribute --server https://learn.example.org --database mail.sqlite --times 2 --jitter 600
     """
@@ -143,46 +123,35 @@ def contribute(
     from incrowd.service.remote import RemoteServer, take_turns
 
     place = ledger or database.with_name(database.name + ".ledger")
-    policy = _policy(
-        place, {"epsilon": epsilon, "daily_epsilon": daily, "whole_epsilon": whole}, total=total, per=per, fields=fields
-    )
+    limits = {"epsilon": epsilon, "daily_epsilon": daily, "whole_epsilon": whole}
+    policy = _policy(place, limits, total=total, per=per, fields=fields)
     remote = RemoteServer(server, most_weights=policy.most_weights, plain=plain, pace_s=pace)
-    _admit(remote, token_file)
+    if token_file is not None:
+        token = token_file.read_text(encoding="utf-8").split() if token_file.is_file() else []
+        if not token:
+            raise ConfigError(field="token-file", value=str(token_file), remedy="name the file that holds the token")
+        remote.admitted_by(token[-1])
     if check:
         _check(database, table, policy, remote.specification_json(), as_json=as_json)
         return
     with Device(database, table=table, ledger=place, policy=policy) as device:
         turns = take_turns(device, remote, times=times, jitter_s=jitter)
-        found = _found(device, turns)
-    print_result(found, as_json)
+        facts = {
+            "sent": turns.sent,
+            "accepted": turns.accepted,
+            "rejected": turns.sent - turns.accepted,
+            "reasons": {reason.name.lower(): count for reason, count in turns.reasons.items()},
+            "epsilon_spent": device.ledger.spent().epsilon,
+            "epsilon_today": device.spent_today(),
+            "epsilon_allowed": device.ledger.budget.epsilon,
+        }
+    print_result(facts, as_json)
     if turns.stopped is not None:
         raise turns.stopped
 
 
-def _admit(remote: "RemoteServer", token_file: Path | None) -> None:
-    if token_file is None:
-        return
-    words = token_file.read_text(encoding="utf-8").split() if token_file.is_file() else []
-    if not words:
-        raise ConfigError(field="token-file", value=str(token_file), remedy="name the file that holds the token")
-    remote.admitted_by(words[-1])
-
-
-def _found(device: Any, turns: "Turns") -> dict[str, Any]:
-    """What became of the contributions, and what the device has given by now."""
-    return {
-        "sent": turns.sent,
-        "accepted": turns.accepted,
-        "rejected": turns.sent - turns.accepted,
-        "reasons": {reason.name.lower(): count for reason, count in turns.reasons.items()},
-        "epsilon_spent": device.ledger.spent().epsilon,
-        "epsilon_today": device.spent_today(),
-        "epsilon_allowed": device.ledger.budget.epsilon,
-    }
-
-
 def _check(database: Path, table: str, policy: "Policy", text: str, *, as_json: bool) -> None:
-    """How the device's examples fit, for its owner: on this screen and nowhere else."""
+    """Show the owner how the device's examples fit, on this screen alone."""
     from incrowd.drawdiscard.device import Device
     from incrowd.drawdiscard.specification import Specification
     from incrowd.privacy.ledger.ledger import Ledger
@@ -192,21 +161,22 @@ def _check(database: Path, table: str, policy: "Policy", text: str, *, as_json: 
     unused = Ledger.in_memory(budget=policy.budget, relation=RELATION)
     with Device(database, table=table, ledger=unused, policy=policy) as device:
         fit = device.check(asked)
-    found = {"promise": asked.describe(), "examples": fit.examples, "usable": fit.usable, "problems": [*fit.problems]}
-    if as_json:
-        print_json(found)
-    else:
-        print_facts({name: found[name] for name in ("promise", "examples", "usable")})
-        for problem in fit.problems:
-            typer.echo(f"- {problem}")
+    facts = {"promise": asked.describe(), "examples": fit.examples, "usable": fit.usable}
+    print_result(facts | {"problems": [*fit.problems]}, as_json, partial(_show_fit, facts, fit.problems))
     if not fit.usable or any(problem.startswith("refused") for problem in fit.problems):
         raise typer.Exit(1)
+
+
+def _show_fit(facts: dict[str, Any], problems: Iterable[str]) -> None:
+    print_facts(facts)
+    for problem in problems:
+        typer.echo(f"- {problem}")
 
 
 def _policy(
     place: Path, limits: dict[str, float | None], *, total: float | None, per: Literal["model", "feature"], fields: str
 ) -> "Policy":
-    """What the owner allows; where the ledger is there and nothing is said of the total, it says it."""
+    """The owner's limits; an existing ledger states the total by default."""
     from incrowd.drawdiscard.policy import Policy
     from incrowd.privacy.account.accounting import Budget
     from incrowd.privacy.ledger.ledger import Ledger
@@ -218,14 +188,6 @@ def _policy(
         with Ledger.read(place) as begun:
             given["budget"] = begun.budget
     return Policy(**given, unit=per, fields=words(fields) or None)
-
-
-@ddml.callback()
-def root() -> None:
-    """Draw and discard, before any device is asked.
-
-    Example: incrowd ddml simulate mail.json --csv mail.csv
-    """
 
 
 @ddml.command("simulate")
@@ -241,10 +203,10 @@ def simulate(
     seed: Annotated[int, option("The same seed gives the same figures.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """What a specification would learn from a table at its epsilon: a simulation of the protocol, noise and all.
+    """Simulate draw and discard on a table, noise and all, to see what a specification would learn.
 
-    Rows are dealt to devices, which contribute at random. Beside the measures on held-out rows stand those without
-    noise and without a model, how many contributions it takes, and what of the table does not fit. Nothing is written.
+    Rows are dealt to devices, which contribute at random. The report compares the measures on held-out rows with those
+    without noise and without a model, and counts the contributions needed. Nothing is written.
 
     Example: incrowd ddml simulate mail.toml --csv mails.csv --contributions 20000 --epsilon 4
     """
@@ -265,7 +227,7 @@ def simulate(
         seed=seed,
     )
     report = rehearsal.report()
-    print_json(report) if as_json else _show(report)
+    print_result(report, as_json, partial(_show, report))
 
 
 @ddml.command("token")
@@ -282,7 +244,7 @@ def token(
 
     admission = Admission(key=key_in(key))
     tokens = {account: admission.token(account) for account in accounts}
-    print_json({"tokens": tokens}) if as_json else print_facts(tokens)
+    print_result({"tokens": tokens}, as_json, partial(print_facts, tokens))
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -295,6 +257,4 @@ def _show(report: dict[str, Any]) -> None:
     print_table([{"": label} | report[key] for label, key in rows.items()])
     print_table(report["curve"])
     fit = report["fit"]
-    typer.echo(f"{fit['usable']} of {fit['examples']} rows can be learnt from")
-    for problem in fit["problems"]:
-        typer.echo(f"- {problem}")
+    _show_fit({"usable": f"{fit['usable']} of {fit['examples']} rows"}, fit["problems"])

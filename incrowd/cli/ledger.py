@@ -1,24 +1,13 @@
-"""`incrowd ledger`: what has been spent, whether the record is intact, and care for it."""
+"""`incrowd ledger`: show, verify and maintain privacy ledgers."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from incrowd.cli._shared import (
-    DataFolder,
-    Json,
-    Overrides,
-    WitnessOption,
-    argument,
-    need_training,
-    option,
-    print_facts,
-    print_json,
-    print_result,
-    print_table,
-)
+from incrowd.cli._options import DataFolder, Json, Overrides, WitnessOption, argument, flag, need_training, option
+from incrowd.cli._output import print_facts, print_json, print_result, print_table
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +15,7 @@ if TYPE_CHECKING:
     from incrowd.privacy.ledger.registry import Registered
 
 app = typer.Typer(
-    help="What has been spent, whether the record is intact, and care for ledgers: one for one data set.\n\n"
-    "Example: incrowd ledger verify shop.sqlite",
+    help="Show, verify and maintain ledgers: one for one data set.\n\nExample: incrowd ledger verify shop.sqlite",
     no_args_is_help=True,
 )
 
@@ -35,9 +23,9 @@ LedgerFile = Annotated[Path, argument("FILE", "The ledger, an SQLite file.")]
 Target = Annotated[Path, argument("TO", "A new file.")]
 Epsilon = Annotated[float, option("The budget of all that will ever be charged to it.")]
 Delta = Annotated[float, option("Its delta, which every run on it has to have.")]
-RelationOption = Annotated[
-    str | None, option("zero-out-one, add-or-remove-one or replace-one; settings say it.", None, "--relation")
-]
+Relation = Literal["zero-out-one", "add-or-remove-one", "replace-one"]
+RelationOption = Annotated[Relation | None, option("Without settings: what neighbours differ in.", None, "--relation")]
+Unit = Literal["client", "record"]
 
 
 @app.command("show")
@@ -105,7 +93,7 @@ def new(
     file: Annotated[Path | None, argument("[FILE]", "Where it shall be; in your state folder without it.")] = None,
     data_of: Annotated[Path | None, option("Settings that name the data.", "CONFIG", "--data-of")] = None,
     name: Annotated[str | None, option("Without settings: what the data are called (data.identity).")] = None,
-    unit: Annotated[str, option("Without settings: client or record, who is protected.")] = "client",
+    unit: Annotated[Unit, option("Without settings: client or record, who is protected.")] = "client",
     relation: RelationOption = None,
     witness: WitnessOption = None,
     override: Overrides = None,
@@ -130,8 +118,6 @@ def new(
             tables(data_of, overrides=override or [], data=data), budget=budget, path=file, witness=witness
         )
     else:
-        if unit not in ("client", "record"):
-            raise ConfigError(field="unit", value=unit, remedy="choose from client, record")
         if name is None:
             raise ConfigError(field="name", value=name, remedy="give --data-of CONFIG, or --name and --unit")
         identity = DataIdentity(name=name, unit=unit)
@@ -209,7 +195,7 @@ def release(
     label: Annotated[str, argument("LABEL", "The reservation, as `incrowd ledger show` lists it.")],
     as_json: Json = False,
 ) -> None:
-    """Give back what a run that was given up had reserved and not spent; that run cannot go on afterwards.
+    """Give back the unspent reservation of a run; the run cannot go on afterwards.
 
     Example: incrowd ledger release shop.sqlite 5f0c6a2d9b1e4877
     """
@@ -226,11 +212,9 @@ def fresh(
     name: Annotated[str, argument("NAME", "The data, as `incrowd ledger list` names them.")],
     epsilon: Epsilon,
     delta: Delta,
-    unit: Annotated[str, option("client or record, who is protected.")] = "client",
+    unit: Annotated[Unit, option("client or record, who is protected.")] = "client",
     relation: RelationOption = None,
-    understand: Annotated[
-        bool, option("Do not ask: what was spent is left out of account for good.", None, "--i-understand")
-    ] = False,
+    understand: Annotated[bool, flag("--i-understand", "Do not ask; forget the spent privacy for good.")] = False,
     released: Annotated[bool, option("The data were released without privacy before.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -317,13 +301,10 @@ def _there(file: Path, *, may_be_gone: bool = False) -> Path:
     return file
 
 
-def _relation(word: str) -> Any:
+def _relation(word: Relation) -> Any:
     from incrowd.privacy.statement import RELATIONS
 
-    known = {words.replace(" ", "-"): relation for relation, words in RELATIONS.items()}
-    if word not in known:
-        raise ConfigError(field="relation", value=word, remedy=f"choose from {', '.join(known)}")
-    return known[word]
+    return {words.replace(" ", "-"): relation for relation, words in RELATIONS.items()}[word]
 
 
 def _say(ledgers: "list[Registered]", as_json: bool) -> None:

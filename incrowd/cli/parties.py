@@ -1,15 +1,15 @@
-"""Real parties: `incrowd flower` for those who serve, `incrowd party` for the owner of a party's data."""
+"""Real parties: `incrowd flower` for servers, `incrowd party` for the owners of data."""
 
 import signal
 import threading
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from incrowd._log import log_to_stderr
-from incrowd.cli._shared import (
+from incrowd.cli._options import (
     DataFolder,
     Json,
     LedgerOption,
@@ -19,17 +19,14 @@ from incrowd.cli._shared import (
     SettingsFile,
     WitnessOption,
     argument,
+    flag,
     ledger_overrides,
     need,
     need_party,
     need_training,
     option,
-    print_facts,
-    print_json,
-    print_metrics,
-    print_result,
-    print_table,
 )
+from incrowd.cli._output import print_facts, print_json, print_metrics, print_result, print_table
 from incrowd.cli.train import finish
 from incrowd.errors import IncrowdError
 from incrowd.flower import need_flower
@@ -47,10 +44,7 @@ party = typer.Typer(
 
 
 @flower.command()
-def new(
-    folder: Annotated[Path, argument("DIR", "A new folder for the app.")],
-    as_json: Json = False,
-) -> None:
+def new(folder: Annotated[Path, argument("DIR", "A new folder for the app.")], as_json: Json = False) -> None:
     """Write an app of Flower's that trains under a plan and a ledger, for `flwr run` and stock nodes.
 
     Stock nodes run whatever the server sends them: parties that want a guard of their own use serve and join.
@@ -103,7 +97,7 @@ def keys(
     folder: Annotated[Path, argument("DIR", "A folder for the server's keys.")],
     host: Annotated[list[str], option("A name or an address of the server; may be repeated.")],
     port: Annotated[int, option("The port that parties reach it at.")] = 9092,
-    renew: Annotated[bool, option("Make the certificate alone anew, for the same key.", None, "--renew")] = False,
+    renew: Annotated[bool, flag("--renew", "Make the certificate alone anew, for the same key.")] = False,
     authority: Annotated[Path | None, option("The ca.crt of a SuperLink that somebody else runs.", "FILE")] = None,
     as_json: Json = False,
 ) -> None:
@@ -115,29 +109,21 @@ def keys(
     """
     need_flower()
     from incrowd import _files
-    from incrowd.parties.keys import (
-        AUTHORITY,
-        INVITATION,
-        SERVER,
-        days_left,
-        new_authority,
-        new_invitation,
-        new_server_certificate,
-    )
+    from incrowd.parties import keys as made
 
     if authority is not None:
         _files.folder(folder)
-        _files.write(folder / AUTHORITY, authority.read_bytes())
+        _files.write(folder / made.AUTHORITY, authority.read_bytes())
     else:
         if not renew:
-            new_authority(folder)
-        new_server_certificate(folder, host, renew=renew)
-    made = new_invitation(folder, f"{host[0]}:{port}")
+            made.new_authority(folder)
+        made.new_server_certificate(folder, host, renew=renew)
+    invitation = made.new_invitation(folder, f"{host[0]}:{port}")
     facts = {
-        "invitation": str(folder / INVITATION),
-        "fingerprint": made.fingerprint,
-        "address": made.address,
-        "days": days_left(folder / (SERVER if authority is None else AUTHORITY)),
+        "invitation": str(folder / made.INVITATION),
+        "fingerprint": invitation.fingerprint,
+        "address": invitation.address,
+        "days": made.days_left(folder / (made.SERVER if authority is None else made.AUTHORITY)),
     }
     print_result(facts, as_json)
 
@@ -149,7 +135,7 @@ def proxy(
     enrolled: Annotated[Path, option("The folder with the NAME.pub of each party.", "DIR")],
     listen: Annotated[list[str] | None, option("Where to listen; 0.0.0.0:9092 without it.", "ADDRESS:PORT")] = None,
     port: Annotated[int, option("The port of `incrowd flower serve` on loopback.")] = 9091,
-    reload: Annotated[bool, option("Let the running nginx read it anew.", None, "--reload")] = False,
+    reload: Annotated[bool, flag("--reload", "Let the running nginx read it anew.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write nginx's configuration for the port that parties reach: mutual TLS, limits, and Flower's Fleet API alone.
@@ -183,7 +169,7 @@ def serve(
     port: Annotated[int, option("The port to listen at, on loopback.")] = 9091,
     least: Annotated[int | None, option("Begin with so many parties; with all of them without it.")] = None,
     timeout: Annotated[float, option("Seconds that a round waits for its parties.")] = 600.0,
-    try_out: Annotated[bool, option("Ask the parties whether they would, and stop there.", None, "--try")] = False,
+    try_out: Annotated[bool, flag("--try", "Ask the parties whether they would, and stop there.")] = False,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
     log_json: LogJson = False,
@@ -214,12 +200,17 @@ def serve(
         print_result({"parties": found} if as_json else found, as_json)
         raise typer.Exit(0 if set(found.values()) == {"yes"} else 1)
     run = federation.run_in(free_folder(Path("out")) if out is None else out)
-    stop = _TerminationFlag()
-    signal.signal(signal.SIGTERM, stop)
+    told = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        told.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         finish(run, as_json, train=server.train, again="the same command")
     except typer.Exit as ended:
-        raise typer.Exit(0 if stop.told else ended.exit_code) from None
+        raise typer.Exit(0 if told.is_set() else ended.exit_code) from None
     except (IncrowdError, OSError) as error:
         if log_json:
             as_event(f"failed: {error}")
@@ -257,24 +248,6 @@ def join(
         print_json(given(folder, begun=False))
 
 
-class _TerminationFlag:
-    """Stops what runs as an interruption does, and remembers that it was told to."""
-
-    told = False
-
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        self.told = True
-        raise KeyboardInterrupt
-
-
-@party.callback()
-def root() -> None:
-    """A party of a federation: its keys, its rules, what it has given.
-
-    Example: incrowd party show amber
-    """
-
-
 @party.command()
 def show(
     file: Annotated[Path, argument("FILE", "The party's ledger, or its folder.")],
@@ -289,25 +262,25 @@ def show(
     from incrowd.parties.guard import given
 
     found = given(file)
-    if as_json:
-        print_json(found)
-    elif metrics:
-        budget = found.get("budget", {}).get("epsilon")
-        spent = {"spent": found["epsilon"], "promised": found.get("promised"), "budget": budget}
-        counts = {"answered": len(found["events"]), "refused": len(found["refused"])}
-        ledger = {"intact": int(found["intact"])}
-        print_metrics("incrowd_party", WATCHED, "of", {"epsilon": spent, "questions": counts, "ledger": ledger})
-    else:
-        events, refused = found.pop("events"), found.pop("refused")
-        print_facts(found)
-        for row in events:
-            row["plan"] = row["plan"][:12]
-        print_table(events)
-        for each in refused:
-            what = "an offer" if each["round"] is None else f"round {each['round']}"
-            typer.echo(f"refused {each['at']}  {what}: {each['why']}")
+    print_result(found, as_json, partial(_print_metrics if metrics else _print_given, found))
     if not found["intact"]:
         raise typer.Exit(1)
+
+
+def _print_metrics(found: dict[str, Any]) -> None:
+    budget = found.get("budget", {}).get("epsilon")
+    spent = {"spent": found["epsilon"], "promised": found.get("promised"), "budget": budget}
+    counts = {"answered": len(found["events"]), "refused": len(found["refused"])}
+    figures = {"epsilon": spent, "questions": counts, "ledger": {"intact": int(found["intact"])}}
+    print_metrics("incrowd_party", WATCHED, "of", figures)
+
+
+def _print_given(found: dict[str, Any]) -> None:
+    print_facts({name: value for name, value in found.items() if name not in ("events", "refused")})
+    print_table([row | {"plan": row["plan"][:12]} for row in found["events"]])
+    for each in found["refused"]:
+        what = "an offer" if each["round"] is None else f"round {each['round']}"
+        typer.echo(f"refused {each['at']}  {what}: {each['why']}")
 
 
 @party.command("new")
@@ -390,7 +363,7 @@ def compare(
 
 @party.command()
 def leave(folder: Annotated[Path, argument("DIR", "A party's folder.")], as_json: Json = False) -> None:
-    """Take part in nothing any more: what was reserved and not spent is given back. What was given stays given.
+    """Leave for good: the ledger gives the unspent reservation back, and keeps all that was given.
 
     Example: incrowd party leave amber
     """

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from incrowd import _files, _validate
-from incrowd.cli._shared import (
-    Json,
-    argument,
-    numbers,
-    option,
-    print_facts,
-    print_json,
-    print_result,
-    print_table,
-    whole_numbers,
-    words,
-)
+from incrowd.cli._options import Json, argument, numbers, option, whole_numbers, words
+from incrowd.cli._output import print_facts, print_json, print_result, print_table
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 privacy = typer.Typer(
-    help="What a way of learning promises, and to whom.\n\nExample: incrowd privacy ddml --k 20 --epsilon 2",
+    help="The promises of draw and discard.\n\nExample: incrowd privacy ddml --k 20 --epsilon 2",
     no_args_is_help=True,
 )
 
@@ -34,9 +24,7 @@ privacy = typer.Typer(
 def plan(
     clients: Annotated[str, option("How many clients there are. What if? Several: 100,1000.")],
     delta: Annotated[str, option("The budget's delta, or several; well below 1/clients.")],
-    epsilon: Annotated[
-        str, option("The budget's epsilon, or several; found where noise, rounds and cohort are given.")
-    ] = "",
+    epsilon: Annotated[str, option("The budget's epsilon, or several; found from noise, rounds, cohort.")] = "",
     rounds: Annotated[str, option("Rounds, one number or several: 10,54.")] = "",
     cohort: Annotated[str, option("Expected clients a round, one number or several: 50,20%.")] = "",
     noise: Annotated[float | None, option("Fix the noise multiplier; rounds, cohort or epsilon is then found.")] = None,
@@ -51,12 +39,12 @@ def plan(
     plot: Annotated[Path | None, option("Draw the plans into this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What a budget buys: noise, rounds and cohort that spend it exactly.
+    """Find the noise, rounds and cohort that spend a budget exactly.
 
     Example: incrowd plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220
 
-    Several rounds and cohorts are ranked by the noise of all rounds beside what they can learn. odds is how often an
-    attacker is right at most, who knows all about everyone else.
+    Several rounds and cohorts are ranked by their total noise relative to the signal. odds is the success rate of an
+    attacker who knows everyone else's data, at most.
 
     What if: incrowd plan --clients 100,1000 --epsilon 1,2,4,8 --delta 1e-5 --plot plans.png
     """
@@ -94,7 +82,7 @@ def plan(
 
 
 def _ranked(plans: "list[Plan]", *, several: bool, weights: int) -> list[dict[str, Any]]:
-    """A row for each plan; those that answer the same question are ranked."""
+    """A row for each plan, ranked unless the question differs."""
     from incrowd.privacy.plan.planner import ranked, row
 
     rows = [row(plan, weights=weights) for plan in plans]
@@ -114,7 +102,7 @@ def init(
     label: Annotated[str | None, option("The column to learn.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write settings for a table from its header alone; no row is looked at. What is to be stated is marked with a ?.
+    """Write settings for a table from its header alone; a ? marks the values that you state.
 
     Example: incrowd init visits.csv --client patient --label readmitted --out visits.toml
     """
@@ -150,12 +138,10 @@ def ddml(
     gamma: Annotated[float, option("The learning rate, for the scale of the noise.")] = 0.001,
     clip: Annotated[float, option("The bound on the gradient, for the scale of the noise.")] = 1.0,
     weights: Annotated[int, option("Weights of the model: what a whole model costs.")] = 1,
-    unit: Annotated[
-        str, option("What epsilon is about: feature, model, or l1 (the model, by a clip of the L1 norm).")
-    ] = "feature",
+    unit: Annotated[str, option("The unit of epsilon: feature, model, or l1 (the model, by an L1 clip).")] = "feature",
     as_json: Json = False,
 ) -> None:
-    """What draw and discard promises against its three adversaries, for one update of one device.
+    """Compute the promise of draw and discard against its three adversaries, for one update of one device.
 
     Example: incrowd privacy ddml --k 20 --epsilon 3.47 --updates-since 100000 --weights 387
     """

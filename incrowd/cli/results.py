@@ -6,28 +6,15 @@ import signal
 import sys
 import webbrowser
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from incrowd import _files
-from incrowd.cli._shared import (
-    DataFolder,
-    Json,
-    Metrics,
-    Overrides,
-    argument,
-    need,
-    need_training,
-    option,
-    print_facts,
-    print_json,
-    print_metrics,
-    print_result,
-    print_table,
-    short,
-)
+from incrowd.cli._options import DataFolder, Json, Metrics, Overrides, argument, flag, need, need_training, option
+from incrowd.cli._output import print_facts, print_json, print_metrics, print_result, print_table, short
 from incrowd.errors import ConfigError, IncrowdError
 
 if TYPE_CHECKING:
@@ -96,12 +83,10 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
 def export_run(
     folder: Annotated[Path, argument("DIR", "The folder of a run, or of a search.")],
     out: Annotated[Path, argument("OUT", "A new folder.")],
-    purpose: Annotated[
-        Literal["egress"] | None, option("egress: add a page to print and file before the model leaves.", None, "--for")
-    ] = None,
+    purpose: Annotated[Literal["egress"] | None, option("egress: add a page to file.", None, "--for")] = None,
     as_json: Json = False,
 ) -> None:
-    """Copy what may be handed on of a run that is over, and nothing else: model, statement, result, what was spent.
+    """Copy the public part of a run that is over: model, statement, result, privacy spent.
 
     Example: incrowd export out/run-1 to-publish --for egress
     """
@@ -128,11 +113,11 @@ def predict_table(
     out: Annotated[Path | None, option("A new .csv file for the predictions.", "FILE")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a run's model predicts for each row of a table. Nothing is needed but the run's folder.
+    """Predict each row of a table with a run's model. The run's folder is enough.
 
-    Columns are found by their names, and mean what the run's settings state; labels and clients are not needed. What is
-    printed is a table: an id, the prediction, and where labels are classes the probability of each. The id is the
-    row's cell in a column "id", or in the client column, or else the row's number.
+    The run's settings explain the columns by name; labels and clients may be missing. The output is a table of an id,
+    the prediction, and the probability of each class. The id is the cell in the column "id" or the client column, or
+    the row's number.
 
     Example: incrowd predict out/visits new-visits.csv --out predictions.csv
     """
@@ -157,9 +142,9 @@ def report(
     out: Annotated[Path, option("The .html file to write.", "FILE")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
-    """Write one page that shows result and promise: a file that loads nothing, to be handed on, printed or read.
+    """Write one page with result and promise: a file that loads nothing, to read, print or publish.
 
-    It holds what may be handed on (incrowd export) and nothing else; several runs are side by side. Runs need not be
+    It holds the public part of a run (incrowd export) and nothing else; several runs are side by side. Runs need not be
     over.
 
     Example: incrowd report out/run-1 --out report.html
@@ -182,17 +167,15 @@ def report(
 
 @app.command("watch")
 def watch(
-    places: Annotated[
-        list[str], argument("DIR|URL...", "Folders of runs or of servers, or a folder of them; or a server.")
-    ],
+    places: Annotated[list[str], argument("DIR|URL...", "Folders of runs or servers, or of these; or a server.")],
     port: Annotated[int, option("0 takes a free one.")] = 0,
-    open_page: Annotated[bool, option("Open the page in a browser.", None, "--open")] = False,
+    open_page: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the page of a report live: rounds appear as they are written down.
 
-    A folder is that of a run, a search, a pool or of `incrowd flower serve`, or one that holds several of them, where
-    new ones appear; an address is that of `incrowd serve`. Only this machine is answered. SIGTERM ends it.
+    Watch a run, a search, a pool, `incrowd flower serve`, a folder of these where new ones appear, or the address of
+    `incrowd serve`. Only this machine can read the page. SIGTERM ends it.
 
     Example: incrowd watch out --open
     """
@@ -217,23 +200,20 @@ RESULT = "audit.json"
 
 @app.command("audit")
 def audit(
-    source: Annotated[
-        Path | None, argument("[CONFIG|DIR]", "Settings, a specification, a run; else the demonstration.")
-    ] = None,
+    source: Annotated[Path | None, argument("[CONFIG|DIR]", "Settings, a specification, a run; or the demo.")] = None,
     override: Overrides = None,
     data: DataFolder = None,
     canaries: Annotated[int | None, option("Canary clients in all; 20,000 unless it is given.")] = None,
     repeats: Annotated[int | None, option("How often the federation is played instead.")] = None,
     seed: Annotated[int, option("Of the simulations.")] = 0,
-    quick: Annotated[bool, option("A fifth of the canaries: weaker, and sooner done.", None, "--quick")] = False,
+    quick: Annotated[bool, flag("--quick", "A fifth of the canaries: weaker, and sooner done.")] = False,
     out: Annotated[Path | None, option(f"Write {RESULT} there.", "DIR")] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a federation, on simulations of its settings, and set what was found out against what is promised.
+    """Attack simulations of a federation, and compare the measured leak with the promise.
 
-    It is for whole clients, for records in silos, and for the specification of a draw-and-discard server. No ledger is
-    opened and nothing is spent. Exit status 1 says that more was found out than is promised, and a line on standard
-    error says what.
+    It attacks whole clients, records in silos, and a draw-and-discard specification. It opens no ledger and spends
+    nothing. Exit status 1 says that the leak exceeds the promise; standard error says where.
 
     Example: incrowd audit examples/mnist.toml --data data --out out/audit
     """
@@ -249,17 +229,14 @@ def audit(
     if out is not None:
         _files.folder(out)
         _files.write(out / RESULT, json.dumps(content, indent=1, allow_nan=False))
-    if as_json:
-        print_json(content)
-    else:
-        _show_audit(found, content)
+    print_result(content, as_json, partial(_show_audit, found, content))
     if not found.holds:
         typer.echo(f"incrowd: the promise does not hold: {'; '.join(found.violations)}", err=True)
         raise typer.Exit(1)
 
 
 def _show_audit(found: "Audited", content: dict[str, Any]) -> None:
-    """The verdict, then what every attack found and every look saw."""
+    """Print the verdict, then the findings of attacks and checks."""
     best = found.best
     proven = "nothing" if best is None else f"at least {short(best.lower_bound)}, with {best.confidence:.0%} confidence"
     print_facts(
@@ -281,21 +258,17 @@ def evaluate(
     folder: Annotated[Path, argument("DIR", "The folder of a run that is over.")],
     epsilon: Annotated[float, option("What it may cost, beside all that was spent.")],
     delta: Annotated[float | None, option("Its delta; without it, the ledger's.")] = None,
-    loss_bound: Annotated[
-        float | None, option("Measure the loss, too: no example counts for more than this public number.")
-    ] = None,
-    by_class: Annotated[bool, option("Figures class by class, too.", None, "--by-class")] = False,
-    keys: Annotated[
-        Path | None, option("Of a run that was served: the server's keys; the parties are asked.", "DIR")
-    ] = None,
+    loss_bound: Annotated[float | None, option("Measure the loss, too, cut off at this public number.")] = None,
+    by_class: Annotated[bool, flag("--by-class", "Figures class by class, too.")] = False,
+    keys: Annotated[Path | None, option("The server's keys, to ask the parties of a served run.", "DIR")] = None,
     port: Annotated[int, option("With keys: the port to listen at, on loopback.")] = 9091,
     least: Annotated[int | None, option("With keys: ask when so many parties are there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on its clients' own examples: one more round, noised, and charged to the data's ledger.
 
-    Each client counts the same, and who is not there counts as one half. The ledger needs room for it beside the
-    run's own rounds: begin the run with privacy.room, or the ledger with incrowd ledger new.
+    Each client counts the same, and an absent one as one half. The ledger needs room beside the run's own rounds: begin
+    the run with privacy.room, or the ledger with incrowd ledger new.
 
     Example: incrowd evaluate out/mnist --epsilon 0.5
     """

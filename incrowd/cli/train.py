@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from incrowd import _files
 from incrowd.cli._main import again_where_dropped
-from incrowd.cli._shared import (
+from incrowd.cli._options import (
     DataFolder,
     Json,
     LedgerOption,
@@ -18,16 +19,12 @@ from incrowd.cli._shared import (
     SettingsFile,
     WitnessOption,
     argument,
+    flag,
     ledger_overrides,
     need_training,
     option,
-    print_facts,
-    print_json,
-    print_result,
-    print_table,
-    say_what_takes_long,
-    short,
 )
+from incrowd.cli._output import log_slow_features, print_facts, print_result, print_table, short
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,29 +41,25 @@ def train(
     override: Overrides = None,
     data: DataFolder = None,
     out: Annotated[Path | None, option("A new folder for the run; out/run-1, -2, ... without it.", "DIR")] = None,
-    recipe: Annotated[
-        str | None, option("Settings that suit it, where CONFIG has none: general, images, tables, text.", "NAME")
-    ] = None,
+    recipe: Annotated[str | None, option("Default settings: general, images, tables or text.", "NAME")] = None,
     device: Annotated[str | None, option("Where to compute, say cuda; short for --set run.device.")] = None,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
-    dry: Annotated[
-        bool, option("Train on made-up rows of the same schema; say what it would cost.", None, "--dry-run")
-    ] = False,
-    yes: Annotated[bool, option("Spend all of a private ledger without a question.", None, "--yes")] = False,
+    dry: Annotated[bool, flag("--dry-run", "Train on synthetic rows of the same schema, and show the cost.")] = False,
+    yes: Annotated[bool, flag("--yes", "Spend all of a private ledger without a question.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train one private federation, simulated on this machine.
 
-    Without CONFIG it is the embedded digits, in under a minute. All runs on the same data are charged to one ledger,
-    which is in your state folder unless it is named; runs on public data, such as the digits, have a ledger each.
-    With --recipe, or recipe = "NAME" above the sections of CONFIG, the settings have to state no more than data and
-    budget, and what they state stays as it is. A run that would spend all of a private ledger asks first.
+    Without CONFIG it is the embedded digits, in under a minute. All runs on the same data are charged to one ledger, in
+    your state folder unless you name it; runs on public data, such as the digits, have a ledger each. With --recipe, or
+    recipe = "NAME" above the sections of CONFIG, you state data and budget, and may state more. A run that would spend
+    all of a private ledger asks first.
 
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
     need_training()
-    say_what_takes_long()
+    log_slow_features()
     from incrowd.runs.config import tables
     from incrowd.runs.recipes import config_of
 
@@ -107,7 +100,7 @@ def resume(folder: Annotated[Path, argument("DIR", "The folder of a run.")], as_
     Example: incrowd resume out/mnist
     """
     need_training()
-    say_what_takes_long()
+    log_slow_features()
     from incrowd.runs.run import Run
 
     finish(Run.open(folder), as_json)
@@ -117,10 +110,7 @@ Train = Callable[["Run", Sequence["Tracker"]], dict[str, Any]]
 
 
 def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str | None = None) -> None:
-    """Train a run to its end, here or the way that is given, and print what came out; `again` is how to go on with one
-    that was stopped.
-    """
-    from incrowd.algorithms.metrics import scalars
+    """Train a run to its end, here or by `train`, and print the result; `again` is the command that goes on."""
     from incrowd.runs.advice import advice, verdict
     from incrowd.runs.trackers import progress, say
 
@@ -133,27 +123,25 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: {again or f'incrowd resume {run.folder}'}", err=True)
         raise typer.Exit(1) from None
-    if as_json:
-        print_json(summary)
-        return
-    summary["plot"] = _page(run.folder)
-    statement, metrics = summary.pop("statement"), summary.pop("metrics")
-    shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
-    shown["randomness"] = "seeded: a simulation" if shown.pop("simulated") else "the operating system's"
-    print_facts({name.replace("_", " "): value for name, value in shown.items()})
-    if metrics is not None:
-        print_facts({name.replace("_", " "): value for name, value in scalars(metrics).items() if name not in summary})
-    typer.echo(f"\n{statement['text']}")
+    print_result(summary, as_json, partial(_print_summary, summary, run.folder))
 
 
-def _page(folder: Path) -> Path:
-    """Write the report of a run into its folder."""
+def _print_summary(summary: dict[str, Any], folder: Path) -> None:
+    from incrowd.algorithms.metrics import scalars
     from incrowd.report.page import page
     from incrowd.report.shown import read_all
     from incrowd.runs.folder import PAGE
 
     _files.write(folder / PAGE, page(read_all([folder])))
-    return folder / PAGE
+    left_out = ("budget", "simulated", "statement", "metrics")
+    shown = {name: value for name, value in summary.items() if name not in left_out and value is not None}
+    shown["plot"] = folder / PAGE
+    shown["randomness"] = "seeded: a simulation" if summary["simulated"] else "the operating system's"
+    print_facts({name.replace("_", " "): value for name, value in shown.items()})
+    if summary["metrics"] is not None:
+        known = scalars(summary["metrics"]).items()
+        print_facts({name.replace("_", " "): value for name, value in known if name not in summary})
+    typer.echo(f"\n{summary['statement']['text']}")
 
 
 @app.command()
@@ -162,9 +150,7 @@ def sweep(
     axis: Annotated[list[str] | None, option("Values to compare.", "KEY=A,B,C", "--grid")] = None,
     random: Annotated[int | None, option("So many of the combinations, drawn at random.")] = None,
     seed: Annotated[int, option("Decides which are drawn.")] = 0,
-    override: Annotated[
-        list[str] | None, option("Another value for all; may be repeated.", "KEY=VALUE", "--set")
-    ] = None,
+    override: Overrides = None,
     budget: Annotated[float | None, option("The most that the whole search may cost.")] = None,
     data: DataFolder = None,
     out: Annotated[Path | None, option("A folder for the search; out/sweep-... without it.", "DIR")] = None,
@@ -179,7 +165,7 @@ def sweep(
     Example: incrowd sweep --grid server.learning_rate=4,8,16 --grid privacy.rounds=10,20 --budget 40
     """
     need_training()
-    say_what_takes_long()
+    log_slow_features()
     from incrowd.runs.sweep import Search, Sweep
     from incrowd.runs.sweep import axis as read
 
@@ -198,7 +184,7 @@ def sweep(
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on", err=True)
         raise typer.Exit(1) from None
-    print_json(result) if as_json else _print_search(result)
+    print_result(result, as_json, partial(_print_search, result))
 
 
 def _print_search(result: dict[str, Any]) -> None:
