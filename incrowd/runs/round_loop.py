@@ -19,7 +19,6 @@ from incrowd._random import Floats
 from incrowd.algorithms.fedavg import FedAvg, RoundReport, State
 from incrowd.algorithms.silos import Answer, Silo
 from incrowd.errors import DataError, LedgerRolledBack, RoundLost
-from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.build import spent_after
@@ -185,23 +184,6 @@ class RoundLoop:
             raise DataError(f"{self.secrets.folder} has nothing of round {newest}, which the next needs: put it back")
         return state
 
-    def caught_up(self, state: State, *, charged: int, repeats: bool, plan: Plan) -> State:
-        """The state from which to go on when so many rounds of the plan were charged.
-
-        Rounds that are charged and not in the state can be done again where noise `repeats` itself; elsewhere they are
-        lost. More rounds in the state than were charged: `LedgerRolledBack`.
-        """
-        if state.round > charged:
-            raise LedgerRolledBack(
-                f"{self.folder} has a checkpoint after {state.round} rounds, its ledger knows {charged}: "
-                "put the latest ledger back"
-            )
-        if repeats:
-            return state
-        for number in range(state.round, charged):
-            self.database.add(Record(round=number, epsilon=spent_after(plan, number + 1), lost=True))
-        return replace(state, round=charged)
-
     def finish(self, state: State) -> None:
         """Keep the last state; nothing needs secrets any more."""
         self.write_state(state)
@@ -231,15 +213,28 @@ class Session:
         return private
 
     def restored(self, loop: RoundLoop) -> State:
-        """The state of the run, as far as both the last checkpoint and the ledger know."""
-        charged, repeats = self.private.next_round, self.work.randomness.simulated
+        """The state from which to go on, as far as both the last checkpoint and the ledger know.
+
+        Rounds that were charged and are not in the state are repeated in simulations; elsewhere they are lost. More
+        rounds in the state than were charged: `LedgerRolledBack`.
+        """
+        charged = self.private.next_round
         state = loop.start_from(self.algorithm.init(), charged=charged)
-        if state.round < charged and not repeats and state.secret is not None:
+        if state.round > charged:
+            raise LedgerRolledBack(
+                f"{loop.folder} has a checkpoint after {state.round} rounds, its ledger knows {charged}: "
+                "put the latest ledger back"
+            )
+        if state.round == charged or self.work.randomness.simulated:
+            return state
+        if state.secret is not None:
             raise DataError(
                 f"{loop.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
                 f"can be released; the model after {state.round} rounds is in its last checkpoint"
             )
-        return loop.caught_up(state, charged=charged, repeats=repeats, plan=self.work.plan)
+        for number in range(state.round, charged):
+            loop.database.add(Record(round=number, epsilon=spent_after(self.work.plan, number + 1), lost=True))
+        return replace(state, round=charged)
 
     def rehearse(self, state: State) -> None:
         """Nothing: clients cannot be tried without their examples."""
