@@ -35,7 +35,7 @@ _TABLES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Keepsake:
+class Snapshot:
     """A snapshot of a server's pool.
 
     `visits` are a day, and the number of its answers in the pool for each account that has new ones.
@@ -48,7 +48,7 @@ class Keepsake:
     visits: tuple[str, Mapping[bytes, int]]
 
 
-class KeptPool:
+class SqlitePool:
     """A pool on disk, for one server and one thread at a time.
 
     Guarantee: `write` replaces the last snapshot in one step, on disk when it returns; it writes new rows alone. Only
@@ -79,7 +79,7 @@ class KeptPool:
         self._written: set[int] = set()
         self.clean = True  # whether the last server wrote everything before it ended
 
-    def read(self) -> Keepsake | None:
+    def read(self) -> Snapshot | None:
         """The last snapshot, if any."""
         try:
             state = dict(self._database.execute("SELECT name, content FROM state"))
@@ -91,7 +91,7 @@ class KeptPool:
                 return None
             told, taken = json.loads(state["pool"]), state["taken"]
             day = max((row[1] for row in visits), default="")
-            keepsake = Keepsake(
+            snapshot = Snapshot(
                 pool=_pool(told, rows),
                 test=unpacked(state["test"]),
                 taken=tuple(taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)),
@@ -102,15 +102,15 @@ class KeptPool:
         except (sqlite3.DatabaseError, KeyError, ValueError, TypeError) as error:
             raise self._damaged(error) from error
         self._written = set(rows)
-        return keepsake
+        return snapshot
 
-    def write(self, keepsake: Keepsake, *, clean: bool) -> None:
+    def write(self, snapshot: Snapshot, *, clean: bool) -> None:
         """Write a snapshot; `clean` marks the last one of a server.
 
         Other snapshots hold only the newest replaced versions, `RUNNING_MB` of them: after a crash the answers to older
         versions are late, and their devices draw again.
         """
-        pool = keepsake.pool
+        pool = snapshot.pool
         known = len(pool.replaced) if clean else RUNNING_MB * 2**20 // pool.rows[0].nbytes
         replaced = dict(list(pool.replaced.items())[max(0, len(pool.replaced) - known) :])
         rows = dict(zip(pool.versions, pool.rows, strict=True)) | replaced
@@ -119,10 +119,10 @@ class KeptPool:
             "replaced": list(replaced),
             "counts": [pool.draws, pool.discards],
             "last": pool.last,
-            "turned": dict(keepsake.turned),
+            "turned": dict(snapshot.turned),
             "clean": clean,
         }
-        taken, test, (day, counts) = b"".join(keepsake.taken), packed(keepsake.test), keepsake.visits
+        taken, test, (day, counts) = b"".join(snapshot.taken), packed(snapshot.test), snapshot.visits
         state = {"pool": json.dumps(told).encode(), "taken": taken, "test": test}
         new, old = rows.keys() - self._written, self._written - rows.keys()
         pairs = ((version, rows[version].astype("<f4", copy=False).tobytes()) for version in new)
@@ -212,7 +212,7 @@ def _pool(told: Mapping[str, Any], rows: Mapping[int, bytes]) -> PoolState:
     )
 
 
-class HeldPool:
+class MemoryPool:
     """The pool of a specification, new or from its folder; one thread at a time.
 
     Guarantee: under seeded randomness it continues after `write` bit for bit. It merges an answer once, however often
@@ -234,7 +234,7 @@ class HeldPool:
         self._day, self._visits, self._unkept = "", Counter[bytes](), dict[bytes, int]()
         self._known_again = known_again(history=history, instances=specification.instances)
         self._taken: OrderedDict[bytes, None] = OrderedDict()
-        self._kept = None if folder is None else KeptPool(folder, specification=specification.to_json())
+        self._kept = None if folder is None else SqlitePool(folder, specification=specification.to_json())
         with ExitStack() as refused:
             refused.callback(self.close)
             self.pool = fresh_pool(specification, source, history=history)
@@ -259,17 +259,17 @@ class HeldPool:
             self._taken.popitem(last=False)
         return Reason.ACCEPTED
 
-    def keepsake(self) -> Keepsake:
+    def snapshot(self) -> Snapshot:
         """A snapshot, at next to no cost."""
         test = {name: np.array(array) for name, array in self.desk.test.state().items()}
         visits = self._day, dict(self._unkept)
-        return Keepsake(self.pool.state(), test, tuple(self._taken), dict(self.turned), visits)
+        return Snapshot(self.pool.state(), test, tuple(self._taken), dict(self.turned), visits)
 
-    def write(self, keepsake: Keepsake, *, clean: bool) -> None:
+    def write(self, snapshot: Snapshot, *, clean: bool) -> None:
         """Write a snapshot; `clean` promises that no answer enters after it."""
         if self._kept is not None:
-            self._kept.write(keepsake, clean=clean)
-            for account, count in keepsake.visits[1].items():
+            self._kept.write(snapshot, clean=clean)
+            for account, count in snapshot.visits[1].items():
                 if self._unkept.get(account) == count:
                     del self._unkept[account]
 
@@ -290,7 +290,7 @@ class HeldPool:
         self._unkept[visit.account] = self._visits[visit.account]
         return True
 
-    def _go_on(self, kept: KeptPool, source: Randomness, history: int) -> None:
+    def _go_on(self, kept: SqlitePool, source: Randomness, history: int) -> None:
         found = kept.read()
         if found is None:
             return

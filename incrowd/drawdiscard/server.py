@@ -18,7 +18,7 @@ from incrowd._random import Floats
 from incrowd.drawdiscard.adversaries import Situation, adversaries
 from incrowd.drawdiscard.desk import DeskSettings, Drawn, Outcome, Reason
 from incrowd.drawdiscard.fields import CategoryField
-from incrowd.drawdiscard.kept_pool import SPECIFICATION, HeldPool
+from incrowd.drawdiscard.kept_pool import SPECIFICATION, MemoryPool
 from incrowd.drawdiscard.pool import HISTORY, Instance, stable_variance
 from incrowd.drawdiscard.source import rows_of
 from incrowd.drawdiscard.specification import Specification
@@ -83,7 +83,7 @@ class Server:
         self._text = specification.to_json()
         self._lock = RLock()
         self._closed = False
-        self._held = HeldPool(specification, folder=None if folder is None else Path(folder), history=history, **desk)
+        self._held = MemoryPool(specification, folder=None if folder is None else Path(folder), history=history, **desk)
         self._keep()
 
     @classmethod
@@ -151,7 +151,7 @@ class Server:
         return promise(self.specification, self.accepted)
 
     def _keep(self) -> None:
-        self._held.write(self._held.keepsake(), clean=True)
+        self._held.write(self._held.snapshot(), clean=True)
 
 
 def promise(asked: Specification, accepted: int) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, Unpack
 
 from incrowd import _validate
 from incrowd.drawdiscard.desk import Desk, DeskSettings, Reason, Returned
-from incrowd.drawdiscard.kept_pool import HeldPool
+from incrowd.drawdiscard.kept_pool import MemoryPool
 from incrowd.drawdiscard.pool import HISTORY, Instance
 from incrowd.drawdiscard.server import PoolFigures
 from incrowd.drawdiscard.specification import Specification
@@ -94,7 +94,7 @@ class EmbeddedStore:
         _validate.positive(keep_every=keep_every)
         self.trouble: str | None = None
         self._keep_every = keep_every
-        self._held = HeldPool(specification, folder=folder, history=history, **desk)
+        self._held = MemoryPool(specification, folder=folder, history=history, **desk)
         self.desk, self.turned, self._pool = self._held.desk, self._held.turned, self._held.pool
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="keep")
         self._keeping: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class EmbeddedStore:
     async def keep(self, *, clean: bool = False) -> None:
         """Write the changes to disk; `clean` says that no more follow."""
         async with self._turn:
-            write = partial(self._held.write, self._held.keepsake(), clean=clean)
+            write = partial(self._held.write, self._held.snapshot(), clean=clean)
             await asyncio.get_running_loop().run_in_executor(self._writer, write)
 
     async def close(self) -> None:

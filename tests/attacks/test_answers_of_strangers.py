@@ -22,7 +22,7 @@ from incrowd import Server, Specification
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.drawdiscard import Drawn, Reason
 from incrowd.drawdiscard.desk import Returned
-from incrowd.drawdiscard.kept_pool import FILE, REMEMBERED, SPECIFICATION, HeldPool, packed
+from incrowd.drawdiscard.kept_pool import FILE, REMEMBERED, SPECIFICATION, MemoryPool, packed
 from incrowd.drawdiscard.pool import LARGEST
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from tests.drawdiscard.mail import asked, held, honest
@@ -241,7 +241,7 @@ def test_another_answer_to_the_same_version_counts() -> None:
     assert [own.offer(update, drawn.ticket).reason for update in updates] == [Reason.ACCEPTED] * 3
 
 
-def accepted(pool: HeldPool, numbers: range) -> list[int]:
+def accepted(pool: MemoryPool, numbers: range) -> list[int]:
     """The versions that these answers make, as devices may draw them."""
     made = []
     for number in numbers:
@@ -255,11 +255,11 @@ def accepted(pool: HeldPool, numbers: range) -> list[int]:
 
 def life(folder: Path, turn: int, *, clean: bool) -> list[int]:
     """A server that begins, accepts a few answers, and is killed before it keeps them, or ends as it should."""
-    pool = HeldPool(asked(), folder=folder)
-    pool.write(pool.keepsake(), clean=False)
+    pool = MemoryPool(asked(), folder=folder)
+    pool.write(pool.snapshot(), clean=False)
     made = accepted(pool, range(5 * turn, 5 * turn + 5))
     if clean:
-        pool.write(pool.keepsake(), clean=True)
+        pool.write(pool.snapshot(), clean=True)
     pool.close()
     return made
 

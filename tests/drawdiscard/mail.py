@@ -61,7 +61,7 @@ def honest(server: Server, seed: int = 1) -> tuple[Instance, bytes]:
 
 def held(server: Server) -> list[object]:
     """All that a server's pool is, to be compared with another's."""
-    kept = server._held.keepsake()
+    kept = server._held.snapshot()
     pool = kept.pool
     rows = [row.tobytes() for row in (*pool.rows, *pool.replaced.values())]
     counts = [pool.versions, list(pool.replaced), pool.draws, pool.discards]
