@@ -47,7 +47,7 @@ class Address:
         if parts.username or parts.password or parts.query or parts.fragment:
             raise _no_address(url, "leave out users, queries and fragments")
         secure = parts.scheme == "https"
-        if not secure and not plain and not _this_machine(host):
+        if not secure and not plain and not this_machine(host):
             raise _no_address(url, "give https: over http anybody on the way could be the service")
         return cls(secure=secure, host=host, port=port or (443 if secure else 80), path=parts.path.rstrip("/"))
 
@@ -65,7 +65,8 @@ def _no_address(url: str, remedy: str) -> ConfigError:
     return ConfigError(field="server", value=url, remedy=remedy)
 
 
-def _this_machine(host: str) -> bool:
+def this_machine(host: str) -> bool:
+    """Return whether a host is this machine by its name or its address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -55,7 +56,8 @@ class RemoteServer:
         pace_s: float | None = None,
     ) -> None:
         self.address = Address.of(url, plain=plain)
-        self._most_weights, self._deadline_s, self._context = most_weights, deadline_s, context
+        self._most_weights = most_weights
+        self._send = partial(exchange, self.address, deadline_s=deadline_s, context=context)
         self._pace_s = PACE_S if pace_s is None else pace_s
         _validate.non_negative(pace_s=self._pace_s)
         self._known: Specification | None = None
@@ -133,16 +135,7 @@ class RemoteServer:
         self, path: str, *, most: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Reply:
         answers = body is not None
-        reply = exchange(
-            self.address,
-            path,
-            most=most,
-            deadline_s=self._deadline_s,
-            context=self._context,
-            headers=headers,
-            body=body,
-            skip_ok=answers,
-        )
+        reply = self._send(path, most=most, headers=headers, body=body, skip_ok=answers)
         status = reply.status
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             when = "later" if reply.retry_after is None else f"in {reply.retry_after:.0f} s"

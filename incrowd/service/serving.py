@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.service.admission import Admission, key_in
 from incrowd.service.application import Application
+from incrowd.service.exchange import this_machine
 from incrowd.service.pool_service import PoolService
 from incrowd.service.store import KEEP_EVERY_S, EmbeddedStore, PoolStore, StoreAway
 
@@ -117,7 +117,7 @@ class ServiceOptions:
         if self.workers > 1 and self.store == MEMORY:
             remedy = "several processes need a pool that they share: --store redis://..."
             raise ConfigError(field="workers", value=self.workers, remedy=remedy)
-        if not _loopback(self.host):
+        if not this_machine(self.host):
             remedy = "give 127.0.0.1 or ::1: other machines come in through nginx (incrowd serve --nginx)"
             raise ConfigError(field="host", value=self.host, remedy=remedy)
 
@@ -256,10 +256,3 @@ def _bound(options: ServiceOptions) -> socket.socket:
 def _url(options: ServiceOptions, listener: socket.socket) -> str:
     host = f"[{options.host}]" if ":" in options.host else options.host
     return f"http://{host}:{listener.getsockname()[1]}"
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
