@@ -16,8 +16,7 @@ from incrowd import _validate
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream
 from incrowd.algorithms.fedavg import Answers, SiloStatus, State
 from incrowd.errors import BudgetExceeded, ConfigError, NotToday, RehearsalFailed
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import RecordEngine, on_tensors
+from incrowd.learning.dpsgd.engine import BatchedRecords, on_tensors
 from incrowd.learning.execution import with_threads
 from incrowd.learning.models import Model
 from incrowd.learning.modules import own_turn
@@ -170,7 +169,7 @@ STEPS = 2
 """The second step differs from the first: it has a velocity, and reuses memory."""
 
 
-def rehearse(silo: str, training: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
+def rehearse(silo: str, training: RecordTraining, engine: BatchedRecords, weights: Floats) -> None:
     """Train on no record, on one, and on a full physical batch plus one, all synthetic: a silo's whole path.
 
     Guarantee: it reads no record of the silo, asks no ledger and draws from no stream of a run, so a failure reveals
@@ -203,7 +202,7 @@ class _Trying:
             ) from error
 
 
-def _go(planned: RecordTraining, engine: RecordEngine, weights: Floats) -> None:
+def _go(planned: RecordTraining, engine: BatchedRecords, weights: Floats) -> None:
     """Train, and compute the update."""
     training = replace(planned, steps=STEPS, sampling_prob=1.0, noise_multiplier=1.0)
     stream, hidden = SeededRandomness(seed=0).stream("rehearsal"), []
@@ -241,7 +240,7 @@ class Silo:
         name: str,
         run: RecordRun,
         *,
-        engine: RecordEngine,
+        engine: BatchedRecords,
         threads: int = 1,
         physical_batch: int = 256,
     ) -> None:

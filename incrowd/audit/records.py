@@ -23,8 +23,7 @@ from incrowd.audit.canaries import MOST, Colluders, coins, ledger_of, log_mixed,
 from incrowd.audit.checks import ALARM, least_epsilon_of, likeness, size_of_noise
 from incrowd.audit.shares import share_checks
 from incrowd.errors import BudgetExceeded, IncrowdError
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records, StepNoise, Trained
 from incrowd.learning.losses import SQUARED
 from incrowd.learning.models import linear
 from incrowd.privacy.ledger.ledger import Ledger

@@ -3,8 +3,7 @@
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records, StepNoise, poisson_batches
 from incrowd.learning.engine import CohortEngine, EngineCohort
 from incrowd.learning.execution import Execution, ieee, one_thread
 from incrowd.learning.inputs import ClientTensors, draw_batches

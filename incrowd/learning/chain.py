@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from incrowd.learning.modules import hooked, in_order, known, own_turn, plain, remembered
@@ -19,24 +19,16 @@ _EXAMPLES = 3
 _TOLERANCE = 1e-5  # far above the rounding of float32, far below what another layer would change
 
 _FUNCTIONS: dict[object, Callable[[], nn.Module]] = {
-    torch.relu: nn.ReLU,
-    torch.tanh: nn.Tanh,
-    torch.sigmoid: nn.Sigmoid,
-    functional.relu: nn.ReLU,
-    functional.tanh: nn.Tanh,
-    functional.sigmoid: nn.Sigmoid,
-    "relu": nn.ReLU,
-    "relu_": nn.ReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
+    name: layer
+    for kind, layer in (("relu", nn.ReLU), ("tanh", nn.Tanh), ("sigmoid", nn.Sigmoid))
+    for name in (kind, f"{kind}_", getattr(torch, kind), getattr(functional, kind))
 }
-_LAYERS = (
-    *(nn.Linear, nn.Conv2d, nn.MaxPool2d),
-    *(nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten),
-)
-"""The layers of a table: modules with other parts, which may be large, are not copied and traced."""
+_ARRANGE = ("flatten", "view", "reshape", "unsqueeze", torch.flatten, torch.reshape, torch.unsqueeze)
+_SIZES = ("size", getattr, operator.getitem)
 _POOLS = (torch.max_pool2d, functional.max_pool2d)
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
+_LAYERS = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten)
+"""The layers of a table: modules with other parts, which may be large, are not copied and traced."""
 
 
 def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
@@ -61,8 +53,11 @@ def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
 
 
 def _followed(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential | None:
-    followed = copy.deepcopy(module)
-    layers = _layers(fx.symbolic_trace(followed).graph, module, shape)
+    traced = fx.symbolic_trace(copy.deepcopy(module))
+    values = fx.Interpreter(traced, garbage_collect_values=False)
+    with torch.no_grad(), own_turn(), torch.random.fork_rng(devices=[]):
+        values.run(_made_up(shape))
+    layers = _layers(traced.graph, module, {node: one for node, one in values.env.items() if isinstance(one, Tensor)})
     if layers is None:
         return None
     chain = nn.Sequential(*layers)
@@ -71,89 +66,59 @@ def _followed(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential | None
     return chain if _alike(chain, copy.deepcopy(module), shape) else None
 
 
+def _made_up(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(_EXAMPLES, *shape, generator=torch.Generator().manual_seed(0))
+
+
 def _alike(chain: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> bool:
     """Return whether the outputs are equal, and the call leaves the module, a copy, unchanged."""
-    made_up, before = torch.randn(_EXAMPLES, *shape, generator=torch.Generator().manual_seed(0)), remembered(module)
+    examples, before = _made_up(shape), remembered(module)
     with torch.no_grad(), own_turn(), torch.random.fork_rng(devices=[]):
-        one, other = chain(made_up.clone()), module(made_up)
+        one, other = chain(examples.clone()), module(examples)
+        alone = module(examples[:1])  # sizes that are numbers may be those of these examples alone
     same = one.shape == other.shape and torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
+    same = same and alone.shape == one[:1].shape
     return same and remembered(module) == before
 
 
-def _layers(graph: fx.Graph, module: nn.Module, shape: tuple[int, ...]) -> list[nn.Module] | None:
-    """The layers of a graph that is one chain, or None for any other."""
-    sizes: set[fx.Node] = set()
+def _layers(graph: fx.Graph, module: nn.Module, values: dict[fx.Node, Tensor]) -> list[nn.Module] | None:
+    """The layers of a graph that is one chain, or None for any other; nodes without a value read sizes."""
     layers: list[nn.Module] = []
     last, *others, output = graph.nodes
     for node in others:
-        if _is_size(node, last, sizes):
-            sizes.add(node)
+        if node.target in _SIZES and node not in values:
             continue
-        layer = _layer(node, module, sizes, shape, layers) if node.args and node.args[0] is last else None
-        if layer is None:
+        layer = _layer(node, module, values, first=not layers) if node.args and node.args[0] is last else None
+        if layer is None or layer in layers:
             return None
         layers.append(layer)
         last = node
     return layers if output.args == (last,) else None
 
 
-def _is_size(node: fx.Node, last: fx.Node, sizes: set[fx.Node]) -> bool:
-    """Return whether the node reads the number of examples."""
-    if node.op == "call_method":
-        return node.target == "size" and node.args == (last, 0)
-    if node.op != "call_function" or node.target not in (getattr, operator.getitem):
-        return False
-    of, what = node.args
-    if node.target is getattr:
-        return what == "shape" and of is last
-    return bool(what == 0 and of in sizes)
-
-
-def _layer(
-    node: fx.Node, module: nn.Module, sizes: set[fx.Node], shape: tuple[int, ...], before: list[nn.Module]
-) -> nn.Module | None:
+def _layer(node: fx.Node, module: nn.Module, values: dict[fx.Node, Tensor], *, first: bool) -> nn.Module | None:
     """Return the layer that computes a node, or None."""
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
-        alone = len(node.args) == 1 and not node.kwargs and layer not in before
-        return layer if alone and known(layer) else None
-    simple = _FUNCTIONS.get(node.target)
-    if simple is not None:
-        return simple() if len(node.args) == 1 and not set(node.kwargs) - {"inplace"} else None
+        return layer if len(node.args) == 1 and not node.kwargs and known(layer) else None
+    if node.target in _FUNCTIONS:
+        return _FUNCTIONS[node.target]() if len(node.args) == 1 and not set(node.kwargs) - {"inplace"} else None
     if node.target in _POOLS:
         return _pool(node)
-    arguments = node.args[1:]
-    if node.target in ("flatten", torch.flatten):
-        return nn.Flatten() if arguments == (1,) or (not arguments and node.kwargs == {"start_dim": 1}) else None
-    if node.target in ("unsqueeze", torch.unsqueeze) and arguments == (1,) and not before:
-        return nn.Unflatten(1, (1, shape[0]))
-    if node.target in ("view", "reshape", torch.reshape):
-        return _arranged(arguments, sizes, shape, first=not before)
-    return None
+    shape, before = (values[one].shape for one in (node, node.all_input_nodes[0]))
+    if node.target not in _ARRANGE or shape[0] != _EXAMPLES:
+        return None
+    if len(shape) == 2:
+        return nn.Flatten()
+    arranged = shape[1 : len(shape) - len(before) + 2]  # in place of the first size of an input
+    same = first and len(arranged) > 1 and shape[len(arranged) + 1 :] == before[2:]
+    return nn.Unflatten(1, tuple(arranged)) if same else None
 
 
 def _pool(node: fx.Node) -> nn.Module | None:
     """Pooling over adjacent squares without padding."""
     given: dict[str, Any] = dict(zip(("kernel_size", "stride"), node.args[1:3], strict=False)) | node.kwargs
-    size = given.pop("kernel_size", None)
-    stride = given.pop("stride", None)
+    size, stride = given.pop("kernel_size", None), given.pop("stride", None)
     usual = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
     others = all(usual.get(name) == value for name, value in given.items()) and len(node.args) <= 3
     return nn.MaxPool2d(size, stride) if isinstance(size, int | tuple) and others else None
-
-
-def _arranged(
-    arguments: tuple[object, ...], sizes: set[fx.Node], shape: tuple[int, ...], *, first: bool
-) -> nn.Module | None:
-    """A view or reshape that keeps examples apart: flat, or, for the inputs, as pictures."""
-    if len(arguments) == 1 and isinstance(arguments[0], tuple):
-        arguments = arguments[0]
-    examples, *rest = arguments or (None,)
-    numbers = [one for one in rest if isinstance(one, int)]
-    if not (examples == -1 or examples in sizes) or len(numbers) != len(rest):
-        return None
-    if len(numbers) == 1:
-        return nn.Flatten()
-    arranged = numbers[: len(numbers) - len(shape) + 1]
-    same = tuple(numbers[len(arranged) :]) == shape[1:]
-    return nn.Unflatten(1, tuple(arranged)) if first and same and len(arranged) > 1 else None

@@ -1,7 +1,6 @@
 """Torch's compiler: when it pays, and its private folder; and steps that an accelerator repeats by itself.
 
-The backend of a client decides the last bits of its update. Therefore public facts choose it, never another client's
-data, and never a clock, which would choose otherwise in the process that resumes a run.
+The backend of a client decides the last bits of its update: public facts choose it, and no clock.
 """
 
 import logging
@@ -84,9 +83,7 @@ def compiled(function: Computation) -> Computation:
     # Torch keeps compiled code with the code of a function, where several would meet.
     own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, None, function.__closure__)
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    compiled_: Any = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=_backend)
-    found: Computation = compiled_
-    return found
+    return cast(Computation, torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=_backend))
 
 
 def _backend(traced: GraphModule, arguments: list[Tensor]) -> Any:
@@ -127,18 +124,14 @@ Take = Callable[[], None]
 
 
 class Notes:
-    """Captures steps as CUDA graphs, if the device can, and replays them. All share memory for intermediate results, so
-    two steps never run at the same time.
-    """
+    """Captures steps as CUDA graphs, which share memory: two steps never run at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def noted(self, step: Take) -> Take:
-        """The step, recorded if the device can. Recording takes it a few times: call this before any client's numbers
-        are in its memory.
-        """
+        """The step, recorded if the device can; call this before a client's numbers are in its memory."""
         if self._memory is None:
             return step
         try:  # pragma: no cover - on a device that records

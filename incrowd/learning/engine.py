@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +30,7 @@ from incrowd.types import LocalAlgorithm
 _MADE_UP = 3  # examples
 
 
-@dataclass(frozen=True)
-class _CohortStart:
+class _CohortStart(NamedTuple):
     """The weights, randomness and round of a cohort."""
 
     weights: Tensor
@@ -75,20 +75,13 @@ class CohortEngine:
         """The length of that vector, and of the one that a round starts with."""
         self._own = OwnCode(model.module, self.loss, self.algorithm)
         tried_with_tokens(model, data.features, what="examples")
-        task = Task(
-            model=model,
-            loss=self.loss,
-            data=self._data,
-            local=local,
-            algorithm=self.algorithm,
-            execution=self.execution,
-            outputs=outputs,
-        )
+        settings: dict[str, Any] = {"local": local, "algorithm": self.algorithm, "execution": self.execution}
+        task = Task(model=model, loss=self.loss, data=self._data, outputs=outputs, **settings)
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
         with drawing_from(0, task.device):  # modules that draw are tried
             self._choice = Choice(backends, task)
-        self._pool: WorkerPool[_CohortStart] | None = None
+        self._pool: WorkerPool | None = None
         self.label_query = label_query(local, self._data.labels, self.loss, outputs)
 
     @property
@@ -131,9 +124,7 @@ class CohortEngine:
     def train(
         self, weights: ArrayLike | Tensor, clients: ClientNumbers, *, randomness: Randomness, round: int
     ) -> Iterator[Contributions]:
-        """Train these clients from these weights, in this process, with one thread; their contributions come in chunks.
-        Use a chunk before you take the next one.
-        """
+        """Train these clients in this process, with one thread. Use a chunk before you take the next one."""
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread():
             for group in groups:
@@ -150,9 +141,7 @@ class CohortEngine:
         randomness: Randomness,
         round: int,
     ) -> ShortenedSum:
-        """Train these clients from these weights and add up their clipped contributions where they are computed,
-        exactly.
-        """
+        """Train these clients and add up their clipped contributions where they are computed, exactly."""
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device):
             if self._processes == 1:
@@ -176,17 +165,14 @@ class CohortEngine:
         # A copy, because sending a tensor moves its memory, and the caller may have other views of it.
         return _CohortStart(start.to(self._data.device).clone(), randomness, round)
 
-    def _check(self, clients: Sequence[int]) -> None:
+    def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
+        """Divide clients into groups, which change no client's update."""
         for client in clients:
             if not 0 <= client < self._data.present:
                 remedy = f"give numbers from 0 to {self._data.clients - 1}, of clients that are there"
                 raise ConfigError(field="clients", value=client, remedy=remedy)
             if len(self._data.examples(client)) == 0:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")
-
-    def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
-        """Divide clients into groups, which change no client's update."""
-        self._check(clients)
         backend, kind = self._choice.of, {client: self._choice.kind(client) for client in clients}
         groups: list[ClientGroup] = []
         for client in sorted(clients, key=lambda k: (kind[k], backend(k).effort(k), k)):
@@ -213,9 +199,7 @@ class CohortEngine:
 
 @dataclass(frozen=True, eq=False)
 class EngineTrainer:
-    """The engine of this machine as who trains: see `incrowd.privacy.release.Trainer`. With a label query the first
-    round asks clients for their label distribution. `see` is shown every chunk, which a simulation may.
-    """
+    """The engine as an `incrowd.privacy.release.Trainer`; `see` is shown every chunk, which a simulation may."""
 
     engine: CohortEngine
     weights: ArrayLike | Tensor
@@ -228,12 +212,7 @@ class EngineTrainer:
         if query is not None and round == 0:
             return query.trainer(self.engine.data, width=self.engine.model.size).cohort(its, round=round)
         return EngineCohort(
-            engine=self.engine,
-            weights=self.weights,
-            clients=its,
-            randomness=self.randomness,
-            round=round,
-            see=self.see,
+            engine=self.engine, weights=self.weights, clients=its, randomness=self.randomness, round=round, see=self.see
         )
 
 

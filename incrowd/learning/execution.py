@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -20,14 +21,13 @@ class Execution:
     """The settings of the engine that change its speed and memory alone.
 
     Each thread has its own process, on Linux. `chunk` is the number of contributions in memory at once. With "auto",
-    the expected number of `contributions` decides whether torch compiles a step, which takes seconds. An accelerator
-    trains a chunk side by side, in even parts of the usual `cohort`.
+    the expected number of `contributions` decides whether torch compiles a step. An accelerator trains a chunk side by
+    side, in even parts of the usual `cohort`.
 
-    Guarantee: the model, the settings and each client's own examples decide about compiling: every process, and a
-    resumed run, decides the same.
+    Guarantee: the model, the settings and each client's own examples decide about compiling, in every process alike.
 
-    Edge cases: another chunk on an accelerator may round differently, and so may a machine without a C++ compiler:
-    resume a run on a machine like the one that began it.
+    Edge cases: another chunk on an accelerator, or a machine without a C++ compiler, may round differently: resume a
+    run on a machine like the one that began it.
     """
 
     device: str = "cpu"
@@ -48,9 +48,8 @@ class Execution:
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
-            raise ConfigError(
-                field="device", value=self.device, remedy="give one that torch finds here, say cpu"
-            ) from error
+            remedy = "give one that torch finds here, say cpu"
+            raise ConfigError(field="device", value=self.device, remedy=remedy) from error
 
 
 _TINY = 2.0**-1074  # the smallest float64 number, which a processor that flushes takes for 0
@@ -58,8 +57,7 @@ _TINY = 2.0**-1074  # the smallest float64 number, which a processor that flushe
 
 @contextmanager
 def ieee(device: str = "cpu") -> Iterator[None]:
-    """Let torch compute in IEEE 754 float32, reproducibly, and restore its settings, which are the process's,
-    afterwards.
+    """Let torch compute in IEEE 754 float32, reproducibly, and restore the process's settings afterwards.
 
     Guarantee: matrix products and convolutions do not use TF32 or bfloat16. Denormals are kept, nothing is cast, new
     tensors are float32, and cuDNN is deterministic. The bounds on rounding rely on it.
@@ -87,10 +85,8 @@ def in_one_order(device: torch.device) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it; it gives products room for that
-    strictly, kindly = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    strictly = torch.are_deterministic_algorithms_enabled()
+    kindly = torch.is_deterministic_algorithms_warn_only_enabled()
     deterministic: Any = torch.utils.deterministic
     filled = deterministic.fill_uninitialized_memory
     try:
@@ -126,6 +122,5 @@ def with_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_thread() -> AbstractContextManager[None]:
-    """Let torch compute with one thread."""
-    return with_threads(1)
+one_thread = partial(with_threads, 1)
+"""Let torch compute with one thread."""

@@ -1,19 +1,21 @@
 """Inputs as tensors: decoded, synthetic, and passed to a module (see `incrowd.data.examples`)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from incrowd._random import Integers, Randomness
 from incrowd.data.examples import Inputs, each, is_single, named, single
 from incrowd.errors import DataError
+from incrowd.learning.modules import trainable
 from incrowd.settings import Local
 
 if TYPE_CHECKING:
@@ -106,6 +108,18 @@ class WithInputs(nn.Module):
         return self._calls[0](inputs)
 
 
+def as_function(module: nn.Module, features: Inputs) -> Callable[[Sequence[Tensor], Inputs], Tensor]:
+    """A module as a function of its trained parameters and inputs such as these."""
+    called = WithInputs(module, features)
+    names = [name for name, _ in trainable(called)]
+
+    def outputs(parameters: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        found: Tensor = functional_call(called, dict(zip(names, parameters, strict=True)), (inputs,))
+        return found
+
+    return outputs
+
+
 def _takes_whole(module: nn.Module, inputs: dict[str, Tensor]) -> bool:
     """Return whether a dict is the module's one argument, and not a name for each of several."""
     parameters = inspect.signature(module.forward).parameters
@@ -174,20 +188,13 @@ def _template(examples: int, batch_size: int | None, batches: int | None) -> tup
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientTensors:
-    """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``, stored
-    as `incrowd.data.Examples` has them. ``declared`` is the public number of clients, if it differs from the real one,
-    and ``constant`` the last feature of every example, if that is a constant.
-    """
+class Stored:
+    """Examples [n, ...] and their labels [n, ...], stored as `incrowd.data.Examples` has them. Private."""
 
     features: Inputs = field(repr=False)
     labels: Tensor = field(repr=False)
-    offsets: NDArray[Any] = field(repr=False)
-    indices: NDArray[Any] = field(repr=False)
     scale: float = 1.0
     offset: float = 0.0
-    declared: int | None = None
-    constant: float = 0.0
 
     def __post_init__(self) -> None:
         check_inputs(self.features)
@@ -197,6 +204,44 @@ class ClientTensors:
                     f"features have the shape {tuple(one.shape)} and labels {tuple(self.labels.shape)}: "
                     "give [examples, ...] and a label for each"
                 )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds them."""
+        return self.labels.device
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        features = each(lambda one: one.to(device), self.features)
+        return replace(self, features=features, labels=self.labels.to(device))
+
+    def take(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """The meaning of some rows' features, numbers in float32, and their labels."""
+        rows = rows.to(self.device)
+        features = meant(chosen(self.features, rows), scale=self.scale, offset=self.offset)
+        return features, self.labels.index_select(0, rows)
+
+    def zeros(self, count: int) -> dict[str, Any]:
+        """The fields of so many examples like these, all zeros: it reads only shapes and types."""
+        labels = self.labels.new_zeros(count, *self.labels.shape[1:])
+        return {"features": zeros(self.features, count), "labels": labels, "scale": self.scale, "offset": self.offset}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientTensors(Stored):
+    """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
+
+    ``declared`` is the public number of clients, if it differs from the real one, and ``constant`` the last feature of
+    every example, if that is a constant.
+    """
+
+    offsets: NDArray[Any] = field(repr=False)
+    indices: NDArray[Any] = field(repr=False)
+    declared: int | None = None
+    constant: float = 0.0
 
     @classmethod
     def of(cls, data: "Clients") -> "ClientTensors":
@@ -227,58 +272,33 @@ class ClientTensors:
         """The shape of one example. Edge cases: several inputs are a `DataError`."""
         return tuple(single(self.features).shape[1:])
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the examples."""
-        return self.labels.device
-
     def examples(self, client: int) -> NDArray[Any]:
         """The indices of one client's examples."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def rows(self, client: int) -> Tensor:
+        """The same as a tensor, where the examples are."""
+        return torch.from_numpy(self.examples(client).astype(np.int64)).to(self.device)
+
     def feed(self, client: int, batches: Batches) -> "Feed":
         """One client's examples in these batches."""
-        rows = self.examples(client)[batches.positions.ravel()].astype(np.int64)
-        chosen = torch.from_numpy(rows).to(self.device)
-        return Feed(
-            table=self.features,
-            rows=chosen,
-            labels=self.labels.index_select(0, chosen),
-            batches=batches,
-            scale=self.scale,
-            offset=self.offset,
-        )
+        rows = torch.from_numpy(self.examples(client)[batches.positions.ravel()].astype(np.int64)).to(self.device)
+        return Feed(data=self, rows=rows, batches=batches)
 
     def made_up(self, examples: int) -> "ClientTensors":
         """One client with so many examples like these, all zeros: it reads only shapes and types of these."""
-        return ClientTensors(
-            features=zeros(self.features, examples),
-            labels=self.labels.new_zeros(examples, *self.labels.shape[1:]),
-            offsets=np.array([0, examples]),
-            indices=np.arange(examples),
-            scale=self.scale,
-            offset=self.offset,
-        )
-
-    def to(self, device: torch.device) -> "ClientTensors":
-        """The same with features and labels on a device."""
-        features = each(lambda one: one.to(device), self.features)
-        return replace(self, features=features, labels=self.labels.to(device))
+        return ClientTensors(**self.zeros(examples), offsets=np.array([0, examples]), indices=np.arange(examples))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Feed:
     """The examples of a client, batch after batch: row t * width + i is example i of its step t."""
 
-    table: Inputs  # [rows, ...], as stored
-    rows: Tensor  # [steps * width], which row of the table
-    labels: Tensor  # [steps * width, ...]
+    data: Stored
+    rows: Tensor  # [steps * width], the numbers of the examples
     batches: Batches
-    scale: float
-    offset: float
 
     def first(self, steps: int) -> "Feed":
         """The first steps alone."""
         batches = Batches(positions=self.batches.positions[:steps], sizes=self.batches.sizes[:steps])
-        rows = slice(0, steps * self.batches.width)
-        return replace(self, rows=self.rows[rows], labels=self.labels[rows], batches=batches)
+        return replace(self, rows=self.rows[: steps * self.batches.width], batches=batches)

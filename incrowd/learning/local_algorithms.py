@@ -1,11 +1,4 @@
-"""Local algorithms, by which a client moves the weights of a round over its own batches.
-
-| algorithm  | a step                                                                              |
-| ---------- | ----------------------------------------------------------------------------------- |
-| `Sgd`      | torch.optim.SGD with momentum and weight decay; `proximal` adds FedProx's term      |
-| `Adam`     | torch.optim.Adam, whose moments begin anew in each round                            |
-| `Scaffold` | SGD less the client's own drift (Karimireddy et al. 2020)                           |
-"""
+"""Local algorithms, by which a client moves the weights of a round over its own batches."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +18,7 @@ BETAS, TINY = (0.9, 0.999), 1e-8
 
 
 class Sgd:
-    """SGD."""
+    """torch.optim.SGD with momentum and weight decay; `proximal` adds FedProx's term."""
 
     def __init__(self, local: Local) -> None:
         self.local = local
@@ -41,8 +34,8 @@ class Sgd:
 
 
 class Scaffold:
-    """SCAFFOLD: each step adds the mean of all clients' gradients and subtracts the client's own, both at the server's
-    weights, so that clients with other data do not drift apart.
+    """SCAFFOLD (Karimireddy et al. 2020): each step adds the mean of all clients' gradients and subtracts the client's
+    own, both at the server's weights, so that clients with other data do not drift apart.
 
     A client computes its own gradient anew in each round (option I of the paper) and keeps nothing between rounds.
     Gradients travel times the learning rate and the number of steps, which makes them as long as an update.
@@ -65,7 +58,7 @@ class Scaffold:
 
 
 class Adam(Sgd):
-    """Adam."""
+    """torch.optim.Adam, whose moments begin anew in each round."""
 
     @torch.no_grad()
     def train(self, client: ClientAtWork, shared: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -109,11 +102,13 @@ def sent_parts(parts: tuple[int, ...], algorithm: LocalAlgorithm) -> tuple[int, 
 def descend(client: ClientAtWork, local: Local, *, drift: Sequence[Tensor] | None = None) -> None:
     """Take SGD's steps along gradients less a `drift`."""
     parameters, starts = list(client.parameters), list(client.starts)
-    velocities = [torch.zeros_like(parameter) for parameter in parameters] if local.momentum else []
+    velocities = velocities_of(local, parameters)
     for batch in client.batches():
         found = client.gradients(batch)
-        if local.plain and drift is None:
-            _step(parameters, found, local.learning_rate)
+        if local.plain and drift is None:  # autograd is slow at filling in zeros for parameters without a gradient
+            pairs = zip(parameters, found, strict=True)
+            moved = [(one, gradient) for one, gradient in pairs if gradient is not None]
+            torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-local.learning_rate)
             continue
         gradients: Tensors = _filled(found, parameters)
         if drift is not None:
@@ -122,14 +117,8 @@ def descend(client: ClientAtWork, local: Local, *, drift: Sequence[Tensor] | Non
         torch._foreach_add_(parameters, gradients, alpha=-local.learning_rate)
 
 
-def direction(
-    local: Local,
-    gradients: Tensors,
-    parameters: Tensors,
-    starts: Tensors,
-    velocities: Tensors,
-) -> Tensors:
-    """What a step of SGD goes along: gradients with weight decay and FedProx's term, or the velocities after them."""
+def direction(local: Local, gradients: Tensors, parameters: Tensors, starts: Tensors, velocities: Tensors) -> Tensors:
+    """The direction of SGD's step: gradients with weight decay and FedProx's term, or the velocities after them."""
     if local.weight_decay or local.proximal:
         # Not in place: the gradients of parameters that are added to each other are one tensor.
         gradients = torch._foreach_add(gradients, parameters, alpha=local.weight_decay + local.proximal)
@@ -155,10 +144,9 @@ def mean_gradient(client: ClientAtWork) -> list[Tensor]:
     return total
 
 
-def _step(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], rate: float) -> None:
-    """Move the parameters that have a gradient: autograd is slow at filling in zeros for the others."""
-    moved = [(one, gradient) for one, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
-    torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
+def velocities_of(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The velocities at the start, if there is momentum."""
+    return [torch.zeros_like(one) for one in parameters] if local.momentum else []
 
 
 def _filled(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensors:

@@ -1,21 +1,10 @@
 """Losses of local training, averaged over the examples of a batch.
 
-| loss            | labels             | outputs | the outputs are               |
-| --------------- | ------------------ | ------- | ----------------------------- |
-| `CROSS_ENTROPY` | 0 .. outputs - 1   | any     | logits of a softmax           |
-| `LOGISTIC`      | 0 or 1             | 1       | the logit of label 1          |
-| `SQUARED`       | any finite number  | 1       | the prediction                |
-| `POISSON`       | at least 0         | 1       | the logarithm of the rate     |
-| `ABSOLUTE`      | any finite number  | 1       | the prediction                |
-| `HUBER`         | any finite number  | 1       | the prediction                |
+Several labels for each example, [N, L], need as many outputs; labels of a sequence, [N, T], need outputs
+[N, T, classes]. The loss of an example is the mean over its labels, or over the places that count.
 
-With several labels for each example, [N, L], there are as many outputs, and the loss of an example is the mean over
-them. Labels of a sequence, [N, T], go with outputs [N, T, classes]; the loss of an example is the mean over the places
-that count.
-
-The first four belong to generalised linear models with their canonical link. Their gradient with respect to the outputs
-is mean(outputs) - label, as the fast backend needs. `as_loss` makes a loss of a name, of your function, or of a loss
-module of torch.
+The first four belong to generalised linear models with their canonical link: their gradient with respect to the outputs
+is mean(outputs) - label, as the fast backend needs.
 """
 
 import difflib
@@ -35,10 +24,6 @@ from incrowd.errors import ConfigError, DataError
 OutputShape = Sequence[int]
 
 
-def _anything(_labels: Tensor, _outputs: OutputShape) -> bool:
-    return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class Canonical:
     """A loss whose gradient with respect to the outputs is `mean` - `target`, for the fast backend."""
@@ -56,7 +41,7 @@ class Loss:
     name: str
     value: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     canonical: Canonical | None = field(default=None, repr=False)
-    fits: Callable[[Tensor, OutputShape], bool] = field(default=_anything, repr=False)
+    fits: Callable[[Tensor, OutputShape], bool] = field(default=lambda _labels, _outputs: True, repr=False)
     needs: str = ""
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # in another process a loss of ours is the same object, and as fast
@@ -71,9 +56,7 @@ class Loss:
 
 
 def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]") -> Loss:
-    """A loss by its name, as a function of outputs and labels that gives the mean over a batch, or as torch's module.
-    Torch's losses that compare number with number also take outputs [N, 1] for labels [N].
-    """
+    """A loss by its name, of outputs and labels with the mean over a batch, or torch's; see `_number_with_number`."""
     if isinstance(given, Loss):
         return given
     if isinstance(given, str):
@@ -84,19 +67,17 @@ def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]"
         return LOSSES[given]
     if isinstance(given, nn.Module):
         return _of_module(given)
-    return _of_function(given)
-
-
-def _of_function(given: object) -> Loss:
-    if not callable(given):
+    function: object = given
+    if not callable(function):
         remedy = f"give a function of outputs and labels, a loss of torch.nn, or one of {', '.join(LOSSES)}"
         raise ConfigError(field="loss", value=given, remedy=remedy)
     return Loss(name=getattr(given, "__name__", type(given).__name__), value=given)
 
 
 _NUMBER_WITH_NUMBER = (
-    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss, nn.PoissonNLLLoss,
-)  # fmt: skip
+    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
+    *(nn.BCELoss, nn.BCEWithLogitsLoss, nn.PoissonNLLLoss),
+)
 
 
 def _of_module(module: nn.Module) -> Loss:
@@ -133,14 +114,6 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def _compared(function: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> Tensor:
     return function(outputs.view_as(labels), labels.to(outputs.dtype))
-
-
-def _half_square(outputs: Tensor, labels: Tensor) -> Tensor:
-    return 0.5 * functional.mse_loss(outputs, labels)
-
-
-def _identity(outputs: Tensor, *, out: Tensor) -> Tensor:
-    return out.copy_(outputs)
 
 
 def _one_hot(labels: Tensor, outputs: int) -> Tensor:
@@ -193,8 +166,8 @@ LOGISTIC = Loss(
 )
 SQUARED = Loss(
     name="squared",
-    value=partial(_compared, _half_square),
-    canonical=Canonical(mean=_identity, target=_column),
+    value=partial(_compared, lambda outputs, labels: 0.5 * functional.mse_loss(outputs, labels)),
+    canonical=Canonical(mean=lambda outputs, *, out: out.copy_(outputs), target=_column),
     fits=_finite,
     needs=_NUMBERS,
 )
@@ -227,16 +200,14 @@ def shares_of(labels: Tensor, classes: int, *, several: bool) -> Tensor:
 
 
 def logit_offset(labels: Tensor, smoothing: float, *, loss: Loss, outputs: OutputShape) -> Tensor:
-    """The logit adjustment of a client, in the last dimension of outputs: log(share of the class among its labels +
-    smoothing), for binary labels the difference between the two logarithms.
-    """
+    """The logit adjustment of a client by the shares of the classes among its labels; see `adjustment`."""
     several = loss is LOGISTIC
     classes = math.prod(labels.shape[1:]) if several else outputs[-1]
     return adjustment(shares_of(labels, classes, several=several), smoothing, several=several).float()
 
 
 def adjustment(shares: Tensor, smoothing: float, *, several: bool) -> Tensor:
-    """The logit adjustment of these shares."""
+    """The logit adjustment: log(share + smoothing), for binary labels less that of the other label."""
     if several:
         return ((shares + smoothing) / (1 - shares + smoothing)).log()
     return (shares + smoothing).log()

@@ -65,9 +65,7 @@ def _forget_unreadable(file: Any) -> None:
 
 
 def kept_privately(make: Callable[[], Any]) -> Any:
-    """A loop as `make` makes it. Its machine code is loaded only from a folder of this user: if need be, from
-    `incrowd._private.compiled_code`.
-    """
+    """A loop whose machine code is only loaded from a folder of this user, else from `compiled_code`."""
     loop = make()
     if _is_private(loop):
         return loop

@@ -17,7 +17,7 @@ from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.contributions import ShortenedSum
 from incrowd.learning.execution import one_thread
-from incrowd.learning.inputs import ClientTensors, calling, chosen, meant, zeros
+from incrowd.learning.inputs import ClientTensors, calling, meant, zeros
 from incrowd.learning.losses import LOGISTIC, Loss, OutputShape, adjustment, shares_of
 from incrowd.learning.models import Model
 from incrowd.learning.modules import refused, remembered
@@ -50,8 +50,7 @@ class ClientExamples(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeanQuery:
-    """The mean over the expected cohort of a `vector` of so many numbers that each client computes from its own
-    examples.
+    """The mean over the expected cohort of a `vector` of `size` numbers of a client's own examples.
 
     Guarantee: a client's vector is clipped to length `bound`, and enters one round of a plan, which clips, charges and
     noises it as any other. A vector that is not finite counts as zeros.
@@ -105,9 +104,7 @@ class MeanQuery:
 
     def row(self, data: ClientTensors, client: int) -> Floats:
         """A client's vector in units of the bound: a function of its own examples alone."""
-        own = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
-        features = meant(chosen(data.features, own), scale=data.scale, offset=data.offset)
-        vector = _numbers(self.vector(ClientExamples(features, data.labels[own]))) / self.bound
+        vector = _numbers(self.vector(ClientExamples(*data.take(data.rows(client))))) / self.bound
         vector = vector if vector.shape == (self.size,) and np.isfinite(vector).all() else np.zeros(self.size)
         return vector / max(1.0, float(np.linalg.norm(vector)))
 
@@ -198,9 +195,7 @@ def label_query(local: Local, labels: Tensor, loss: Loss, outputs: OutputShape) 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassPrior:
-    """Everyone's label distribution as biases of a model: `places` of the flat weights, whose outputs move by `unit`
-    for one.
-    """
+    """The label distribution as biases: `places` of the flat weights, whose outputs move by `unit` for one."""
 
     size: int
     places: slice
@@ -223,9 +218,7 @@ class ClassPrior:
         return found
 
     def shift(self, answer: Answer) -> Floats:
-        """The flat weights to add before they are published. A mean that is mostly noise is shrunk towards the uniform
-        distribution (James and Stein 1961).
-        """
+        """The flat weights to add; a mean that is mostly noise shrinks to the uniform one (James and Stein 1961)."""
         above, free = answer.mean, len(answer.mean)
         if not self.several:
             above, free = above - above.mean(), free - 1

@@ -1,8 +1,7 @@
 """Models: a torch module, and its trained parameters as one flat vector.
 
-The flat vector holds the trainable parameters in the order of ``module.named_parameters()``, each row by row in torch's
-own shape (a Linear's weight is [outputs, inputs]), a tied one once. It is what a contribution, a release and a
-checkpoint hold; `Model.state_dict` gives the whole module back.
+The flat vector, which contributions, releases and checkpoints hold, has the trainable parameters in the order of
+``module.named_parameters()``, each row by row in torch's own shape, a tied one once.
 """
 
 import copy
@@ -113,9 +112,7 @@ class Model:
         return module
 
     def state_dict(self, weights: ArrayLike | Tensor) -> dict[str, Tensor]:
-        """The whole module with these weights, under torch's names: trained and frozen parameters, and buffers; a tied
-        parameter under each of its names. All copies.
-        """
+        """The whole module with these weights under torch's names, a tied parameter under each; all copies."""
         return whole_state(self.with_weights(weights))
 
     def loaded(self, state_dict: Mapping[str, Tensor]) -> "Model":
@@ -138,9 +135,7 @@ class Stretched(nn.Module):
 
 
 def linear(features: int, outputs: int, *, bias: bool = True, label_range: tuple[float, float] | None = None) -> Model:
-    """Linear outputs: with the right loss, softmax, logistic, linear or Poisson regression; with a
-    `label_range`, outputs of -1 to 1 mean labels of that range.
-    """
+    """Linear outputs; with a `label_range`, outputs of -1 to 1 mean labels of that range."""
     model = mlp((features, outputs), bias=bias)
     if label_range is None:
         return model

@@ -6,10 +6,10 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,7 @@ def plain(module: nn.Module) -> bool:
 
 
 def in_order(layers: nn.Sequential) -> bool:
-    """Whether the parameters are the layers' weights and biases, layer by layer, as they are unless one was registered
-    anew.
-    """
+    """Whether the parameters are the layers' weights and biases in order; one registered anew is not."""
     several = (getattr(layer, name, None) for layer in layers for name in ("weight", "bias"))
     return [id(one) for one in layers.parameters()] == [id(one) for one in several if one is not None]
 
@@ -65,9 +63,7 @@ def settled(module: nn.Module) -> nn.Module:
 
 
 def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
-    """A copy to train on a device, with `settled` parts. It shares frozen parameters on that device, which may be
-    large.
-    """
+    """A copy to train on a device, with `settled` parts; it shares frozen parameters there, which may be large."""
     frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
     shared = {id(parameter): parameter for parameter in frozen if parameter.device.type == device.type}
     return settled(copy.deepcopy(module, shared)).to(device)
@@ -76,8 +72,13 @@ def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
 def refuse_unsuitable(module: nn.Module) -> None:
     """Refuse what `incrowd.learning.models.Model` says it refuses."""
     _refuse_parameters(module)
+    _refuse_layers(module, _trouble)
+
+
+def _refuse_layers(module: nn.Module, trouble: Callable[[nn.Module], str | None]) -> None:
+    """Refuse a module with layers in trouble, of which this gives the remedy."""
     for name, layer in _ready(module).named_modules():
-        remedy = _trouble(layer)
+        remedy = trouble(layer)
         if remedy is not None:
             raise ConfigError(field="module", value=f"{type(layer).__name__} at {name or 'the top'}", remedy=remedy)
 
@@ -105,38 +106,24 @@ def _refuse_parameters(module: nn.Module) -> None:
     if not trainable(module):
         frozen = any(True for _ in module.parameters())
         remedy = "all its parameters are frozen; unfreeze some, say module.head.requires_grad_(True)"
-        raise ConfigError(
-            field="module",
-            value=type(module).__name__,
-            remedy=remedy if frozen else "it has no parameters to train",
-        )
+        remedy = remedy if frozen else "it has no parameters to train"
+        raise ConfigError(field="module", value=type(module).__name__, remedy=remedy)
 
 
-class _Turns:
-    """A lock for threads, which a forked process has to itself: the thread that held it is not there."""
-
-    def __init__(self) -> None:
-        self._anew()
-        if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has none
-            os.register_at_fork(after_in_child=self._anew)
-
-    def _anew(self) -> None:
-        self.lock = threading.RLock()
-
-
-_turns = _Turns()
+_turn: Any = threading.RLock()
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has none
+    os.register_at_fork(after_in_child=_turn._at_fork_reinit)  # the thread that held it is not there
 
 
 def own_turn() -> AbstractContextManager[object]:
     """One thread at a time: torch's global generators belong to the whole process."""
-    return _turns.lock
+    turn: AbstractContextManager[object] = _turn
+    return turn
 
 
 @contextmanager
 def keeping_constants(module: nn.Module, *, whose: str) -> Iterator[None]:
-    """Refuse, after a call, a module that changed its buffers or frozen parameters: `whose` data would have reached the
-    next.
-    """
+    """Refuse a module that a call changed in buffers or frozen parameters: `whose` data would reach the next."""
     constants = _constants(module)
     versions = {name: one._version for name, one in constants.items()}
     yield
@@ -197,9 +184,7 @@ def whole_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def load_state(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Give a module this whole state. Edge cases: other names or shapes than its own, and two values of a tied
-    parameter, are refused.
-    """
+    """Give a module this whole state; other names or shapes, or two values of a tied parameter, are refused."""
     given = {name: torch.as_tensor(one) for name, one in state.items()}
     try:
         module.load_state_dict(given)
@@ -219,14 +204,11 @@ def has_dropout(module: nn.Module) -> bool:
 
 def refuse_dropout(module: nn.Module) -> None:
     """Refuse dropout where records are trained: no record has a seed for it."""
-    for name, layer in _ready(module).named_modules():
-        if _at_work(layer):
-            remedy = (
-                "its randomness is torch's global generator, which no record has for itself; set its dropout to 0, "
-                "freeze the part that it is in, or call module.eval() before"
-            )
-            kind = f"{type(layer).__name__} at {name or 'the top'}"
-            raise ConfigError(field="module", value=kind, remedy=remedy)
+    remedy = (
+        "its randomness is torch's global generator, which no record has for itself; set its dropout to 0, "
+        "freeze the part that it is in, or call module.eval() before"
+    )
+    _refuse_layers(module, lambda layer: remedy if _at_work(layer) else None)
 
 
 def _ready(module: nn.Module) -> nn.Module:
@@ -257,9 +239,7 @@ class ImageLayout(nn.Module):
 
 
 def picture_of(layer: nn.Module, shape: Sequence[int]) -> tuple[int, int, int] | None:
-    """The pictures, channels first, that a layer makes of examples of this shape by arranging them; None if it does
-    something else.
-    """
+    """The pictures, channels first, that a layer makes of such examples by arranging them; None for other layers."""
     sizes: tuple[int, ...]
     if isinstance(layer, ImageLayout):
         sizes = layer.image[1:]
@@ -286,11 +266,11 @@ def refused(field: str, name: str) -> ConfigError:
 
 
 def remembered(value: object) -> Any:
-    """The state that is reachable from a module, a function or any other object, as far as it can be compared:
-    attributes, closures, defaults, and the globals and class attributes that its code names.
+    """The comparable state that is reachable from a module, a function or any other object: attributes, closures,
+    defaults, and the globals and class attributes that its code names.
 
-    Edge cases: it does not read names in the code of installed packages, nor other modules' globals that its code does
-    not use.
+    Edge cases: it does not read names in installed packages' code, nor other modules' globals that its code does not
+    use.
     """
     return _comparable(value, {})
 
@@ -332,7 +312,7 @@ def _held(value: object) -> Iterator[object]:
 
 def _of_function(function: FunctionType) -> Iterator[object]:
     yield from (function.__defaults__, function.__kwdefaults__, vars(function))
-    yield [_content(cell) for cell in function.__closure__ or ()]
+    yield [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]  # which is empty
     if _trusted(function.__module__):
         return
     names = set(_names(function.__code__))
@@ -341,13 +321,6 @@ def _of_function(function: FunctionType) -> Iterator[object]:
         yield found
         if isinstance(found, ModuleType) and not _trusted(found.__name__):
             yield {name: vars(found)[name] for name in sorted(names & vars(found).keys())}
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
 
 
 def _names(code: CodeType) -> Iterator[str]:

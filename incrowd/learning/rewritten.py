@@ -1,11 +1,4 @@
-"""Layers written in another way than torch's, for its compiler and for `vmap`.
-
-| function   | layers                                                                                         |
-| ---------- | ---------------------------------------------------------------------------------------------- |
-| `unroll`   | RNN, GRU and LSTM, step by step in time: torch compiles and maps these, not its own            |
-| `convolve` | Conv2d as products of windows: of each client a product, in place of one convolution in groups |
-| `look_up`  | Embedding as products: each client's rows add up in an order of their own                      |
-"""
+"""Layers written in another way than torch's, for its compiler and for `vmap`."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +21,7 @@ def rewrite(module: nn.Module) -> None:
 
 
 def convolve(module: nn.Module) -> None:
-    """Have every plain nn.Conv2d of a module, which is a copy of our own, computed by windows."""
+    """Have plain nn.Conv2d of our copy of a module computed by windows: a product of each client, and no groups."""
     for part in module.modules():
         zeros = isinstance(part, nn.Conv2d) and part.padding_mode == "zeros" and not isinstance(part.padding, str)
         if type(part) is nn.Conv2d and part.groups == 1 and zeros:
@@ -59,7 +52,7 @@ class WindowConv2d(nn.Module):
 
 
 def look_up(module: nn.Module) -> None:
-    """Have every trained, plain and small nn.Embedding of a module, our own copy, computed by products."""
+    """Have trained, plain, small nn.Embedding of our copy computed by products: each client's rows have one order."""
     for part in module.modules():
         if type(part) is nn.Embedding and _usual(part) and part.weight.requires_grad:
             part.__class__ = ProductEmbedding  # type: ignore[assignment]  # it keeps its table
@@ -85,16 +78,14 @@ class ProductEmbedding(nn.Module):
 
 
 def unroll(module: nn.Module) -> None:
-    """Have every recurrent layer of a module, which is a copy of our own, written out when it is called."""
+    """Have recurrent layers of our copy of a module computed step by step, which torch compiles and maps."""
     for part in module.modules():
         if type(part) in (nn.RNN, nn.GRU, nn.LSTM) and not getattr(part, "proj_size", 0):
             part.__class__ = Unrolled  # it keeps its parameters and settings
 
 
 class Unrolled(nn.Module):
-    """A recurrent layer of torch, step by step, the same to rounding. One product takes the inputs of all times. What
-    it does not take raises a ValueError, and is left to torch's layer.
-    """
+    """A recurrent layer step by step, the same to rounding. What it leaves to torch's layer raises a ValueError."""
 
     mode: str
     num_layers: int

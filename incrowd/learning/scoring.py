@@ -16,7 +16,7 @@ from incrowd._random import Floats
 from incrowd.data.examples import IGNORED, each
 from incrowd.errors import ConfigError
 from incrowd.learning.execution import ieee, one_thread
-from incrowd.learning.inputs import ClientTensors, calling, chosen, meant, zeros
+from incrowd.learning.inputs import ClientTensors, calling, meant, zeros
 from incrowd.learning.losses import Loss
 from incrowd.learning.mean_query import VectorTrainer
 from incrowd.learning.models import Model
@@ -31,14 +31,9 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
 class Scoring:
     """The figures that an evaluation measures of each client: public, and all of them shares between 0 and 1.
 
-    | figure       | of a client                                                                  | numbers     |
-    | ------------ | ---------------------------------------------------------------------------- | ----------- |
-    | `accuracy`   | the share of its examples that the model gets right                          | 1           |
-    | `loss_bound` | its mean loss over the bound, where no example counts for more than that     | 1           |
-    | `classes`    | for each class the shares of its examples that are right, and that are wrong | 2 a class   |
-
-    A contribution holds the first two less one half, which halves the noise. The share of its labels that are right
-    counts for an example with several.
+    `accuracy` is the share of a client's examples (of an example's labels, if it has several) that the model gets
+    right. `loss_bound` is its mean loss over the bound, of an example at most one. `classes` asks for each class the
+    shares of its examples that are right, and wrong. The first two are sent less one half, which halves the noise.
 
     Guarantee: no contribution is longer than `bound` in the L2 norm, whatever model, labels and loss are. Outputs that
     are not finite are wrong, and a loss that is not, or fails, counts as the bound.
@@ -120,8 +115,7 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scorer:
-    """Scores weights on the examples of numbered clients. Modules that are not torch's or ours get a fresh copy for
-    each.
+    """Scores weights on the examples of numbered clients.
 
     Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights and the scoring.
     """
@@ -167,19 +161,16 @@ class Scorer:
 
     def _row(self, module: nn.Module, client: int) -> Floats:
         data = self.data
-        call, own = calling(module, data.features), data.examples(client)
+        call, own = calling(module, data.features), data.rows(client)
         shares = np.zeros(self.scoring.size)
-        for begin in range(0, len(own), _ROWS):
-            rows = torch.from_numpy(np.asarray(own[begin : begin + _ROWS], np.int64)).to(data.device)
-            outputs = call(meant(chosen(data.features, rows), scale=data.scale, offset=data.offset))
-            shares += self.scoring.shares(outputs.cpu(), data.labels.index_select(0, rows).cpu(), self.loss)
+        for rows in torch.split(own, _ROWS) if len(own) else ():
+            inputs, labels = data.take(rows)
+            shares += self.scoring.shares(call(inputs).cpu(), labels.cpu(), self.loss)
         return self.scoring.contribution(shares, examples=len(own))
 
 
 def shares_right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The share of each example's labels that are right, [N] in 0 .. 1, over several labels or places that count;
-    outputs that are not finite are wrong.
-    """
+    """The share of each example's labels, or places that count, that are right, [N]; outputs not finite are wrong."""
     finite = outputs.isfinite()
     if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1:
         right = (outputs.argmax(-1) == labels) & finite.all(-1)

@@ -7,7 +7,7 @@ gets alone, in the same bits in any company.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -35,9 +35,7 @@ class Unlike(IncrowdError):
 
 
 def check_values(found: Tensor, expected: Tensor) -> None:
-    """Refuse gradients, one a row, that differ from those of each alone by more than rounding. That may take a ReLU
-    across its kink, so a few gradients may differ by more.
-    """
+    """Refuse gradients, one a row, that differ from the expected ones by more than rounding, or a few by a kink."""
     off, lengths = (found - expected).norm(dim=1), expected.norm(dim=1)
     close = off <= _CLOSE * lengths + 1e-6
     few = int((~close).sum()) <= _FEW * len(close)
@@ -56,9 +54,8 @@ def check_company(
 ) -> None:
     """Refuse a function whose results for a unit, a client or a record, change with its place or with the others.
 
-    `made_up` gives what so many units hold (tensors [units, ...], in lists, tuples and dicts) of a seed, noise times a
-    factor; `compute` gives results [units, ...] of these. So many units are `tested`, in every second place of
-    companies of these `counts`, and `alone`, too, where that can be.
+    `compute` gives results [units, ...] of `made_up`, what so many units hold (of a seed, noise times a factor). So
+    many units are `tested` in every second place of companies of these `counts`, and `alone`, where that can be.
     """
     mine, turns = made_up(tested, seed, 1.0), max(PLACEMENTS, len(counts)) if alone else len(_OTHERS)
     expected: list[Tensor] = []
@@ -85,9 +82,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def tried_copy(model: Model, device: torch.device) -> nn.Module:
-    """A copy of a model's module for trials, whose weights are the same in every process, because a trial decides about
-    the last bits of an update.
-    """
+    """A copy of a model's module for trials, with weights that are the same in every process."""
     module = working_copy(model.module, device)
     start = model.by_parameter(model.initial(SeededRandomness(0)))
     with torch.no_grad():
@@ -97,9 +92,7 @@ def tried_copy(model: Model, device: torch.device) -> nn.Module:
 
 
 class MadeUp:
-    """A block that calls a custom module with synthetic inputs, which may not suit it: an error ends the block and is
-    kept in `error`. Edge cases: a Ctrl-C stops the program.
-    """
+    """A block that calls a custom module with synthetic inputs: an error, but no Ctrl-C, ends it and is in `error`."""
 
     error: Exception | None = None
 
@@ -121,10 +114,11 @@ class OwnCode:
     def __init__(self, module: nn.Module, loss: Loss, algorithm: object = None) -> None:
         self.of_module = not all(map(known, module.modules()))
         self.of_loss = loss not in LOSSES.values()
-        self._parts: dict[tuple[str, str], object] = (
-            {("module", type(module).__name__): module} if self.of_module else {}
-        )
-        self._parts |= {("loss", loss.name): loss.value} if self.of_loss else {}
+        self._parts: dict[tuple[str, str], object] = {}
+        if self.of_module:
+            self._parts["module", type(module).__name__] = module
+        if self.of_loss:
+            self._parts["loss", loss.name] = loss.value
         if algorithm is not None and not ours(algorithm):
             self._parts["algorithm", type(algorithm).__name__] = algorithm
 
@@ -150,11 +144,10 @@ _SHOWN = 1024  # examples at a time, where all have to be
 
 
 def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_alone: bool, what: str) -> OutputShape:
-    """Refuse a model, or a loss, that does not fit such features and labels; `what` is what an example is called. Gives
-    the shape of the outputs for one.
+    """Refuse a model or a loss that does not fit such features and labels; give the shape of an example's outputs.
 
     Records need `each_alone`: it also refuses a module whose examples change each other's outputs, and a loss that is
-    not the mean over the examples.
+    not the mean over the examples. `what` is what an example is called.
 
     Guarantee: it reads only shapes and types of features.
     """
@@ -172,9 +165,7 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
 
 
 def tried_for_classes(model: Model, features: Inputs, labels: Tensor, classes: int, loss: Loss) -> None:
-    """Refuse a model that does not fit the stated number of classes. It reads only shapes and types: otherwise the
-    start of a run would reveal whether any client has an example of the last class.
-    """
+    """Refuse a model without an output for each stated class; a class that no client has is not revealed."""
     outputs = tried(model, features, labels[:0], loss, each_alone=False, what="examples")
     if loss is CROSS_ENTROPY and len(outputs) == labels.ndim and outputs[-1] != classes:
         raise _refused(f"it has {outputs[-1]} outputs", f"there are {classes} classes: give one output for each")
@@ -183,10 +174,9 @@ def tried_for_classes(model: Model, features: Inputs, labels: Tensor, classes: i
 
 
 def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
-    """Refuse whole numbers that a model has no place for, as tokens beyond its embedding, before anything is paid for.
+    """Refuse whole numbers that a model has no place for, as tokens beyond its embedding, before a payment.
 
-    It is shown two examples that have, in each place, the smallest and the largest number of all; if it cannot take
-    these, it is shown all examples.
+    It sees the smallest and the largest number of each place; if it cannot take these, it sees all examples.
     """
     first = next(iter(named(features).values()))
     count = len(first)
@@ -195,16 +185,17 @@ def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
     module = working_copy(model.module, torch.device("cpu"))
     call = calling(module, features)
 
-    def error_of(made_up: Inputs) -> Exception | None:
-        with _quietly(), torch.no_grad(), MadeUp() as attempt:
+    def fails(made_up: Inputs) -> bool:
+        with suppress(Exception), _quietly(), torch.no_grad():
             call(meant(each(lambda one: one.cpu(), made_up), scale=1, offset=0))
-        return attempt.error
+            return False
+        return True
 
-    if error_of(each(_extremes, features)) is None:
+    if not fails(each(_extremes, features)):
         return
     for begin in range(0, count, _SHOWN):
         rows = torch.arange(begin, min(begin + _SHOWN, count), device=first.device)
-        if error_of(chosen(features, rows)) is not None:  # its text may hold a client's token
+        if fails(chosen(features, rows)):  # the text of its error may hold a client's token
             raise DataError(
                 f"the model cannot take the whole numbers that some {what} have: give its Embedding a place for every "
                 "token, or all tokens that it does not know one number of their own"
@@ -233,15 +224,14 @@ def _outputs(module: nn.Module, features: Inputs, what: str) -> Tensor:
     try:
         outputs = calling(module, features)(made_up)
     except _FAILURES as error:
-        whole = any(one.dtype == torch.int64 for one in named(features).values())
-        hint = (
-            "features are whole numbers, which stay such: give quantities as float32"
-            if whole
-            else "let its first layer fit such examples"
-        )
+        hint = "let its first layer fit such examples"
+        if any(one.dtype == torch.int64 for one in named(features).values()):
+            hint = "features are whole numbers, which stay such: give quantities as float32"
         raise DataError(f"the model cannot take {what} of the shape {shown(features)}: {error}; {hint}") from error
     if not isinstance(outputs, Tensor):
-        raise _refused(f"its output is a {type(outputs).__name__}", _one_tensor(outputs))
+        one = "output.logits" if hasattr(outputs, "logits") else "the tensor that is wanted"
+        one = "the one that is wanted, say output[0]" if type(outputs) in (tuple, list) else one
+        raise _refused(f"its output is a {type(outputs).__name__}", f"wrap it in a module whose forward returns {one}")
     if outputs.ndim == 0 or len(outputs) != 2 or not outputs.is_floating_point():
         found = f"its output for 2 {what} is {outputs.dtype} of the shape {tuple(outputs.shape)}"
         raise _refused(found, "give one row of float32 outputs for each")
@@ -250,32 +240,23 @@ def _outputs(module: nn.Module, features: Inputs, what: str) -> Tensor:
     return outputs.detach()
 
 
-def _one_tensor(outputs: Any) -> str:
-    if hasattr(outputs, "logits"):
-        return "wrap it in a module whose forward returns output.logits"
-    if isinstance(outputs, tuple | list):
-        return "wrap it in a module whose forward returns the one that is wanted, say output[0]"
-    return "wrap it in a module whose forward returns the tensor that is wanted"
-
-
 def _refused(found: str, remedy: str) -> ConfigError:
     return ConfigError(field="module", value=found, remedy=remedy)
 
 
 def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor, *, each_alone: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    made_up = torch.randn(_SEVERAL, *outputs.shape[1:], generator=generator).requires_grad_()
-    for ignored in (None, _ignored(labels)):
-        targets = _labels(labels, outputs)
-        if ignored is not None:
-            targets[0, 1:] = ignored
+    made_up, several = _made_up(outputs, _SEVERAL), _labels(labels, outputs)
+    ignoring = several.clone()
+    if labels.ndim > 1 and not labels.is_floating_point():
+        ignoring[0, 1:] = IGNORED
+    for targets in (several, ignoring):
         try:
-            value = loss.value(made_up, targets)
+            value: Any = loss.value(made_up, targets)
             apart = [loss.value(made_up[i : i + 1], targets[i : i + 1]) for i in range(_SEVERAL)] if each_alone else []
         except (*_FAILURES, UserWarning) as error:
             shapes = f"outputs of the shape {tuple(made_up.shape)} and labels of the shape {tuple(targets.shape)}"
             raise ConfigError(field="loss", value=loss.name, remedy=f"it fails for {shapes}: {error}") from error
-        if not _is_tensor(value) or value.numel() != 1 or not value.requires_grad:
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise ConfigError(field="loss", value=loss.name, remedy="give one differentiable number for a batch")
         if each_alone and not torch.allclose(value, torch.stack(apart).mean(), rtol=_TOLERANCE, atol=1e-6):
             remedy = (
@@ -289,43 +270,40 @@ def _check_memory(own: OwnCode, model: Model, features: Inputs, loss: Loss, outp
     """Call both with A, with B and with A again. A module is called in a fresh copy, as every client has one."""
     drawn = torch.get_rng_state()
 
-    def of_module(count: int) -> Tensor | None:
+    def of_module(count: int) -> Tensor:
         module, generator = working_copy(model.module, torch.device("cpu")), torch.Generator().manual_seed(count)
         made_up = meant(noise(features, count, generator=generator), scale=1, offset=0)
         torch.set_rng_state(drawn)
-        with torch.no_grad(), MadeUp():  # numbers that it may not be for
+        with torch.no_grad():
             found: Tensor = calling(module, features)(made_up)
             return found
-        return None
 
-    def of_loss(count: int) -> Tensor | None:
-        generator = torch.Generator().manual_seed(count)
-        made_up = torch.randn(count, *outputs.shape[1:], generator=generator).requires_grad_()
-        with MadeUp():  # one example alone, that it may not be for
-            value = loss.value(made_up, _labels(labels, outputs)[:count])
-            gradient: Tensor = torch.autograd.grad(value, made_up)[0]
-            return torch.cat([value.detach().view(1), gradient.flatten()])
-        return None
+    def of_loss(count: int) -> Tensor:
+        made_up = _made_up(outputs, count)
+        value = loss.value(made_up, _labels(labels, outputs)[:count])
+        gradient: Tensor = torch.autograd.grad(value, made_up)[0]
+        return torch.cat([value.detach().view(1), gradient.flatten()])
 
-    calls: list[tuple[str, str, Callable[[int], Tensor | None]]] = [
+    calls: list[tuple[str, str, Callable[[int], Tensor]]] = [
         ("module", type(model.module).__name__, of_module),
         ("loss", loss.name, of_loss),
     ]
     for field, name, call in calls[not own.of_module : 1 + own.of_loss]:
-        first = call(_SEVERAL)  # state that is made once, at the first call, is fine
+        found = []
+        with suppress(Exception):  # it may not be for such numbers, nor for one example alone
+            found.append(call(_SEVERAL))  # state that is made once, at the first call, is fine
         with own.unchanged():
-            call(1)
-            again = call(_SEVERAL)
-        if first is not None and again is not None and not torch.equal(first.nan_to_num(), again.nan_to_num()):
+            for count in (1, _SEVERAL):
+                with suppress(Exception):
+                    found.append(call(count))
+        if len(found) > 1 and not torch.equal(found[0].nan_to_num(), found[-1].nan_to_num()):
             raise refused(field, name)
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _ignored(labels: Tensor) -> int | None:
-    return IGNORED if labels.ndim > 1 and not labels.is_floating_point() else None
+def _made_up(outputs: Tensor, count: int) -> Tensor:
+    """Outputs of noise, for so many examples."""
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(count, *outputs.shape[1:], generator=generator).requires_grad_()
 
 
 def _labels(labels: Tensor, outputs: Tensor) -> Tensor:

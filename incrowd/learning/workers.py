@@ -1,7 +1,7 @@
 """Several processes that share the work on cohorts, because Python's interpreter lock keeps threads from it.
 
-They are forked once, so they see the model and the data without a copy. Each trains every n-th group of a cohort with
-one thread, and returns the sum of the contributions in shared memory.
+They are forked once and see the model and the data without a copy. Each trains every n-th group with one thread, and
+returns the sum of the contributions in shared memory.
 """
 
 import multiprocessing
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from mmap import mmap
 from multiprocessing.connection import Connection
-from typing import Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +24,13 @@ from incrowd.learning.contributions import Contributions, ShortenedSum, Shorteni
 from incrowd.learning.execution import ieee
 
 ClientGroup = list[int]
-Assignment = TypeVar("Assignment")
-GroupWork = Callable[[Assignment, ClientGroup], Iterable[Contributions]]  # together they have all of the group
+GroupWork = Callable[[Any, ClientGroup], Iterable[Contributions]]
+"""Trains a group by an assignment, which can be pickled."""
 
 CAN_FORK = sys.platform == "linux"
 
 
-class WorkerPool(Generic[Assignment]):
+class WorkerPool:
     """Workers that train groups and add up what these contribute, `size` numbers each.
 
     Guarantee: workers end when this object or its process does.
@@ -39,25 +39,18 @@ class WorkerPool(Generic[Assignment]):
     workers; after that, or after an assignment that was broken off, the pool is not `fit` for another.
     """
 
-    def __init__(self, work: GroupWork[Assignment], *, workers: int, size: int) -> None:
+    def __init__(self, work: GroupWork, *, workers: int, size: int) -> None:
         self.fit = True
         self._size = size
-        self._workers: list[_Worker[Assignment]] = []
+        self._workers: list[_Worker] = []
         for _ in range(workers):
             self._workers.append(_Worker(work, size, [worker.pipe for worker in self._workers]))
         self.dismiss = weakref.finalize(self, _dismiss, self._workers)
 
     def summed(
-        self,
-        assignment: Assignment,
-        groups: Sequence[ClientGroup],
-        shortening: Shortening,
-        *,
-        here: GroupWork[Assignment],
+        self, assignment: Any, groups: Sequence[ClientGroup], shortening: Shortening, *, here: GroupWork
     ) -> ShortenedSum:
-        """The sum of all contributions, as one process gives it: the addition is exact in any order. `here` is the same
-        work in this process.
-        """
+        """The exact sum of all contributions; `here` is the same work in this process."""
         self.fit = False
         for first, worker in enumerate(self._workers):
             with suppress(OSError):  # a worker that is gone will be noticed when its sum is due
@@ -73,10 +66,10 @@ class WorkerPool(Generic[Assignment]):
         return ShortenedSum(norms=np.concatenate(norms), total=total)
 
 
-class _Worker(Generic[Assignment]):
+class _Worker:
     """A process, seen from here; `sum` is its memory."""
 
-    def __init__(self, work: GroupWork[Assignment], size: int, pipes: Sequence[Connection]) -> None:
+    def __init__(self, work: GroupWork, size: int, pipes: Sequence[Connection]) -> None:
         self.sum: Floats = np.frombuffer(mmap(-1, 8 * size), dtype=np.float64)
         self.pipe, there = multiprocessing.Pipe()
         self._employer = os.getpid()
@@ -102,18 +95,18 @@ class _Worker(Generic[Assignment]):
         self._process.join()
 
 
-def _dismiss(workers: Sequence[_Worker[Assignment]]) -> None:
+def _dismiss(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         worker.dismiss()
 
 
 def _added_up(
-    work: GroupWork[Assignment], assignment: Assignment, groups: Sequence[ClientGroup], how: Shortening, size: int
+    work: GroupWork, assignment: Any, groups: Sequence[ClientGroup], how: Shortening, size: int
 ) -> ShortenedSum:
     return summed((chunk for group in groups for chunk in work(assignment, group)), how, size=size)
 
 
-def _serve(work: GroupWork[Assignment], pipe: Connection, total: Floats) -> None:
+def _serve(work: GroupWork, pipe: Connection, total: Floats) -> None:
     """Do a worker's assignments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here

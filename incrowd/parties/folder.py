@@ -21,8 +21,7 @@ from incrowd.data.partition import Partition
 from incrowd.data.reading import read_once
 from incrowd.data.tables import read_table
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.execution import Execution
 from incrowd.learning.features.transform import transform, transform_federated

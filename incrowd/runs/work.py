@@ -18,8 +18,7 @@ from incrowd.algorithms.fedavg import AnyCohort, Cohort, FedAvg
 from incrowd.algorithms.silos import Ask, AskAll, AskShared, AskSums, RecordCohort, Silo, SiloCohort
 from incrowd.data.clients import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import ClientTensors

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream
 from incrowd.algorithms.silos import Silo
 from incrowd.learning import linear
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import RecordEngine, Records, StepNoise, Trained
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.grid import RecordTraining
@@ -67,7 +66,7 @@ def paying(
     return RecordRun(its_plan, ledger=its_ledger, randomness=randomness, label=label, place=place, owner=owner)
 
 
-def silo(run: RecordRun | None = None, *, engine: RecordEngine | None = None, name: str = "north") -> Silo:
+def silo(run: RecordRun | None = None, *, engine: Any = None, name: str = "north") -> Silo:
     """A silo that learns a linear model."""
     run = paying() if run is None else run
     engine = BatchedRecords(MODEL, records(run.place), Descent(learning_rate=0.5)) if engine is None else engine
@@ -97,7 +96,7 @@ class Curious:
     held: int = RECORDS
     third_party: str = ""
 
-    def rehearsal(self, records: int) -> RecordEngine:
+    def rehearsal(self, records: int) -> BatchedRecords:
         """One that is not watched."""
         return BatchedRecords(MODEL, a_few().made_up(records), Descent(learning_rate=0.5))
 

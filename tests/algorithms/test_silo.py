@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -75,7 +77,7 @@ def test_a_crash_after_the_charge_loses_the_round_in_earnest_and_repeats_it_in_a
 @pytest.mark.parametrize("threads", [1, 3])
 def test_torch_has_the_silo_s_threads_in_training_and_its_own_afterwards(threads: int) -> None:
     before, run = torch.get_num_threads(), paying()
-    curious = Curious(run.ledger)
+    curious: Any = Curious(run.ledger)
     Silo("north", run, engine=curious, threads=threads).answer(0, zeros())
     assert curious.threads == threads
     assert torch.get_num_threads() == before

@@ -216,7 +216,7 @@ class FewExamples(Loop):
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         for chunk in (found := super().train(weights, clients)):
-            chunk.delta.changes.mul_(1 + 2.0**-20)
+            chunk.changes.mul_(1 + 2.0**-20)
         return found
 
 

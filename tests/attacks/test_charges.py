@@ -29,8 +29,7 @@ from incrowd.algorithms import ClientCohort, FedAvg, Silo
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
 from incrowd.learning import ClientTensors, CohortEngine, Model
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.tally import Receipt

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.learning import CROSS_ENTROPY, Model, as_loss, linear, mlp
-from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records
 from incrowd.learning.dpsgd.ghost import GhostClipping
-from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import with_threads
 from incrowd.settings import Descent
 from tests.learning.cohorts import RANDOMNESS

@@ -14,7 +14,7 @@ import torch
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream, SystemStream
-from incrowd.learning.contributions import Contributions, FlatDelta, Total
+from incrowd.learning.contributions import Contributions, Total
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.mean_query import VectorCohort, VectorRows
 from incrowd.privacy.ledger import ledger as ledgers
@@ -140,8 +140,7 @@ training_in_company = after(
     CohortEngine,
     "train",
     lambda chunks: (
-        Contributions(one.clients, FlatDelta(torch.from_numpy(one.rows()) * (1 + 2.0**-20 * len(one.clients))))
-        for one in chunks
+        Contributions(one.clients, torch.from_numpy(one.rows()) * (1 + 2.0**-20 * len(one.clients))) for one in chunks
     ),
 )
 query_in_company = after(

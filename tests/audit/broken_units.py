@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream
-from incrowd.learning.dpsgd import engine, records
+from incrowd.learning.dpsgd import engine
 from incrowd.learning.dpsgd.engine import ClippedSums
 from incrowd.parties import secure_sum
 from incrowd.parties.roster import digest
@@ -68,9 +68,9 @@ def divided_by_the_batch() -> AbstractContextManager[None]:
         return rows
 
     def move(real: Callable[..., None]) -> Callable[..., None]:
-        return lambda self, noised, expected_batch: real(self, noised, max(1, sizes[-1]) * 1.02)
+        return lambda *given: real(*given[:-1], max(1, sizes[-1]) * 1.02)
 
-    return both(after(records, "_poisson", noted), changed(engine._Walk, "step", move))()
+    return both(after(engine, "_poisson", noted), changed(engine, "_step", move))()
 
 
 def shuffled(count: int, training: RecordTraining, *, batches: Stream) -> Iterator[Integers]:

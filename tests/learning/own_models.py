@@ -20,7 +20,7 @@ from incrowd.learning import (
     Model,
     as_loss,
 )
-from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.dpsgd.engine import Records
 
 WORDS, LENGTH, WIDTH, CLASSES = 11, 6, 8, 3
 

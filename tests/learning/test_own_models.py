@@ -12,8 +12,7 @@ from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, as_loss
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records
 from incrowd.learning.inputs import ClientTensors
 from incrowd.learning.modules import working_copy
 from incrowd.learning.trial import tried

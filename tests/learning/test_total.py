@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import Contributions
-from incrowd.learning.contributions import FlatDelta, Shortening, Total, summed
+from incrowd.learning.contributions import Shortening, Total, summed
 from incrowd.privacy.mechanism.clipping import FixedClip
 
 SIZE = 17
@@ -23,7 +23,7 @@ def total_of(
     chunk: Contributions, bound: float, parts: tuple[int, ...] | None = None, factors: Factors | None = None
 ) -> Total:
     clip = FixedClip(clip_norm=bound)
-    return Total(chunk.delta, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
+    return Total(chunk, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
 
 
 def given_factors(factors: Floats, _norms: Floats) -> Floats:
@@ -122,7 +122,7 @@ def dense(c: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 
 
 def chunk_of(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Contributions:
-    return Contributions(tuple(range(len(rows))), FlatDelta(torch.from_numpy(rows.copy())))
+    return Contributions(tuple(range(len(rows))), torch.from_numpy(rows.copy()))
 
 
 @settings(max_examples=50, deadline=None)

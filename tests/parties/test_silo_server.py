@@ -17,8 +17,7 @@ from incrowd._random import Floats
 from incrowd.algorithms import SiloCohort
 from incrowd.algorithms.silos import Absence, Answer
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import on_tensors
+from incrowd.learning.dpsgd.engine import BatchedRecords, on_tensors
 from incrowd.parties.frames import Place, Request, read_silo, sealed, sealed_answer, unsealed
 from incrowd.parties.served import (
     LARGEST,

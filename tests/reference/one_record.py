@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Stream
-from incrowd.learning.dpsgd.records import Records, StepNoise, poisson_batches
+from incrowd.learning.dpsgd.engine import Records, StepNoise, poisson_batches
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.privacy.mechanism.grid import RecordTraining

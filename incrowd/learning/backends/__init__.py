@@ -1,11 +1,6 @@
 """Backends train clients, each in a file of its own: delete it, and its line here, and training is only slower.
 
-| backend      | takes                                                                              |
-| ------------ | ---------------------------------------------------------------------------------- |
-| `vectorized` | any module that `torch.func.vmap` takes, on an accelerator: many clients at a time |
-| `fast`       | stacks of Linear and convolution layers, on a CPU                                  |
-| `compiled`   | any module that `torch.compile` takes, in runs long enough to pay for it           |
-| `loop`       | any module and any local optimizer, by autograd: the reference, which has to stay  |
+The `loop` has to stay: it takes any module and any local algorithm, by autograd, and is the reference.
 """
 
 from incrowd.learning.backends import compiled, fast, loop, vectorized

@@ -57,8 +57,7 @@ class Task:
         """The client adds it to its outputs before the loss compares them with its labels; see `label_shares`."""
         if self.local.label_shares is None:
             return None
-        rows = torch.from_numpy(self.data.examples(client).astype(np.int64)).to(self.data.device)
-        return self._offset_of(self.data.labels[rows], self.local.label_shares)
+        return self._offset_of(self.data.labels[self.data.rows(client)], self.local.label_shares)
 
     def made_up_offset(self) -> Tensor | None:
         """The offset of a client with one example whose label is 0: it reads only shapes and types of the data."""
@@ -107,9 +106,7 @@ class Backend(ABC):
 
     @abstractmethod
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """Train these clients, at most `at_once`, from the same flat weights, on the device, and leave the weights as
-        they are.
-        """
+        """Train these clients, at most `at_once`, on the device, from the same flat weights, which stay as they are."""
 
 
 MakeBackend = Callable[[Task], Backend | None]

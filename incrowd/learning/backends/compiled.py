@@ -1,7 +1,4 @@
-"""The compiled backend: torch compiles a client's whole step, forward, backward and update, for any module.
-
-A compilation takes seconds, so this backend takes clients only if the run is long enough: see `compiler.pays`.
-"""
+"""The compiled backend: torch compiles a client's step of any module, if the run is long enough (`compiler.pays`)."""
 
 import logging
 import math
@@ -12,20 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import grad
 
 from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.loop import batches_of, few
 from incrowd.learning.compiler import compiled, compiler_there, pays
-from incrowd.learning.contributions import Contributions, FlatDelta
+from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import ieee, one_thread
-from incrowd.learning.inputs import meant, noise
-from incrowd.learning.local_algorithms import direction
+from incrowd.learning.inputs import as_function, meant, noise
+from incrowd.learning.local_algorithms import direction, velocities_of
 from incrowd.learning.modules import has_dropout, remembered, remembering_nothing, trainable, working_copy
 from incrowd.learning.rewritten import unroll
-from incrowd.settings import Local
 
 _log = logging.getLogger(__name__)
 _FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
@@ -60,9 +56,7 @@ def make(task: Task) -> "Compiled | None":
 
 
 class Compiled(Backend):
-    """Trains clients one after the other: full batches with the compiled step, a smaller last one with the plain
-    step.
-    """
+    """Trains clients in turn: full batches by the compiled step, a smaller last one by the plain step."""
 
     shares = 16
 
@@ -77,17 +71,17 @@ class Compiled(Backend):
         return [Contributions((one.client,), self._train(starts, one)) for one in clients]
 
     @torch.no_grad()
-    def _train(self, starts: list[Tensor], one: ClientRound) -> FlatDelta:
+    def _train(self, starts: list[Tensor], one: ClientRound) -> Tensor:
         task, attempt = self._task, self._attempt
         parameters = [start.clone() for start in starts]
-        velocities, offset = _velocities(task.local, parameters), task.offset(one.client)
+        velocities, offset = velocities_of(task.local, parameters), task.offset(one.client)
         feed = task.data.feed(one.client, one.batches)
         with remembering_nothing(attempt.module, task.device, whose="client"):
             for inputs, labels in batches_of(feed):
                 step = attempt.compiled if len(labels) == task.local.batch_size else attempt.plain
                 step(parameters, velocities, starts, inputs, labels, offset)
         moved = [(now - start).view(-1) for now, start in zip(parameters, starts, strict=True)]
-        return FlatDelta(torch.cat(moved)[None])
+        return torch.cat(moved)[None]
 
 
 class _Attempt:
@@ -97,9 +91,8 @@ class _Attempt:
         self._task = task
         self.module = working_copy(task.model.module, task.device)
         unroll(self.module)
-        named = trainable(self.module)
-        self.weights = [parameter.detach().clone() for _, parameter in named]
-        self.plain = _plain_step(self.module, [name for name, _ in named], task)
+        self.weights = [parameter.detach().clone() for _, parameter in trainable(self.module)]
+        self.plain = _plain_step(self.module, task)
         self.compiled: Step = self.plain
         self._batch = _made_up(task)
 
@@ -121,24 +114,23 @@ class _Attempt:
                 warnings.simplefilter("ignore")  # torch warns about its own code
                 self.compiled = compiled(self.plain)
                 found = self._stepped(self.compiled)
-        refuse_another(found, expected, self.weights)
+        off, moved = _distance(found, expected), _distance(expected, self.weights)
+        size = _distance(self.weights, [torch.zeros_like(one) for one in self.weights])
+        if not off <= _CLOSE * moved + 1e-6 * size:
+            raise ArithmeticError("the compiled step is not the plain one")
 
     def _stepped(self, step: Step) -> list[Tensor]:
         parameters = [one.clone() for one in self.weights]
-        step(parameters, _velocities(self._task.local, parameters), self.weights, *self._batch)
+        step(parameters, velocities_of(self._task.local, parameters), self.weights, *self._batch)
         return parameters
 
 
-def _plain_step(module: nn.Module, names: Sequence[str], task: Task) -> Step:
+def _plain_step(module: nn.Module, task: Task) -> Step:
     """A step of a module as one function of its arguments."""
-    loss, local = task.loss, task.local
+    loss, local, function = task.loss, task.local, as_function(module, task.data.features)
 
     def value(parameters: list[Tensor], inputs: Inputs, labels: Tensor, offset: Tensor | None) -> Tensor:
-        given = dict(zip(names, parameters, strict=True))
-        if isinstance(inputs, dict):
-            outputs = functional_call(module, given, (), inputs)
-        else:
-            outputs = functional_call(module, given, inputs if isinstance(inputs, tuple) else (inputs,))
+        outputs = function(parameters, inputs)
         return loss.value(outputs if offset is None else outputs + offset, labels)
 
     def step(
@@ -156,21 +148,8 @@ def _plain_step(module: nn.Module, names: Sequence[str], task: Task) -> Step:
     return step
 
 
-def refuse_another(found: Sequence[Tensor], expected: Sequence[Tensor], starts: Sequence[Tensor]) -> None:
-    """Refuse parameters that are further from the expected ones than rounding takes a step from these starts."""
-    off, moved = _distance(found, expected), _distance(expected, starts)
-    size = math.sqrt(sum(float(one.square().sum()) for one in starts))
-    if not off <= _CLOSE * moved + 1e-6 * size:
-        raise ArithmeticError("the compiled step is not the plain one")
-
-
 def _distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
     return math.sqrt(sum(float((one - other).square().sum()) for one, other in zip(ones, others, strict=True)))
-
-
-def _velocities(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The velocities at the start."""
-    return [torch.zeros_like(one) for one in parameters] if local.momentum else []
 
 
 def _made_up(task: Task) -> tuple[Inputs, Tensor, Tensor | None]:

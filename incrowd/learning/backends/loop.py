@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from incrowd.data.examples import Inputs
 from incrowd.errors import ConfigError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
-from incrowd.learning.contributions import Contributions, FlatDelta
-from incrowd.learning.inputs import Feed, are_numbers, calling, chosen, meant
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.inputs import Feed, Stored, are_numbers, calling
 from incrowd.learning.modules import drawing_from, keeping_constants, known, trainable, working_copy
 from incrowd.types import Batch
 
@@ -44,7 +43,7 @@ class Loop(Backend):
         """See `Backend.train`."""
         return [Contributions((one.client,), self._train(weights, one)) for one in clients]
 
-    def _train(self, weights: Tensor, one: ClientRound) -> FlatDelta:
+    def _train(self, weights: Tensor, one: ClientRound) -> Tensor:
         # Kept only after a success, because a failure may leave anything behind.
         client, self._client = self._client or _Client(self._task), None
         delta = client.train(weights, self._task.data.feed(one.client, one.batches), one)
@@ -73,13 +72,13 @@ class _Client:
         self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self._module)]
         self.starts: list[Tensor] = []
 
-    def train(self, weights: Tensor, feed: Feed, one: ClientRound) -> FlatDelta:
+    def train(self, weights: Tensor, feed: Feed, one: ClientRound) -> Tensor:
         """Train the one client of a feed from these weights, and from what else the server shares."""
         task, size = self._task, self._task.model.size
         if not self._forgets:
             self._begin()
         self._feed, self._offset = feed, task.offset(one.client)
-        self._call = calling(self._module, feed.table)
+        self._call = calling(self._module, feed.data.features)
         self.starts = task.model.by_parameter(weights[:size])
         shared = task.model.by_parameter(weights[size:]) if len(weights) > size else []
         with torch.no_grad():
@@ -97,7 +96,7 @@ class _Client:
             raise ConfigError(field="local.algorithm", value=type(task.algorithm).__name__, remedy=remedy)
         if sent:
             row[size:] = torch.cat(sent)
-        return FlatDelta(row[None])
+        return row[None]
 
     def batches(self, *, epochs: int | None = None) -> Iterator[Batch]:
         """See `ClientAtWork.batches`."""
@@ -117,41 +116,36 @@ class _Client:
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
     """The batches of the one client of a feed, as they are meant. The next one may overwrite the examples."""
-    return _batches(feed) if are_numbers(feed.table) else _batches_of_any(feed)
+    return _batches(feed) if are_numbers(feed.data.features) else _batches_of_any(feed)
 
 
 def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of the client, without padding. The next one may overwrite the examples."""
-    width, sizes = feed.batches.width, feed.batches.sizes.tolist()
-    for begin in range(0, len(sizes), max(1, _ROWS // width)):
-        steps = sizes[begin : begin + max(1, _ROWS // width)]
-        rows = slice(begin * width, (begin + len(steps)) * width)
-        examples = _floats(feed, feed.table.index_select(0, feed.rows[rows]))
-        labels = torch.split(feed.labels[rows], width)
-        for some, theirs, size in zip(examples, labels, steps, strict=True):
+    width, sizes, data = feed.batches.width, feed.batches.sizes.tolist(), feed.data
+    several = max(1, _ROWS // width)
+    for begin, rows in enumerate(torch.split(feed.rows, several * width)):
+        examples = _floats(data, data.features.index_select(0, rows), width)
+        labels = torch.split(data.labels.index_select(0, rows), width)
+        for some, theirs, size in zip(examples, labels, sizes[begin * several :], strict=False):
             yield some[:size], theirs[:size]
 
 
-def _batches_of_any(feed: Feed) -> Iterator[tuple[Inputs, Tensor]]:
+def _batches_of_any(feed: Feed) -> Iterator[Batch]:
     """The batches of the client: several inputs, or whole numbers."""
-    width = feed.batches.width
-    for step, size in enumerate(feed.batches.sizes.tolist()):
-        rows = slice(step * width, step * width + size)
-        stored = chosen(feed.table, feed.rows[rows])
-        yield meant(stored, scale=feed.scale, offset=feed.offset), feed.labels[rows]
+    for rows, size in zip(torch.split(feed.rows, feed.batches.width), feed.batches.sizes.tolist(), strict=True):
+        yield feed.data.take(rows[:size])
 
 
-def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
+def _floats(data: Stored, stored: Tensor, width: int) -> Iterator[Tensor]:
     """Stored examples as they are meant, batch by batch, in memory that is used again and again."""
-    width = feed.batches.width
     several = width * max(1, _NUMBERS // (width * stored[0].numel()))
     floats = None
     if stored.dtype != torch.float32:
         floats = torch.empty(min(several, len(stored)), *stored.shape[1:], device=stored.device)
     for part in torch.split(stored, several):
         examples = part if floats is None else floats[: len(part)].copy_(part)
-        if feed.offset != 0:
-            examples.add_(feed.offset / feed.scale)
-        if feed.scale != 1:
-            examples.mul_(feed.scale)
+        if data.offset != 0:
+            examples.add_(data.offset / data.scale)
+        if data.scale != 1:
+            examples.mul_(data.scale)
         yield from torch.split(examples, width)

@@ -1,7 +1,6 @@
-"""The vectorized backend: many clients take their steps in the same operations, each in matrices of its own.
+"""The vectorized backend: torch's `vmap` makes one step of a client the step of hundreds, each with its own matrices.
 
-An accelerator needs longer to launch an operation than to compute it for one client. So torch's `vmap` makes one step
-of a client the step of hundreds, and the device replays it, step after step: see `incrowd.learning.compiler`.
+An accelerator needs longer to launch an operation than to compute it for one client, so it also replays whole steps.
 """
 
 import logging
@@ -9,15 +8,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
@@ -25,10 +23,10 @@ from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import IncrowdError
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.compiler import Notes, Take
-from incrowd.learning.contributions import Contributions, FlatDelta
+from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import ieee, in_one_order, one_thread
-from incrowd.learning.inputs import WithInputs, batch_sizes, meant, noise
-from incrowd.learning.local_algorithms import direction
+from incrowd.learning.inputs import WithInputs, as_function, batch_sizes, meant, noise
+from incrowd.learning.local_algorithms import direction, velocities_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOSSES, Loss
 from incrowd.learning.modules import has_dropout, remembered, remembering_nothing, trainable
 from incrowd.learning.rewritten import rewrite
@@ -99,8 +97,7 @@ OfClients = Callable[..., list[Tensor]]
 """Gradients [c, ...] of clients' parameters [c, ...], inputs, labels, shares of examples [c, width], and offsets."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Size:
+class Size(NamedTuple):
     """So many clients side by side, whose batches are so wide, and their gradients."""
 
     width: int
@@ -108,7 +105,6 @@ class Size:
     gradients: OfClients
 
 
-@dataclass(eq=False)
 class Abreast:
     """The memory of so many clients; a step changes it in place, and reads which batches are next.
 
@@ -116,27 +112,16 @@ class Abreast:
     fills a batch up. A client all of whose examples count for nothing takes no step.
     """
 
-    parameters: list[Tensor]  # [c, ...]
-    starts: list[Tensor]  # [...]
-    velocities: list[Tensor]  # [c, ...], if there is momentum
-    rows: Tensor  # [c, width]
-    shares: Tensor  # [c, width]
-    offsets: Tensor | None  # [c, outputs]
-
-    @classmethod
-    def of(cls, task: Task, *, clients: int, width: int) -> "Abreast":
-        """Memory for so many clients, all zeros."""
+    def __init__(self, task: Task, size: Size) -> None:
         zeros, shapes = partial(torch.zeros, device=task.device), task.model.layout.shapes
-        parameters = [zeros((clients, *shape)) for shape in shapes]
         offset = task.made_up_offset()
-        return cls(
-            parameters=parameters,
-            starts=[zeros(shape) for shape in shapes],
-            velocities=[torch.zeros_like(one) for one in parameters] if task.local.momentum else [],
-            rows=zeros((clients, width), dtype=torch.int64),
-            shares=zeros((clients, width)),
-            offsets=None if offset is None else offset.expand(clients, *offset.shape).clone(),
-        )
+        self._task, self._gradients = task, size.gradients
+        self.parameters = [zeros((size.clients, *shape)) for shape in shapes]
+        self.starts = [zeros(shape) for shape in shapes]
+        self.velocities = velocities_of(task.local, self.parameters)
+        self.rows = zeros((size.clients, size.width), dtype=torch.int64)
+        self.shares = zeros((size.clients, size.width))
+        self.offsets = None if offset is None else offset.expand(size.clients, *offset.shape).clone()
 
     def begin(self, starts: Sequence[Tensor], offsets: Sequence[Tensor | None]) -> None:
         """Have every client start from the same weights."""
@@ -147,6 +132,26 @@ class Abreast:
             velocity.zero_()
         if self.offsets is not None:
             self.offsets.copy_(torch.stack([one for one in offsets if one is not None]))
+
+    def step(self, *, everyone: bool) -> None:
+        """Take one step for all of them.
+
+        Guarantee: a finished client keeps its weights, bit for bit, whatever its gradient is. `everyone` promises that
+        no client is finished, and saves the mask.
+        """
+        local, parameters, data = self._task.local, self.parameters, self._task.data
+
+        def chosen(table: Tensor) -> Tensor:
+            return table.index_select(0, self.rows.view(-1)).view(*self.rows.shape, *table.shape[1:])
+
+        inputs = meant(each(chosen, data.features), scale=data.scale, offset=data.offset)
+        found = self._gradients(parameters, inputs, chosen(data.labels), self.shares, self.offsets)
+        starts = [start.expand_as(one) for start, one in zip(self.starts, parameters, strict=True)]
+        along = direction(local, found, parameters, starts, self.velocities)
+        if not everyone:
+            steps = self.shares[:, 0] > 0
+            along = [torch.where(steps.view(-1, *[1] * (one.ndim - 1)), one, 0.0) for one in along]
+        torch._foreach_add_(parameters, along, alpha=-local.learning_rate)
 
     def changes(self) -> Tensor:
         """The clients' updates, [c, size]."""
@@ -199,23 +204,20 @@ class Vectorized(Backend):
                 own.rows.copy_(rows[t])
                 own.shares.copy_(shares[t])
                 take()
-        return Contributions(tuple(one.client for one in group), FlatDelta(own.changes()[: len(group)]))
+        return Contributions(tuple(one.client for one in group), own.changes()[: len(group)])
 
     def _clients(self, size: Size) -> Abreast:
         """Memory for so many clients with such batches; their steps are noted while nothing is in it."""
         if size not in self._there:
-            own = self._there[size] = Abreast.of(self._task, clients=size.clients, width=size.width)
+            own = self._there[size] = Abreast(self._task, size)
             with in_one_order(self._task.device):
                 for everyone in (True, False):
-                    take = partial(step, self._task, size.gradients, own, everyone=everyone)
-                    self._steps[size, everyone] = self._notes.noted(take)
+                    self._steps[size, everyone] = self._notes.noted(partial(own.step, everyone=everyone))
         return self._there[size]
 
 
 def plan(task: Task, clients: Sequence[ClientRound], *, width: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """In step t client j has the examples rows[t, j], each with its share of the mean over the batch, shares[t, j],
-    which is 0 for those that only fill up.
-    """
+    """Each step's examples rows[t, j] of each client j, and their shares of the batch's mean, 0 for padding."""
     steps = max(one.batches.steps for one in clients)
     rows = np.empty((steps, len(clients), width), np.int64)
     shares = np.zeros((steps, len(clients), width), np.float32)
@@ -230,44 +232,16 @@ def plan(task: Task, clients: Sequence[ClientRound], *, width: int) -> tuple[NDA
     return rows, shares
 
 
-def step(task: Task, gradients: OfClients, clients: Abreast, *, everyone: bool) -> None:
-    """Take one step for all of them.
-
-    Guarantee: a finished client keeps its weights, bit for bit, whatever its gradient is. `everyone` promises that no
-    client is finished, and saves the mask.
-    """
-    local, parameters = task.local, clients.parameters
-    inputs, labels = _batch(task, clients.rows)
-    found = gradients(parameters, inputs, labels, clients.shares, clients.offsets)
-    starts = [start.expand_as(one) for start, one in zip(clients.starts, parameters, strict=True)]
-    along = direction(local, found, parameters, starts, clients.velocities)
-    if not everyone:
-        steps = clients.shares[:, 0] > 0
-        along = [torch.where(steps.view(-1, *[1] * (one.ndim - 1)), one, 0.0) for one in along]
-    torch._foreach_add_(parameters, along, alpha=-local.learning_rate)
-
-
-def _batch(task: Task, rows: Tensor) -> tuple[Inputs, Tensor]:
-    """The examples of these rows [c, width] as they are meant, and their labels."""
-    data = task.data
-
-    def chosen(table: Tensor) -> Tensor:
-        return table.index_select(0, rows.view(-1)).view(*rows.shape, *table.shape[1:])
-
-    return meant(each(chosen, data.features), scale=data.scale, offset=data.offset), chosen(data.labels)
-
-
-def gradients_of(module: nn.Module, names: Sequence[str], loss: Loss, features: Inputs) -> OfClients:
-    """The gradients of clients' means over their batches, with respect to the parameters of these names."""
-    called = WithInputs(module, features)
-    inside = [f"module.{name}" for name in names]
+def gradients_of(module: nn.Module, loss: Loss, features: Inputs) -> OfClients:
+    """The gradients of clients' means over their batches."""
+    function = as_function(module, features)
 
     def value(
         parameters: list[Tensor], inputs: Inputs, labels: Tensor, shares: Tensor, offset: Tensor | None
     ) -> Tensor:
         # Other kernels add up in an order of their own, or take one client after the other.
         with sdpa_kernel(SDPBackend.MATH), _no_shortcut():
-            outputs = functional_call(called, dict(zip(inside, parameters, strict=True)), (inputs,))
+            outputs = function(parameters, inputs)
         outputs = outputs if offset is None else outputs + offset
         return (_of_each(loss, outputs, labels) * shares).sum()
 
@@ -321,8 +295,7 @@ class Trial:
         self._task, self._width = task, width
         self._twin, self._module = (tried_copy(task.model, task.device) for _ in range(2))
         rewrite(self._module)
-        names = [name for name, _ in trainable(self._module)]
-        self.gradients: OfClients = gradients_of(self._module, names, task.loss, task.data.features)
+        self.gradients: OfClients = gradients_of(self._module, task.loss, task.data.features)
 
     def clients_at_once(self) -> int:
         """The number of clients of a group, after a check that the group changes no client's gradient."""
@@ -350,9 +323,7 @@ class Trial:
         return 4 * sum(numbers)
 
     def _check_values(self, several: int) -> None:
-        """Compare with a client alone, in batches of one example up to the full width; the padding holds larger numbers
-        than the examples.
-        """
+        """Compare batches of one example up to the full width, padded with larger numbers, with a client alone."""
         counts = [1 + round(place * (self._width - 1) / (_COUNTS - 1)) for place in range(_COUNTS)]
         for begin in range(0, _COUNTS, several):
             some = (counts[begin : begin + several] * several)[:several]
@@ -408,9 +379,9 @@ class Trial:
         counted = max(1, width - 1)
         shares = (torch.arange(width, device=device) < counted).float().div(counted).repeat(clients, 1)
         offset = self._task.made_up_offset()
-        if offset is None:
-            return inputs, labels, shares, None
-        return inputs, labels, shares, torch.randn(clients, *offset.shape, generator=generator).to(device)
+        if offset is not None:
+            offset = torch.randn(clients, *offset.shape, generator=generator).to(device)
+        return inputs, labels, shares, offset
 
 
 Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
@@ -419,10 +390,9 @@ Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
 
 def _memory(device: torch.device) -> int:
     """Bytes for clients side by side: a quarter of the device, at most the default."""
-    if device.type != "cuda":
-        return _MEMORY
-    quarter = int(torch.cuda.get_device_properties(device).total_memory) // 4  # pragma: no cover - where there is one
-    return min(_MEMORY, quarter)  # pragma: no cover - as above
+    if device.type == "cuda":
+        return min(_MEMORY, int(torch.cuda.get_device_properties(device).total_memory) // 4)
+    return _MEMORY
 
 
 def _vector(several: Sequence[Tensor]) -> Tensor:

@@ -1,68 +1,52 @@
 """Ghost clipping (Goodfellow 2015): clipped sums of stacks of Linear layers, without the gradients of single records.
 
-A record's gradient of a Linear layer is the outer product of d, the gradient of the layer's outputs, and a, its inputs
-(and 1, for the bias). Its norm is ``|d|`` times the root of ``|a|^2 + 1``. The clipped sum is one matrix product in
-which every d is scaled by its record's factor. Norms are computed in float64 from these d and a.
+A record's gradient of a layer is the outer product of d, the gradient of the outputs, and a, the inputs (and 1, for the
+bias); its norm is ``|d|`` times the root of ``|a|^2 + 1``. The clipped sum is one product of a and d times factors.
 
-A processor might add up a row of a product by its place, or by the number of rows. So rows begin at a line of the
-cache, and their number is a multiple of sixteen; `incrowd.learning.dpsgd.selection` tries out whether that is enough.
+A processor might add up a row by its place, or by the number of rows. So rows begin at a line of the cache, and their
+number is a multiple of sixteen; `incrowd.learning.dpsgd.selection` tries out whether that is enough.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from incrowd.data.examples import Inputs, single
+from incrowd.learning.backends.fast.memory import LINEAR, RELU, SIGMOID, TANH, Layer, Memory, Stack
 from incrowd.learning.dpsgd.gradients import LEAST, FormedGradients, RecordGradients, squares_of
 from incrowd.learning.execution import LINE
 from incrowd.learning.losses import Canonical
 
-if TYPE_CHECKING:
-    from incrowd.learning.backends.fast.memory import Stack
-
 _RUN = 2**15 - 1  # numbers that torch takes in one run; with more, threads begin within a row
 
 
-@dataclass(frozen=True)
-class Activation:
-    """A function of one number, in place, and its derivative written in terms of its value."""
+Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], object]]
+"""A function of one number, in place, and its derivative: it changes a gradient in place, by the function's value."""
 
-    apply: Callable[[Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor], object]  # gradient (changed in place), value
-
-
-ACTIVATIONS: dict[str, Activation] = {
-    "RELU": Activation(torch.relu_, lambda d, y: torch.ops.aten.threshold_backward.grad_input(d, y, 0, grad_input=d)),
-    "TANH": Activation(torch.tanh_, lambda d, y: torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=d)),
-    "SIGMOID": Activation(torch.sigmoid_, lambda d, y: torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=d)),
+_ACTIVATIONS: dict[int, Activation] = {
+    RELU: (torch.relu_, lambda d, y: torch.ops.aten.threshold_backward.grad_input(d, y, 0, grad_input=d)),
+    TANH: (torch.tanh_, lambda d, y: torch.ops.aten.tanh_backward.grad_input(d, y, grad_input=d)),
+    SIGMOID: (torch.sigmoid_, lambda d, y: torch.ops.aten.sigmoid_backward.grad_input(d, y, grad_input=d)),
 }
 
 
-@dataclass(frozen=True)
-class Dense:
-    """A Linear layer and the activation of its outputs."""
-
-    inputs: int
-    outputs: int
-    bias: bool
-    activation: Activation | None = None
-
-
 class GhostClipping(RecordGradients):
-    """The clipped sum for a table of Linear layers."""
+    """The clipped sum for Linear layers and their activations."""
 
-    def __init__(self, layers: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int) -> None:
+    def __init__(self, layers: Sequence[Layer], loss: Canonical, weights: Sequence[Tensor], *, rows: int) -> None:
         super().__init__([weight.shape for weight in weights], weights[0].device)
+        self.rows, self._loss, self._count = rows, loss, 0
+        self._layers: list[_Layer] = []
         left = iter(weights)
-        self.rows = rows
-        self._loss, self._count = loss, 0
-        self._layers = [_Layer(dense, left, rows) for dense in layers]
-        self._inputs = _Rows(rows, layers[0].inputs, self._device)
+        for layer in layers:
+            if layer.kind == LINEAR:
+                self._layers.append(_Layer(next(left), next(left) if layer.bias else None, rows))
+            else:
+                self._layers[-1].activation = _ACTIVATIONS[layer.kind]
+        self._inputs = _Rows(rows, weights[0].shape[1], self._device)
 
     def norms(self, features: Inputs, labels: Tensor) -> Tensor:
         """See `RecordGradients.norms`."""
@@ -74,18 +58,18 @@ class GhostClipping(RecordGradients):
         last = self._layers[-1]
         outputs = last.outputs.first(count)
         means = self._loss.mean(outputs, out=outputs)
-        torch.sub(means, self._loss.target(labels, last.dense.outputs), out=last.d.first(count))
+        torch.sub(means, self._loss.target(labels, outputs.shape[1]), out=last.d.first(count))
         for after, before in pairwise(reversed(self._layers)):
             after.backward(before.d, _filled_up(count))
-            if before.dense.activation is not None:
-                _in_runs(before.dense.activation.backward, before.d.first(count), before.outputs.first(count))
+            if before.activation is not None:
+                _in_runs(before.activation[1], before.d.first(count), before.outputs.first(count))
         # The squared norm of d times that of the inputs and, for the bias, of 1.
-        squares = [one.d.squares(count) * (one.inputs.squares(count) + one.dense.bias) for one in self._layers]
+        squares = [one.d.squares(count) * (one.inputs.squares(count) + (one.bias is not None)) for one in self._layers]
         return sum(squares[1:], squares[0]).sqrt_()
 
     def below(self) -> Tensor:
         """The gradients of the features of the records just measured."""
-        below = _Rows(self.rows, self._layers[0].dense.inputs, self._device)
+        below = _Rows(self.rows, self._layers[0].weight.shape[1], self._device)
         self._layers[0].backward(below, _filled_up(self._count))
         return below.first(self._count)
 
@@ -116,11 +100,10 @@ class _Rows:
 class _Layer:
     """A layer at work. Memory is used again and again: fresh memory would cost more than the work on it."""
 
-    def __init__(self, dense: Dense, weights: Iterator[Tensor], rows: int) -> None:
-        self.dense = dense
-        self.weight = next(weights)
-        self.bias = next(weights) if dense.bias else None
-        self.outputs, self.d = (_Rows(rows, dense.outputs, self.weight.device) for _ in range(2))
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int) -> None:
+        self.weight, self.bias = weight, bias
+        self.activation: Activation | None = None
+        self.outputs, self.d = (_Rows(rows, len(weight), weight.device) for _ in range(2))
         self.inputs = self.outputs
 
     def forward(self, inputs: _Rows, filled: int) -> _Rows:
@@ -130,8 +113,8 @@ class _Layer:
             torch.mm(inputs.first(filled), self.weight.t(), out=out)
         else:
             torch.addmm(self.bias, inputs.first(filled), self.weight.t(), out=out)
-        if self.dense.activation is not None:
-            _in_runs(self.dense.activation.apply, out)
+        if self.activation is not None:
+            _in_runs(self.activation[0], out)
         return self.outputs
 
     def backward(self, before: _Rows, filled: int) -> None:
@@ -155,9 +138,7 @@ class _Layer:
 
 
 def _in_runs(function: Callable[..., object], *matrices: Tensor) -> None:
-    """Change the first matrix by a function of single numbers, so many rows at a time that each is computed alike:
-    torch computes the end of a run in another way.
-    """
+    """Change the first matrix by rows that torch computes alike: it computes the end of a run in another way."""
     width = matrices[0].shape[1]
     rows = _RUN // width // LINE * LINE or 1 if matrices[0].is_cpu else len(matrices[0])
     for parts in zip(*(torch.split(one, rows) for one in matrices), strict=True):
@@ -172,29 +153,13 @@ _TOGETHER = 32  # records at a time; measured, more leave the caches
 _WINDOWS = 2**22  # numbers of their windows at most
 
 
-def parts_of(stack: "Stack") -> "tuple[Stack, tuple[Dense, ...]]":
-    """The layers before the first Linear one, and the others: Linear layers, each with its activation."""
-    import incrowd.learning.backends.fast.memory as kinds
-
-    activations = {getattr(kinds, name): one for name, one in ACTIVATIONS.items()}
-    first = next(number for number, layer in enumerate(stack.layers) if layer.kind == kinds.LINEAR)
-    dense: list[Dense] = []
-    for layer in stack.layers[first:]:
-        if layer.kind == kinds.LINEAR:
-            dense.append(Dense(math.prod(layer.before), layer.after[0], layer.bias))
-        else:
-            dense[-1] = replace(dense[-1], activation=activations[layer.kind])
-    return replace(stack, layers=stack.layers[:first]), tuple(dense)
-
-
 class ConvolutionGradients(FormedGradients):
     """The clipped sum for convolutions, which take one record after the other, and Linear layers above them."""
 
     def __init__(
-        self, below: "Stack", above: Sequence[Dense], loss: Canonical, weights: Sequence[Tensor], *, rows: int
+        self, below: Stack, above: Sequence[Layer], loss: Canonical, weights: Sequence[Tensor], *, rows: int
     ) -> None:
         import incrowd.learning.backends.fast.passes as passes  # here, because numba takes a while to start
-        from incrowd.learning.backends.fast.memory import Memory
 
         self._kernel, self._memory = passes, Memory(below)
         super().__init__([(self._memory.size,)], torch.device("cpu"))
@@ -204,7 +169,7 @@ class ConvolutionGradients(FormedGradients):
         self._weights = weights[:count]
         self._above = GhostClipping(above, loss, weights[count:], rows=self.rows)
         self._spaces = self._memory.apart(self.rows)
-        self._inputs = torch.zeros(self.rows, above[0].inputs)
+        self._inputs = torch.zeros(self.rows, math.prod(above[0].before))
         self._matrix = torch.zeros(self.rows, self._memory.size)
 
     @property

@@ -3,17 +3,16 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.examples import Inputs, each
 from incrowd.learning.contributions import halved_squares
 from incrowd.learning.execution import in_one_order, one_thread
-from incrowd.learning.inputs import WithInputs, calling
+from incrowd.learning.inputs import as_function, calling, chosen
 from incrowd.learning.losses import Loss
 from incrowd.learning.modules import trainable
 from incrowd.learning.rewritten import rewrite, unroll
@@ -125,18 +124,13 @@ class PerExampleGradients(FormedGradients):
         """See `FormedGradients.formed`."""
         call = calling(self.module, features)
         for row in range(len(labels)):
-            alone = each(partial(_alone, row=row), features)
+            alone = chosen(features, torch.tensor([row], device=labels.device))  # a copy, aligned as every record's
             with torch.enable_grad():
                 loss = self._loss.value(call(alone), labels[row : row + 1])
                 found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
             for gradient, matrix in zip(found, self._matrices, strict=True):
                 matrix[row] = gradient.reshape(-1)
         return [matrix[: len(labels)] for matrix in self._matrices]
-
-
-def _alone(several: Tensor, *, row: int) -> Tensor:
-    """One row in memory of its own, aligned as every record's."""
-    return several[row : row + 1].clone()
 
 
 ByParameter = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
@@ -173,13 +167,12 @@ class VectorizedGradients(FormedGradients):
 def by_parameter(module: nn.Module, loss: Loss, features: Inputs) -> ByParameter:
     """The gradients of such records, each a batch of its own. The module is a copy that this may rewrite."""
     unroll(module) if next(module.parameters()).is_cpu else rewrite(module)
-    called = WithInputs(module, features)
-    names = [name for name, _ in trainable(called)]
+    function = as_function(module, features)
 
     def value(parameters: list[Tensor], inputs: Inputs, label: Tensor) -> Tensor:
         alone = each(lambda one: one.unsqueeze(0), inputs)
         with sdpa_kernel(SDPBackend.MATH):  # the others take one record after the other
-            outputs = functional_call(called, dict(zip(names, parameters, strict=True)), (alone,))
+            outputs = function(parameters, alone)
         return loss.value(outputs, label.unsqueeze(0))
 
     def gradients(parameters: list[Tensor], inputs: Inputs, labels: Tensor) -> list[Tensor]:

@@ -1,9 +1,8 @@
 """Selects how records' gradients are computed: the first way that passes a trial on made-up records.
 
-A processor may add up a product, or compute a function, in another order by a record's place or by the numbers beside
-it. So a trial compares a way's gradients with the reference's. It also compares, bit by bit, a record's norm alone with
-its norm in every place, beside records that are small, large or not numbers. A norm in float64 changes when any number
-of a float32 gradient does.
+A processor may round a record's gradient by its place or by the numbers beside it. So a trial compares a way's
+gradients with the reference's, and, bit by bit, a record's norm alone with its norm in every place, beside records that
+are small, large or not numbers. A norm in float64 changes when any number of a float32 gradient does.
 """
 
 import logging
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from incrowd.data.examples import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.compiler import compiled, compiler_there, pays
-from incrowd.learning.dpsgd.ghost import GhostClipping
 from incrowd.learning.dpsgd.gradients import (
     NUMBERS,
     PerExampleGradients,
@@ -28,9 +26,8 @@ from incrowd.learning.dpsgd.gradients import (
     VectorizedGradients,
     by_parameter,
 )
-from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.execution import LINE, Execution, in_one_order, one_thread
-from incrowd.learning.inputs import WithInputs, meant, noise
+from incrowd.learning.inputs import Stored, WithInputs, meant, noise
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembered, remembering_nothing, trainable, working_copy
@@ -58,8 +55,8 @@ class GradientSelection:
     number do not. A trial happens once in a process, and the log says once why a way is left out.
     """
 
-    def __init__(self, model: Model, loss: Loss, records: Records, execution: Execution) -> None:
-        self.model, self.loss, self.records, self.execution = model, loss, records.made_up(1), execution
+    def __init__(self, model: Model, loss: Loss, records: Stored, execution: Execution) -> None:
+        self.model, self.loss, self.records, self.execution = model, loss, Stored(**records.zeros(1)), execution
         self._device = torch.device(execution.device)
 
     def gradients(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
@@ -92,15 +89,16 @@ class GradientSelection:
         return lambda weights: PerExampleGradients(module, weights, self.loss, rows=training.physical_batch)
 
     def _table(self, _trial: "_Trial", training: RecordTraining) -> Make | None:
-        from incrowd.learning.backends.fast.memory import layers_of
-        from incrowd.learning.dpsgd.ghost import ConvolutionGradients, parts_of
+        from incrowd.learning.backends.fast.memory import LINEAR, layers_of  # here: without `fast`, records train, too
+        from incrowd.learning.dpsgd.ghost import ConvolutionGradients, GhostClipping
 
         stack = layers_of(self.model.module, self.loss, self.records.features, self.records.labels)
         loss = self.loss.canonical
         if stack is None or loss is None:
             return None
-        below, above = parts_of(stack)
-        if not below.layers:
+        first = next(number for number, layer in enumerate(stack.layers) if layer.kind == LINEAR)
+        below, above = replace(stack, layers=stack.layers[:first]), stack.layers[first:]
+        if not first:
             return lambda weights: GhostClipping(above, loss, weights, rows=training.physical_batch)
         if self._device.type != "cpu":  # pragma: no cover - where there is one
             return None
@@ -143,7 +141,7 @@ def _power_of_two(number: float) -> int:
 class _Trial:
     """Made-up records of a model, to see whether a way computes each of them alone."""
 
-    def __init__(self, model: Model, loss: Loss, records: Records, device: torch.device) -> None:
+    def __init__(self, model: Model, loss: Loss, records: Stored, device: torch.device) -> None:
         self._model, self._loss, self._records, self._device = model, loss, records, device
         self.twin = tried_copy(model, device)
         self.weights = [parameter.detach().clone() for _, parameter in trainable(self.twin)]
@@ -201,9 +199,7 @@ class _Trial:
         return meant(made, scale=self._records.scale, offset=self._records.offset), labels
 
     def _anything(self, count: int, seed: int, factor: float) -> tuple[Inputs, Tensor]:
-        """Records with all tokens of the model, masks that hide something, numbers times a factor, and labels of all
-        kinds.
-        """
+        """Records with all tokens, masks that hide something, numbers times a factor, and labels of all kinds."""
         (inputs, labels), generator = self.noise(count, seed), torch.Generator().manual_seed(seed)
         for one in named(inputs).values():
             if one.is_floating_point():

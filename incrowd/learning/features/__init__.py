@@ -8,13 +8,7 @@
 """
 
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
-from incrowd.learning.features.feature_map import (
-    UnitNorm,
-    WithConstant,
-    compose,
-    from_callable,
-    from_module,
-)
+from incrowd.learning.features.feature_map import UnitNorm, WithConstant, compose, from_callable, from_module
 from incrowd.learning.features.patches import MadeUpPictures, PatchResponses
 from incrowd.learning.features.pictures import (
     ColourPictures,

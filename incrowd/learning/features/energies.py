@@ -21,80 +21,78 @@ _TAIL = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrientedEnergies(Named):
-    """The strength of Morlet waves of several orientations, blurred and taken every `stride` pixels: 392 features of L2
-    norm 1 for 28 x 28 pixels. An image and its negative give the same.
-
-    A wave fits strokes about 2^(octave + 1) pixels thick: octave 1, stride 4 suit 28 pixels, octave 0, stride 2 suit 8.
-    At each place the energies are divided by their norm over the orientations plus `floor`: the direction counts, and
-    not the contrast.
-    """
+class _Energies(Named):
+    """Groups of energies every `stride` pixels, over their norm there plus `floor`: features of L2 norm 1."""
 
     shape: Shape | None = None
-    octave: int = 1
     stride: int = 4
     orientations: int = 8
     floor: float = 0.02
 
     def __post_init__(self) -> None:
-        _check(self.shape, self.stride, self.orientations, self.floor)
-        _validate.natural(octave=self.octave)
+        if self.shape is not None:
+            if len(self.shape) != 2:
+                raise ConfigError(field="shape", value=self.shape, remedy="give the height and the width of an image")
+            _validate.count(height=self.shape[0], width=self.shape[1])
+        _validate.count(stride=self.stride, orientations=self.orientations)
+        _validate.positive(floor=self.floor)
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         images = as_images(values, self.shape)
-        spectrum = torch.fft.fft2(_with_margin(images))
-        energies = _energies(spectrum, morlet_bank(*spectrum.shape[-2:], self.octave, self.orientations))
-        local = _contrast(_blurred(energies, images.shape, self.stride), self.floor)
-        features: Values = unit(local.flatten(1)).numpy()
+        features: Values = unit(torch.cat(self._groups(_with_margin(images), images.shape), dim=1).flatten(1)).numpy()
         return features
+
+    def _groups(self, padded: Tensor, shape: torch.Size) -> list[Tensor]:
+        """The groups [n, c, a, b] of padded images of this shape."""
+        raise NotImplementedError
+
+    def _bank(self, images: Tensor, octave: int) -> Tensor:
+        return morlet_bank(*images.shape[-2:], octave, self.orientations)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecondOrderEnergies(Named):
-    """Blurred pixels, oriented energies of octaves 0 and 1, and the oriented energies of those of octave 0, which tell
-    corners and crossings from strokes: 3969 features of L2 norm 1 for 28 x 28 pixels.
+class OrientedEnergies(_Energies):
+    """The strength of Morlet waves of several orientations, blurred and taken every `stride` pixels: 392 features for
+    28 x 28 pixels. An image and its negative give the same.
+
+    A wave fits strokes about 2^(octave + 1) pixels thick: octave 1, stride 4 suit 28 pixels, octave 0, stride 2 suit 8.
     """
 
-    shape: Shape | None = None
-    stride: int = 4
-    orientations: int = 8
-    floor: float = 0.02
+    octave: int = 1
 
     def __post_init__(self) -> None:
-        _check(self.shape, self.stride, self.orientations, self.floor)
+        super().__post_init__()
+        _validate.natural(octave=self.octave)
+
+    def _groups(self, padded: Tensor, shape: torch.Size) -> list[Tensor]:
+        energies = _energies(torch.fft.fft2(padded), self._bank(padded, self.octave))
+        return [_contrast(_blurred(energies, shape, self.stride), self.floor)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOrderEnergies(_Energies):
+    """Blurred pixels, oriented energies of octaves 0 and 1, and the oriented energies of those of octave 0, which tell
+    corners and crossings from strokes: 3969 features for 28 x 28 pixels.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.stride % 2:
             remedy = "give an even number: half of the pixels are used"
             raise ConfigError(field="stride", value=self.stride, remedy=remedy)
 
-    def __call__(self, values: Values) -> Values:
-        """See `FeatureMap.__call__`."""
-        images = as_images(values, self.shape)
-        padded = _with_margin(images)
+    def _groups(self, padded: Tensor, shape: torch.Size) -> list[Tensor]:
         spectrum = torch.fft.fft2(padded)
-        fine, coarse = (
-            _energies(spectrum, morlet_bank(*padded.shape[-2:], octave, self.orientations)) for octave in (0, 1)
-        )
+        fine, coarse = (_energies(spectrum, self._bank(padded, octave)) for octave in (0, 1))
         halved = avg_pool2d(fine, 2)
-        bank = morlet_bank(*halved.shape[-2:], 0, self.orientations)
-        second = _energies(torch.fft.fft2(halved), bank).flatten(1, 2)
-        groups = [
-            _BRIGHTNESS * _blurred(padded[:, None], images.shape, self.stride),
-            _contrast(_blurred(fine, images.shape, self.stride), self.floor),
-            _contrast(_blurred(coarse, images.shape, self.stride), self.floor),
-            _contrast(_blurred(second, images.shape, self.stride, halved=True), self.floor / 2),
+        second = _energies(torch.fft.fft2(halved), self._bank(halved, 0)).flatten(1, 2)
+        return [
+            _BRIGHTNESS * _blurred(padded[:, None], shape, self.stride),
+            _contrast(_blurred(fine, shape, self.stride), self.floor),
+            _contrast(_blurred(coarse, shape, self.stride), self.floor),
+            _contrast(_blurred(second, shape, self.stride, halved=True), self.floor / 2),
         ]
-        features: Values = unit(torch.cat(groups, dim=1).flatten(1)).numpy()
-        return features
-
-
-def _check(shape: Shape | None, stride: int, orientations: int, floor: float) -> None:
-    if shape is not None:
-        if len(shape) != 2:
-            raise ConfigError(field="shape", value=shape, remedy="give the height and the width of an image")
-        _validate.count(height=shape[0], width=shape[1])
-    _validate.count(stride=stride, orientations=orientations)
-    _validate.positive(floor=floor)
 
 
 def _with_margin(images: Tensor) -> Tensor:
@@ -137,10 +135,10 @@ def _contrast(energies: Tensor, floor: float) -> Tensor:
 
 @cache
 def morlet_bank(height: int, width: int, octave: int, orientations: int) -> Tensor:
-    """Fourier transforms [orientations, height, width] of Morlet waves, which are real.
+    """Fourier transforms [orientations, height, width] of Morlet waves, which are real, less their means.
 
-    Each is a wave of frequency 3 pi / 4 / 2^octave, pi / orientations apart in direction, under a Gaussian that is
-    0.8 * 2^octave pixels wide along the wave and orientations / 4 times that across, less its mean.
+    A wave has frequency 3 pi / 4 / 2^octave under a Gaussian, 0.8 * 2^octave pixels wide along it and orientations / 4
+    times that across.
     """
     sigma, frequency = 0.8 * 2**octave, 0.75 * math.pi / 2**octave
     bank = np.empty((orientations, height, width))

@@ -59,9 +59,7 @@ def compose(*stages: FeatureMap) -> FeatureMap:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitNorm(Named):
-    """Each example as a flat vector of L2 norm 1; with `centred`, less the mean of its own numbers. Zeros stay zeros,
-    and features too long for float32 become zeros.
-    """
+    """Each example as a flat vector of length 1, if `centred` less its mean; zeros and too long ones become zeros."""
 
     centred: bool = False
 
@@ -133,9 +131,7 @@ def from_module(module: nn.Module, *, name: str) -> FeatureMap:
 
 
 def from_callable(function: Callable[[Values], ArrayLike], *, name: str) -> FeatureMap:
-    """Any pure function as a feature map, from float32 [n, ...] to numbers [n, d]. The cache knows it by `name` alone:
-    give another when the function changes.
-    """
+    """Any pure function from float32 [n, ...] to numbers [n, d]; the cache knows it by `name` alone."""
     _check_name(name)
     return CallableMap(name, function)
 
@@ -168,9 +164,7 @@ def less_mean(rows: Tensor) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Rows of L2 norm 1. A row that is zero, or whose length float32 cannot hold, becomes zeros: an error would reveal
-    that one example is large.
-    """
+    """Rows of length 1, zeros if float32 cannot hold the length: an error would reveal that an example is large."""
     scaled: Tensor = (features / (features.norm(dim=1, keepdim=True) + _TINY)).nan_to_num_(nan=0.0)
     return scaled
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,89 +45,69 @@ class MadeUpPictures:
         return np.ascontiguousarray(found, np.float32)
 
     def _one(self, number: int, shape: Shape) -> Floats:
-        dice = _Dice(SeededRandomness(self.seed).stream("pictures", number))
+        stream = SeededRandomness(self.seed).stream("pictures", number)
         rows, columns = ((np.arange(side) + 0.5 - side / 2) / max(shape) for side in shape)
         y, x = rows[:, None], columns[None]
-        black, leaves = dice.uniform() < self.blank, dice.uniform() < _LEAVES
-        slope = dice.normals(2, scale=0.3)
-        ground = np.zeros((*shape, 3)) if black else dice.colour(0.0) + (slope[0] * y + slope[1] * x)[..., None]
+        black, leaves = _uniform(stream) < self.blank, _uniform(stream) < _LEAVES
+        slope = 0.3 * stream.normals(2)
+        ground = np.zeros((*shape, 3)) if black else _colour(stream, 0.0) + (slope[0] * y + slope[1] * x)[..., None]
         if leaves:
-            things = [_Thing.drawn(dice, sizes=(0.03, 0.5), tail=2.0) for _ in range(int(15 + 45 * dice.uniform()))]
+            things: list[dict[str, Any]] = [{"sizes": (0.03, 0.5), "tail": 2.0}] * int(15 + 45 * _uniform(stream))
         else:
-            count, behind = int(1 + 8 * dice.uniform()), int(12 * dice.uniform()) * (not black)
-            things = [_Thing.drawn(dice, sizes=(0.05, 0.4), tail=1.5) for _ in range(behind)]
+            count, behind = int(1 + 8 * _uniform(stream)), int(12 * _uniform(stream)) * (not black)
             low = 0.25 if black else 0.0  # things on black are bright
-            things += [_Thing.drawn(dice, sizes=(0.06, 0.38), tail=0.7, middle=True, darkest=low) for _ in range(count)]
+            things = [{"sizes": (0.05, 0.4), "tail": 1.5}] * behind
+            things += [{"sizes": (0.06, 0.38), "tail": 0.7, "middle": True, "darkest": low}] * count
         for thing in things:
-            thing.paint(ground, y, x)
+            _paint(ground, y, x, stream, **thing)
         return np.clip(ground, 0, 1)
 
 
-@dataclass(frozen=True)
-class _Dice:
-    stream: Stream
-
-    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        return low + (high - low) * float(self.stream.bits(1)[0] >> np.uint64(11)) * 2.0**-53
-
-    def normals(self, count: int, *, scale: float = 1.0) -> Floats:
-        return scale * self.stream.normals(count)
-
-    def colour(self, darkest: float) -> Floats:
-        """A colour [3], more different in red and blue than in green."""
-        warm, green = self.normals(2) * [0.12, 0.06]
-        found: Floats = self.uniform(darkest) + warm * np.array([1, 0, -1]) + green * np.array([-0.5, 1, -0.5])
-        return found
+def _uniform(stream: Stream, low: float = 0.0, high: float = 1.0) -> float:
+    return low + (high - low) * float(stream.bits(1)[0] >> np.uint64(11)) * 2.0**-53
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Thing:
-    """A superellipse; places and sizes are in widths of the picture, from its middle."""
+def _colour(stream: Stream, darkest: float) -> Floats:
+    """A colour [3], more different in red and blue than in green."""
+    warm, green = stream.normals(2) * [0.12, 0.06]
+    grey = _uniform(stream, darkest)
+    found: Floats = grey + warm * np.array([1, 0, -1]) + green * np.array([-0.5, 1, -0.5])
+    return found
 
-    centre: Floats
-    radii: Floats
-    angle: float
-    power: float
-    colour: Floats
-    slope: Floats
-    wave: tuple[float, float, float, float]  # frequency, direction, phase and strength
 
-    @classmethod
-    def drawn(
-        cls, dice: _Dice, *, sizes: tuple[float, float], tail: float, middle: bool = False, darkest: float = 0.0
-    ) -> "_Thing":
-        """One at random; the smaller the more frequent, by a power law of sizes."""
-        smallest, largest = (size**-tail for size in sizes)
-        size = (smallest + dice.uniform() * (largest - smallest)) ** (-1 / tail)
-        aspect, tilt, strength = dice.normals(3) * [0.5, 0.15, 0.12]
-        upright = np.pi / 2 * (dice.uniform() < 0.5) + tilt
-        return cls(
-            centre=dice.normals(2, scale=0.14) if middle else np.array([dice.uniform(-0.6, 0.6) for _ in range(2)]),
-            radii=size * np.exp([aspect, -aspect]),
-            angle=upright if dice.uniform() < 0.5 else dice.uniform(high=np.pi),
-            power=_POWERS[int(len(_POWERS) * dice.uniform())],
-            colour=dice.colour(darkest),
-            slope=dice.normals(2, scale=0.5),
-            wave=(
-                np.exp(dice.uniform(np.log(10), np.log(100))),
-                dice.uniform(high=np.pi),
-                dice.uniform(high=2 * np.pi),
-                abs(strength) * (dice.uniform() < 0.6),
-            ),
-        )
+def _paint(
+    picture: Floats,
+    y: Floats,
+    x: Floats,
+    stream: Stream,
+    *,
+    sizes: tuple[float, float],
+    tail: float,
+    middle: bool = False,
+    darkest: float = 0.0,
+) -> None:
+    """Paint a random superellipse on [h, w, 3]; y and x are in widths from its middle, sizes follow a power law."""
+    smallest, largest = (size**-tail for size in sizes)
+    size = (smallest + _uniform(stream) * (largest - smallest)) ** (-1 / tail)
+    aspect, tilt, strength = stream.normals(3) * [0.5, 0.15, 0.12]
+    upright = np.pi / 2 * (_uniform(stream) < 0.5) + tilt
+    centre = 0.14 * stream.normals(2) if middle else [_uniform(stream, -0.6, 0.6) for _ in range(2)]
+    wide, high = size * np.exp([aspect, -aspect])
+    angle = upright if _uniform(stream) < 0.5 else _uniform(stream, high=np.pi)
+    power = _POWERS[int(len(_POWERS) * _uniform(stream))]
+    colour, slope = _colour(stream, darkest), 0.5 * stream.normals(2)
+    frequency = np.exp(_uniform(stream, np.log(10), np.log(100)))
+    direction, phase = _uniform(stream, high=np.pi), _uniform(stream, high=2 * np.pi)
+    strength = abs(strength) * (_uniform(stream) < 0.6)
 
-    def paint(self, picture: Floats, y: Floats, x: Floats) -> None:
-        """Paint over a picture [h, w, 3] whose pixels have these places."""
-        cos, sin = np.cos(self.angle), np.sin(self.angle)
-        along, across = cos * (y - self.centre[0]), sin * (y - self.centre[0])
-        across, along = across + cos * (x - self.centre[1]), along - sin * (x - self.centre[1])
-        wide, high = self.radii
-        out = np.minimum(np.abs(across / wide), 3) ** self.power + np.minimum(np.abs(along / high), 3) ** self.power
-        edge = (1 - out ** (1 / self.power)) * self.radii.min() * max(picture.shape[:2]) / 1.2
-        frequency, direction, phase, strength = self.wave
-        wave = strength * np.sin(frequency * (np.cos(direction) * across + np.sin(direction) * along) + phase)
-        shade = self.slope[0] * along + self.slope[1] * across + wave
-        picture += np.clip(edge + 0.5, 0, 1)[..., None] * (self.colour + shade[..., None] - picture)
+    cos, sin = np.cos(angle), np.sin(angle)
+    across = sin * (y - centre[0]) + cos * (x - centre[1])
+    along = cos * (y - centre[0]) - sin * (x - centre[1])
+    out = np.minimum(np.abs(across / wide), 3) ** power + np.minimum(np.abs(along / high), 3) ** power
+    edge = (1 - out ** (1 / power)) * min(wide, high) * max(picture.shape[:2]) / 1.2
+    wave = strength * np.sin(frequency * (np.cos(direction) * across + np.sin(direction) * along) + phase)
+    shade = slope[0] * along + slope[1] * across + wave
+    picture += np.clip(edge + 0.5, 0, 1)[..., None] * (colour + shade[..., None] - picture)
 
 
 _FLOOR = 10 / 255  # the least that a patch's contrast is divided by
@@ -139,13 +120,11 @@ _SHAPE = (32, 32)  # pictures that patches are cut from
 
 @dataclass(frozen=True, kw_only=True)
 class PatchResponses(Named):
-    """How strongly patches around each place of pictures [channels, h, w] point along so many directions, or against
-    them.
+    """How strongly patches around each place of pictures [channels, h, w] point along directions, or against them.
 
-    A patch is taken less its mean and over its contrast, whitened, and seen along directions that spherical k-means
-    found in made-up pictures (Coates and Ng 2012). The excess over a threshold is averaged around `grid` x `grid`
-    places, and divided by its norm there. The directions are learnt at the first use; with `cache`, a folder, they are
-    kept.
+    A patch, less its mean and over its contrast, is whitened and seen along directions that spherical k-means found in
+    made-up pictures (Coates and Ng 2012). The excess over a threshold is averaged around `grid` x `grid` places, and
+    divided by its norm there. The directions are learnt at the first use, and kept in `cache`, a folder.
     """
 
     pictures: MadeUpPictures

@@ -52,10 +52,8 @@ def reduced(shape: PictureShape) -> tuple[int, int]:
     """The sides of pictures of this shape after they were reduced."""
     sides = _sides(shape)
     if sides is None or not is_picture(shape):
-        raise DataError(
-            f"examples of the shape {shape} are no pictures: give {A_PICTURE}; or take the recipe general, which "
-            "takes any numbers"
-        )
+        remedy = f"give {A_PICTURE}; or take the recipe general, which takes any numbers"
+        raise DataError(f"examples of the shape {shape} are no pictures: {remedy}")
     by = _by(sides)
     return sides[0] // by, sides[1] // by
 
@@ -80,9 +78,7 @@ def as_pictures(values: Values) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GreyPictures(Named):
-    """Second-order energies and patches: 6017 features for 28 x 28 pixels. Pictures of less than 16 pixels a side have
-    no patches.
-    """
+    """Second-order energies and, from 16 pixels a side on, patches: 6017 features for 28 x 28 pixels."""
 
     cache: Path | None = field(default=None, repr=False)
 
@@ -103,9 +99,7 @@ class GreyPictures(Named):
 
 @dataclass(frozen=True, kw_only=True)
 class ColourPictures(Named):
-    """Patches, the mean of the picture's and its mirror image's, bit for bit the same for both: 6400 features for 32 x
-    32 pixels.
-    """
+    """The mean of a picture's and its mirror image's patches, bit for bit: 6400 features for 32 x 32 pixels."""
 
     cache: Path | None = field(default=None, repr=False)
 
@@ -125,10 +119,9 @@ class Whitened:
     """The features of `base`, seen along the `dimensions` leading principal directions of made-up pictures of this
     `shape`, each divided by its standard deviation to the power of 2 `whitening`; L2 norm 1.
 
-    In real pictures, too, a few directions have most of the variance, and classes differ along the others as well:
-    under noise of equal strength in all directions each then counts. The directions come from made-up pictures, so they
-    cost no privacy; learning them takes seconds, and with `cache`, a folder, they are kept. On machines with other
-    linear algebra the last digits can differ.
+    A few directions have most of the variance, and classes differ along the others as well: under noise of equal
+    strength in all directions each then counts. Learning the directions costs no privacy and takes seconds; with
+    `cache`, a folder, they are kept. On machines with other linear algebra the last digits can differ.
     """
 
     base: FeatureMap
@@ -180,9 +173,7 @@ class Whitened:
 
 @dataclass(frozen=True, kw_only=True)
 class WithPixels:
-    """The features of `base`, and the picture's own pixels less their mean, which have the share `raw` of the square of
-    its length. More than 1,024 pixels become so many random sums of them.
-    """
+    """The features of `base` and, with the share `raw`, the pixels less their mean, or 1,024 random sums of them."""
 
     base: FeatureMap
     raw: float
@@ -210,15 +201,11 @@ def picture_map(shape: PictureShape, *, dimensions: int = 256, cache: Path | Non
     colour = in_colour(shape)
     base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
     made_up = MadeUpPictures(count=4500, colour=colour, blank=0.1 if colour else 0.5)
+    power, raw = (0.3, 0.03) if colour else (0.4, 0.01)
     known = Whitened(
-        base=base,
-        shape=reduced(shape),
-        pictures=made_up,
-        dimensions=dimensions,
-        whitening=0.3 if colour else 0.4,
-        cache=cache,
+        base=base, shape=reduced(shape), pictures=made_up, dimensions=dimensions, whitening=power, cache=cache
     )
-    return WithPixels(base=known, raw=0.03 if colour else 0.01)
+    return WithPixels(base=known, raw=raw)
 
 
 def _principal(rows: Tensor, count: int, *, seed: int) -> tuple[Tensor, Tensor]:

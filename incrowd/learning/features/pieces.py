@@ -118,12 +118,10 @@ class TextBuckets:
 class TokenGrams(Named):
     """A sequence of tokens as the numbers of its pieces of 1 to `longest` tokens, as `incrowd.data.schema` has them.
 
-    With `reads` "end" the pieces are those that end with the last token: the context of the next token. With "all"
-    they are all pieces: the subject of a sequence. Pieces with the token `padding` in them are left out.
+    With `reads` "end" the pieces are those that end with the last token, the context of the next one; with "all" they
+    are all pieces. Pieces with the token `padding` in them are left out.
 
     Guarantee: numbers follow from one sequence alone, and are the same on every machine.
-
-    Edge cases: examples that are no whole numbers, or no sequences, are a `DataError`.
     """
 
     longest: int = 3

@@ -27,22 +27,20 @@ PLACES = 2 * _SIDE + 1
 class TableRows:
     """A row that was encoded as `columns` state, as a vector of length one for a linear model under noise.
 
-    Its texts are in buckets already (`TextBuckets`).
-
-    - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
-      linear model is piecewise linear in it. A range of at least 1,000 has ramps over its logarithm, too. A number
-      stated with `knots` is these, less their mean.
+    - A number, or a date, becomes `bins` ramps from -1 to 1 over parts of the stated range, so that a linear model is
+      piecewise linear in it; a range of at least 1,000 has ramps over its logarithm, too. A number stated with `knots`
+      is these, less their mean.
     - A number without a range becomes how near it is to fixed sizes, of either sign, from a thousandth to a thousand
       million: a scale found in the rows would tell who is in them.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
-    - Texts are scaled by the root of three; flags of missing values stay as they are.
-    - With `raw`, numbers are there once more as they were encoded, with that share of the square of the row's length:
-      over a range far wider than its numbers ramps hardly differ.
+    - Texts, in buckets already (`TextBuckets`), are scaled by the root of three; flags of missing values stay.
+    - With `raw`, encoded numbers have that share of the square of the row's length: ramps over a far wider range hardly
+      differ.
 
     Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
 
     Edge cases: numbers of one size look alike where no range is stated, say 1990 and 2020. Rows that are not as wide as
-    the columns say are a `ConfigError`: the columns are those of another table.
+    the columns say are a `ConfigError`.
     """
 
     columns: Columns
@@ -73,7 +71,8 @@ class TableRows:
         exact = values.astype(np.float64)
         ramps = np.clip(self._places(exact)[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
         numbers = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
-        others = (exact[:, plan.others] - plan.centres) * plan.weights
+        places, centres, weights = np.array(plan.others).reshape(-1, 3).T
+        others = (exact[:, places.astype(int)] - centres) * weights
         seen = _unit(np.concatenate([numbers, sizes(exact[:, plan.bare]), others], axis=1))
         if self.raw:
             encoded = _unit(exact)[:, [*plan.numbers, *plan.bare]] * math.sqrt(self.raw)
@@ -106,8 +105,9 @@ class TableRows:
                 plan.ranges.append((meaning.to[0], *_range(meaning)))
             else:
                 flags = width - meaning.indicator
-                plan.add(at, flags, _centre(meaning, flags), _LOUDER if isinstance(meaning, Text) else 1.0)
-            plan.add(at + flags, width - flags, 0.0, 1.0)
+                centre, weight = _centre(meaning, flags), _LOUDER if isinstance(meaning, Text) else 1.0
+                plan.others += [(place, centre, weight) for place in range(at, at + flags)]
+            plan.others += [(place, 0.0, 1.0) for place in range(at + flags, at + width)]
             at += width
         plan.width = at
         return plan
@@ -121,20 +121,11 @@ class _Plan:
     numbers: list[int] = field(default_factory=list)
     ranges: list[tuple[float, float, float]] = field(default_factory=list)
     bare: list[int] = field(default_factory=list)
-    others: list[int] = field(default_factory=list)
-    centres: list[float] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-
-    def add(self, at: int, count: int, centre: float, weight: float) -> None:
-        self.others += range(at, at + count)
-        self.centres += [centre] * count
-        self.weights += [weight] * count
+    others: list[tuple[int, float, float]] = field(default_factory=list)  # each with its centre and its weight
 
 
 def sizes(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How near numbers [n, columns] are to each size [n, columns * PLACES], from 0 to 1; at most two are not 0. All
-    zeros of a row together weigh as much as one number.
-    """
+    """How near numbers [n, columns] are to each size [n, columns * PLACES]; a row's zeros together weigh as one."""
     decades = np.log10(np.maximum(np.abs(numbers), _SMALLEST) / _SMALLEST)
     at = np.clip(np.sign(numbers) * decades * _A_DECADE, -_SIDE, _SIDE)
     near: NDArray[np.float64] = np.maximum(0.0, 1 - np.abs(at[..., None] - np.arange(-_SIDE, _SIDE + 1)))

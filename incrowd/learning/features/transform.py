@@ -32,10 +32,9 @@ _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another e
 def transform(
     feature_map: FeatureMap, examples: Examples, *, cache: Path | str | None = None, alone: bool = True
 ) -> Examples:
-    """The same examples with their features [n, d] in place of what they were.
+    """The same examples with their features [n, d] in place of what they were; see `FeatureMap`.
 
-    Each client does this with its own examples, and it costs no privacy: see `FeatureMap`. With `cache`, a folder,
-    features are kept in a file that only the user may read.
+    With `cache`, a folder, features are kept in a file that only the user may read.
 
     Guarantee: an example's features have the same bits whatever others there are, unless `alone` is false, which is
     four times faster and for public data. A map whose features change with the examples around, or that remembers what
@@ -43,11 +42,7 @@ def transform(
     """
     _check_type(feature_map, single(examples.features).dtype)
     path = None if cache is None else cache_file(Path(cache), feature_map, examples, alone=alone)
-    features = None if path is None else load_features(path)
-    if features is None:
-        features = evaluate(feature_map, examples.values, len(examples), chunk=1 if alone else _CHUNK)
-        if path is not None:
-            save_features(path, features)
+    features = _kept(path, lambda: evaluate(feature_map, examples.values, len(examples), chunk=1 if alone else _CHUNK))
     return Examples(features=features, labels=examples.labels, classes=examples.classes)
 
 
@@ -91,10 +86,9 @@ def _own(feature_map: object) -> Iterator[object]:
 
 
 def _check_type(feature_map: FeatureMap, given: np.dtype[Any]) -> None:
-    if takes_tokens(feature_map):
-        if given != np.int64:
-            raise DataError(f"features are {given}: pieces of sequences are of tokens, give int64")
-    elif given not in (np.uint8, np.float32):
+    if takes_tokens(feature_map) and given != np.int64:
+        raise DataError(f"features are {given}: pieces of sequences are of tokens, give int64")
+    if not takes_tokens(feature_map) and given not in (np.uint8, np.float32):
         raise DataError(f"features are {given}: such feature maps are for numbers, give float32")
 
 
@@ -113,39 +107,40 @@ def _applied(feature_map: FeatureMap, values: Values) -> Values:
 def _check_alone(feature_map: FeatureMap, values: Values, features: Values) -> None:
     alone = _applied(feature_map, values[:1])[0]
     if np.abs(alone - features[0]).max() > _TOLERANCE * max(np.abs(alone).max(), np.abs(features[0]).max()):
-        raise ConfigError(
-            field="feature_map",
-            value=feature_map.name,
-            remedy="an example's features change with the examples around it or from call to call; give a map that "
-            "computes each example's features from that example alone",
+        remedy = (
+            "an example's features change with the examples around it or from call to call; give a map that computes "
+            "each example's features from that example alone"
         )
+        raise ConfigError(field="feature_map", value=feature_map.name, remedy=remedy)
 
 
 _REVISION = 10  # a built-in map that computes something else under the same name needs the next
 _SEAL = 32  # bytes
+_NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK  # and no pipe that has to be waited for
 
 
 def cache_file(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: bool) -> Path:
-    """The file for the features of these examples. Others may see its name, so it is keyed: a plain hash would confirm
-    a guess of the one example that an attacker does not know.
-    """
+    """The file for these examples' features. Its name is keyed: a plain hash would confirm a guess of an example."""
     data = checksum(examples.features).hex()
     return named(folder, json.dumps([feature_map.name, data, examples.scale, examples.offset, alone]))
 
 
 def learnt(folder: Path | None, key: str, learn: Callable[[], Values]) -> Values:
-    """Numbers learnt from made-up examples, read from the file for this key in a folder, or learnt and kept there if
-    possible.
-    """
+    """Numbers learnt from made-up examples, and kept in a folder, if possible, under this key."""
     try:
         path = None if folder is None else named(folder, key)
     except OSError:  # there is no key, and no place for one
         path = None
+    return _kept(path, learn, must=False)
+
+
+def _kept(path: Path | None, make: Callable[[], Values], *, must: bool = True) -> Values:
+    """What this file holds, or what is made and written there; an error of the disk is one if that `must` be."""
     found = None if path is None else load_features(path)
     if found is None:
-        found = learn()
+        found = make()
         if path is not None:
-            with suppress(DataError):
+            with suppress(*(() if must else (DataError,))):
                 save_features(path, found)
     return found
 
@@ -163,7 +158,7 @@ def load_features(path: Path) -> Values | None:
     examples. Another file in its place would show other people's examples to a run whose ledger does not know them.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_LINK)) as stream:
             features: Values = np.lib.format.read_array(stream, allow_pickle=False)
             seal = stream.read(_SEAL + 1)
     except (OSError, ValueError, MemoryError, OverflowError):  # absent, cut off, or a header that asks for anything
@@ -174,9 +169,7 @@ def load_features(path: Path) -> Values | None:
 
 
 def save_features(path: Path, features: Values) -> None:
-    """Write the array as NumPy reads it, with its seal after it, in one step, for the user alone: it is as private as
-    the examples.
-    """
+    """Write the array as NumPy reads it, then its seal, in one step, for the user alone."""
     try:
         _files.folder(path.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
@@ -195,11 +188,6 @@ def _seal(path: Path, features: Values) -> bytes:
     """A message authentication code of the array and its name, by the user's key: see `cache_file`."""
     sealed = f"sealed features: {path.name} ".encode() + checksum(features)
     return hmac.digest(Registry.of_user().key(), sealed, "sha256")
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting, as a pipe would; a link is not followed."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def checksum(array: Features) -> bytes:

@@ -22,7 +22,7 @@ from incrowd.learning import (
 )
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
-from incrowd.learning.backends.vectorized import Abreast, Trial, plan, step, width_of
+from incrowd.learning.backends.vectorized import Abreast, Size, Trial, plan, width_of
 from incrowd.learning.inputs import draw_batches
 from incrowd.learning.local_algorithms import algorithm_of
 from tests.learning.cohorts import (
@@ -144,15 +144,15 @@ def test_batches_are_filled_up_with_a_client_s_own_examples_that_count_for_nothi
 def test_who_has_no_step_left_keeps_its_weights_whatever_the_gradient_is() -> None:
     data, local = clients((20, 5)), Local(learning_rate=0.5, batch_size=5, momentum=0.5)
     task = task_of(mlp((FEATURES, 3, CLASSES)), data, local)
-    two = Abreast.of(task, clients=2, width=5)
-    two.begin([torch.ones(shape) for shape in task.model.layout.shapes], [None, None])
-    two.shares[0] = 0.2
 
     def gradients(parameters: list[Tensor], *_: Any) -> list[Tensor]:
         return [torch.full_like(one, torch.nan) for one in parameters]
 
+    two = Abreast(task, Size(width=5, clients=2, gradients=gradients))
+    two.begin([torch.ones(shape) for shape in task.model.layout.shapes], [None, None])
+    two.shares[0] = 0.2
     with torch.no_grad():
-        step(task, gradients, two, everyone=False)
+        two.step(everyone=False)
     assert two.changes()[0].isnan().all()
     assert not two.changes()[1].any()
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss, Model, linear, mlp, small_cnn
+from incrowd.learning.dpsgd.engine import Records
 from incrowd.learning.dpsgd.ghost import ConvolutionGradients, GhostClipping
 from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
-from incrowd.learning.dpsgd.records import Records
 from incrowd.privacy.mechanism.grid import RecordTraining
 
 FEATURES = 12

@@ -11,8 +11,7 @@ from torch import Tensor
 from incrowd._random import Stream
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, linear, mlp
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records, StepNoise, Trained
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records, StepNoise, Trained
 from incrowd.privacy.mechanism.grid import RecordTraining
 from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import (

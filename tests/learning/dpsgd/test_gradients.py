@@ -10,8 +10,8 @@ from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 
 from incrowd.learning import Execution, Model
+from incrowd.learning.dpsgd.engine import Records
 from incrowd.learning.dpsgd.gradients import RecordGradients, squares_of
-from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection
 from incrowd.learning.losses import Loss
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS

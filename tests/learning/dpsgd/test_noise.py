@@ -8,7 +8,7 @@ from scipy import stats
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import DataError
-from incrowd.learning.dpsgd.records import StepNoise, on_tensors
+from incrowd.learning.dpsgd.engine import StepNoise, on_tensors
 from incrowd.privacy.mechanism.grid import RecordTraining
 from tests.learning.dpsgd.cases import training
 from tests.privacy.receipts import paid

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.dpsgd.records import Records, poisson_batches
+from incrowd.learning.dpsgd.engine import Records, poisson_batches
 from incrowd.privacy.mechanism.grid import FLOAT32_RECORDS
 from incrowd.settings import Descent
 from tests.learning.cohorts import clients
@@ -86,7 +86,7 @@ def test_records_that_are_not_a_table_are_refused() -> None:
         Records(features=torch.zeros(2, 3, dtype=torch.float64), labels=torch.zeros(2))
     with pytest.raises(DataError, match=r"features have the shape \(2,\)"):
         Records(features=torch.zeros(2), labels=torch.zeros(2))
-    with pytest.raises(DataError, match="one label for each record"):
+    with pytest.raises(DataError, match="a label for each"):
         Records(features=torch.zeros(2, 3), labels=torch.zeros(3))
 
 

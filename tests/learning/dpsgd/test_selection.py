@@ -14,9 +14,8 @@ from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Execution, Model
 from incrowd.learning.compiler import compiler_there
 from incrowd.learning.dpsgd import selection
-from incrowd.learning.dpsgd.engine import BatchedRecords
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records
 from incrowd.learning.dpsgd.gradients import PerExampleGradients, RecordGradients, VectorizedGradients
-from incrowd.learning.dpsgd.records import Records
 from incrowd.learning.dpsgd.selection import GradientSelection, _Trial
 from incrowd.learning.trial import Unlike, check_values
 from incrowd.settings import Descent

@@ -7,8 +7,7 @@ import pytest
 
 from incrowd._random import Floats
 from incrowd.errors import DataError
-from incrowd.learning.dpsgd.engine import BatchedRecords
-from incrowd.learning.dpsgd.records import Records
+from incrowd.learning.dpsgd.engine import BatchedRecords, Records
 from incrowd.privacy.mechanism.grid import RecordTraining, Whole
 from incrowd.settings import Descent
 from tests.learning.dpsgd.cases import KINDS, RANDOMNESS, Seen, rows, start, training, without

@@ -3,8 +3,6 @@
 A sparse client's examples are pairs of a feature and a nonzero number. Outputs are then sums of rows of the weight, and
 a step adds rows of gradients to the rows of its features: example by example where rows are narrow, else feature by
 feature, so that a batch reads and writes each row once.
-
-A dense client's outputs are matrix products.
 """
 
 from typing import Any, NamedTuple
@@ -16,12 +14,11 @@ import incrowd.learning.backends.fast.memory as m
 import incrowd.learning.backends.fast.passes as passes
 from incrowd._random import Integers
 from incrowd.learning.backends.fast.memory import Numbers, Space
-from incrowd.learning.backends.fast.passes import product
 from incrowd.learning.backends.fast.rows import add_rows, add_to_rows, compiled, fetch, inner
 from incrowd.learning.contributions import RUN
 
 _NARROW = 64  # outputs of a first layer whose weight stays in the nearest cache
-_ONE, _ZERO = np.float32(1), np.float32(0)
+_ZERO = np.float32(0)
 
 
 class Examples(NamedTuple):
@@ -48,8 +45,7 @@ class Settings(NamedTuple):
     plain: bool
     change: np.float32  # times which gradients are added to the weights, or to the velocity
     loss: int
-    pictures: bool
-    together: int  # pictures that are looked at together
+    together: int  # examples that are looked at together
 
 
 class Batches(NamedTuple):
@@ -63,33 +59,27 @@ class Batches(NamedTuple):
 
 @compiled
 def train(e: Examples, s: Space, how: Settings, start: Numbers, b: Batches, sparse: bool, out: Numbers) -> float:
-    """Train a client from the weights `start` and `write` what it learnt. All layers behind the first go through one
-    place here, because machine code is made of them again wherever they are called.
-    """
+    """Train a client from the weights `start` and `write` what it learnt."""
     for k in range(len(start)):
         s.floats[k] = start[k]
     for k in range(len(start), s.integers[m.KEPT_FROM]):  # NaN in the padding must not reach the next client
         s.floats[k] = 0
-    lowest, target = 0 if how.pictures else 1, s.integers[m.VELOCITY]
+    lowest, target = 1 if sparse else 0, s.integers[m.VELOCITY]
     begin: int = np.int64(0)  # type: ignore[assignment]  # a literal would be another type to numba
     for count in b.sizes:
         done = 0 * begin
         while done < count:
-            size = min(count - done, how.together) if how.pictures else count
+            size = min(count - done, how.together)
             rows, labels = b.rows[begin + done :][:size], b.labels[begin + done :][:size]
-            if how.pictures:
-                _load_pictures(e, s, rows)
-            elif sparse:
+            if sparse:
                 _sparse_outputs(e, s, rows, b.rows[begin + count : begin + 2 * count])
             else:
-                _dense_outputs(e, s, rows)
+                _load(e, s, rows)
             passes.forward(s, size, lowest)
             passes.compare(s, how.loss, labels, b.offset, np.float32(1 / count))
             passes.backward(s, size, lowest, target, how.change)
             if sparse:
                 _sparse_step(e, s, how, rows)
-            elif not how.pictures:
-                _dense_step(s, how, size)
             done += size
         if count and not how.plain:
             _descend(s, how, start)
@@ -111,13 +101,17 @@ def _descend(s: Space, how: Settings, start: Numbers) -> None:
 
 
 @inner
-def _load_pictures(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
-    """Pictures, channels last."""
+def _load(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
+    """Dense examples; the channels of a picture's pixel lie together."""
     t = s.table[0]
     channels, each = t[m.CHANNELS], t[m.ROWS] * t[m.COLUMNS]
     for i in range(len(rows)):
         own, to = e.table[rows[i]], t[m.IN] + i * t[m.IN_ROW]
-        for c in range(channels):
+        if each == 1:
+            x = s.floats[to : to + channels]
+            for c in range(channels):
+                x[c] = np.float32(own[c]) * e.scale + e.offset
+        for c in range(0 if each == 1 else channels):
             for p in range(each):
                 s.floats[to + p * channels + c] = np.float32(own[c * each + p]) * e.scale + e.offset
 
@@ -191,30 +185,6 @@ def _transpose(e: Examples, s: Space, rows: NDArray[np.int64]) -> int:
             ends[place] += 1
     several: int = many[len(rows)]
     return several
-
-
-@inner
-def _dense_outputs(e: Examples, s: Space, rows: NDArray[np.int64]) -> None:
-    """A dense first layer's outputs for a batch."""
-    t = s.table[0]
-    for i in range(len(rows)):
-        own, x = e.table[rows[i]], s.floats[s.integers[m.X] + i * t[m.INPUTS] :]
-        for j in range(len(own)):
-            x[j] = np.float32(own[j]) * e.scale + e.offset
-    seen, weight, out = (s.integers[m.X], t[m.INPUTS]), (t[m.WEIGHT], t[m.WIDTH]), (t[m.OUT], t[m.WIDTH])
-    passes.fill(s.floats, t[m.BIAS], t[m.WIDTH], t[m.OUT], t[m.WIDTH], len(rows))
-    product(s, (0, 0), (len(rows), t[m.OUTPUTS], t[m.INPUTS]), _ONE, seen, weight, _ONE, out)
-
-
-@inner
-def _dense_step(s: Space, how: Settings, count: int) -> None:
-    """The step, or the gradients, of a dense first layer, from examples and gradients of their outputs."""
-    t, target = s.table[0], s.integers[m.VELOCITY]
-    d = t[m.OUT] + s.integers[m.GRADIENTS]
-    into, x = (target + t[m.WEIGHT], t[m.WIDTH]), (s.integers[m.X], t[m.INPUTS])
-    product(s, (1, 0), (t[m.INPUTS], t[m.OUTPUTS], count), how.change, x, (d, t[m.WIDTH]), _ONE, into)
-    if t[m.BIASED]:
-        passes.add_bias(s.floats, target + t[m.BIAS], t[m.WIDTH], how.change, d, t[m.WIDTH], count)
 
 
 @compiled

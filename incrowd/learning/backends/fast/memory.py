@@ -1,14 +1,13 @@
 """A module as a table of layers that compiled code can compute, and the memory of such a stack while a client trains.
 
-A weight is [inputs][outputs], the outputs padded to whole cache lines. The inputs of a window, or of a picture, are in
-the order row, column, channel. Values are [example][row][column][channel]; vectors are padded to whole cache lines,
-too.
+A weight is [inputs][outputs], the inputs of a window or a picture in the order row, column, channel. Values are
+[example][row][column][channel]. Outputs and vectors are padded to whole cache lines.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -147,6 +146,7 @@ def _pool(module: nn.MaxPool2d, now: Shape) -> Layer | None:
 
 _WINDOWS = 2**20  # numbers of windows in one product; measured, the optimum is flat
 _EXAMPLES = 10  # most examples in one product, measured as well
+_ALL = 2**31
 
 Numbers = NDArray[np.float32]
 
@@ -155,17 +155,14 @@ SIZE, STRIDE, PADDING, CHANNELS, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS, KEPT = ra
 """Columns of the table of layers, a row each."""
 
 
-VELOCITY, GRADIENTS, X, AMOUNTS, REAL, KEPT_FROM = range(6)
-FIRSTS, ENDS, ORDER, MANY, USERS = range(6, 11)
+VELOCITY, GRADIENTS, AMOUNTS, REAL, KEPT_FROM, FIRSTS, ENDS, ORDER, MANY, USERS = range(10)
 """Indices in `integers` of the offsets of the other parts of `Space`, and of the distance of gradients to values."""
 
 LETTERS = 6  # the place in `shorts` of arguments for BLAS, which it wants at addresses: six sizes and two letters
 
 
 class Space(NamedTuple):
-    """The memory of a client in training: the offsets of each layer (`table`), the numbers (`floats`), where these
-    begin (`integers`), arguments for BLAS and places in windows and batches (`shorts`).
-    """
+    """Layers' offsets (`table`), numbers (`floats`), where they begin (`integers`), BLAS' arguments and places."""
 
     table: NDArray[np.int64]
     floats: Numbers
@@ -197,24 +194,34 @@ class Memory:
             row[BIAS], row[WEIGHT] = place, place + row[WIDTH]
             place += (1 + row[INPUTS]) * row[WIDTH]
         self.size = int(place)
-        self.numbers = sum(size for _, _, size in self._parameters())
+        rows = zip(self.table, stack.layers, strict=True)
+        places = [one.ravel() for row, layer in rows for one in _places(row, layer)]
+        self._order = np.concatenate(places)  # where each of the flat weights lies
+
+    @property
+    def numbers(self) -> int:
+        """The number of weights."""
+        return len(self._order)
 
     @property
     def together(self) -> int:
-        """The number of pictures in one product."""
+        """The number of pictures in one product; all other examples of a batch are."""
+        if not self.stack.pictures:
+            return _ALL
         windows = (row[PLACES] * row[INPUTS] for row in self.table if row[KIND] == CONVOLUTION)
         return max(1, min(_EXAMPLES, _WINDOWS // int(max(windows))))
 
     def space(self, batch: int, *, sparse: bool, plain: bool) -> Space:
         """Memory for batches of at most so many examples."""
         pictures, first = self.stack.pictures, self.table[0]
-        most = min(batch, self.together) if pictures else batch
-        table, (begin, floats), shorts, shift = self._placed(most, plain=plain)
+        table, (begin, floats), shorts, shift = self._placed(min(batch, self.together), plain=plain)
         features = 0 if pictures else int(first[INPUTS])
-        rows, pairs = (0, batch * features) if sparse else (batch, 0)
-        head = np.zeros(11, np.int64)
+        rows, pairs = (0, batch * features) if sparse else (batch if features else 0, 0)
+        head = np.zeros(USERS + 1, np.int64)
         head[VELOCITY], head[GRADIENTS], head[KEPT_FROM] = 0 if plain else self.size, shift, begin
-        for name, size in ((X, rows * features), (AMOUNTS, pairs), (REAL, 2)):
+        if rows:
+            table[0, IN], table[0, IN_ROW], floats = floats, features, floats + padded(rows * features)
+        for name, size in ((AMOUNTS, pairs), (REAL, 2)):
             head[name], floats = floats, floats + padded(size)
         integers = len(head)
         for name in (FIRSTS, ENDS, ORDER, MANY):
@@ -243,9 +250,7 @@ class Memory:
         return spaces
 
     def _placed(self, most: int, *, plain: bool) -> tuple[NDArray[np.int64], tuple[int, int], int, int]:
-        """The table for so many examples at a time, the begin and end of the saved tensors, the number of shorts, and
-        the distance of gradients to values.
-        """
+        """The table for so many examples, the begin and end of saved tensors, the number of shorts, and `GRADIENTS`."""
         table, row = self.table.copy(), int(np.prod(self.stack.layers[0].before)) if self.stack.pictures else 0
         begin = self.size if plain else 2 * self.size
         place, value, kept, which = begin, begin + padded(most * row), 0, LETTERS + 2
@@ -264,36 +269,24 @@ class Memory:
 
     def arranged(self, weights: Tensor) -> Numbers:
         """Flat weights, in torch's order, as they lie here."""
-        found, at, flat = zeros(self.size), 0, weights.numpy()
-        for place, shape, size in self._parameters():
-            own = flat[at : at + size].reshape(shape)
-            into = found[place.begin :][: place.inputs * place.width].reshape(place.inputs, place.width)
-            into[:, : shape[0]] = _by_input(own)
-            at += size
+        found = zeros(self.size)
+        found[self._order] = weights.numpy()
         return found
 
     def flat(self, arranged: Numbers) -> Numbers:
         """Numbers that lie as the weights do, in torch's order."""
-        parts = []
-        for place, shape, _ in self._parameters():
-            own = arranged[place.begin :][: place.inputs * place.width].reshape(place.inputs, place.width)
-            parts.append(_by_output(own[:, : shape[0]], shape).ravel())
-        return np.concatenate(parts)
-
-    def _parameters(self) -> Iterator[tuple["_Place", tuple[int, ...], int]]:
-        """The place of each parameter, its shape [outputs, ..], and its size."""
-        for row, layer in zip(self.table.tolist(), self.stack.layers, strict=True):
-            shape = (layer.after[0], *layer.inputs)
-            if layer.weight:
-                yield _Place(row[WEIGHT], row[INPUTS], row[WIDTH]), shape, int(np.prod(shape))
-            if layer.bias:
-                yield _Place(row[BIAS], 1, row[WIDTH]), shape[:1], shape[0]
+        return arranged[self._order]
 
 
-class _Place(NamedTuple):
-    begin: int
-    inputs: int
-    width: int
+def _places(row: NDArray[np.int64], layer: Layer) -> Iterator[NDArray[np.int64]]:
+    """Where the numbers of a layer's parameters lie, in torch's order."""
+    outputs = np.arange(layer.after[0])
+    if layer.weight:
+        channels, *window = layer.inputs
+        inputs = np.moveaxis(np.arange(row[INPUTS]).reshape(*window, channels), -1, 0)
+        yield row[WEIGHT] + outputs[:, None] + inputs.ravel() * row[WIDTH]
+    if layer.bias:
+        yield row[BIAS] + outputs
 
 
 def _describe(row: NDArray[np.int64], layer: Layer) -> None:
@@ -305,18 +298,3 @@ def _describe(row: NDArray[np.int64], layer: Layer) -> None:
     row[SIZE], row[STRIDE], row[PADDING] = layer.size, layer.stride, layer.padding
     row[CHANNELS], row[ROWS], row[COLUMNS] = layer.before
     row[OUT_ROWS], row[OUT_COLUMNS] = layer.after[1:]
-
-
-def _by_input(parameter: NDArray[Any]) -> NDArray[Any]:
-    """A parameter [outputs, ..] as [inputs, outputs]."""
-    if parameter.ndim == 4:
-        parameter = parameter.transpose(0, 2, 3, 1)
-    return parameter.reshape(len(parameter), -1).T
-
-
-def _by_output(arranged: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """And back to this shape."""
-    if len(shape) < 4:
-        return arranged.T
-    outputs, channels, rows, columns = shape
-    return arranged.T.reshape(outputs, rows, columns, channels).transpose(0, 3, 1, 2)

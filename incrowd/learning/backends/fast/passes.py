@@ -14,9 +14,7 @@ def product(
     s: Space, turned: tuple[int, int], sizes: tuple[int, int, int], alpha: np.float32, a: tuple[int, int],
     b: tuple[int, int], beta: np.float32, c: tuple[int, int],
 ) -> None:  # fmt: skip
-    """Write alpha * a [m, k] b [k, n] + beta * c into c; `turned` arguments are transposed. Matrices are offsets in
-    `floats` and distances of rows.
-    """
+    """C = alpha * a [m, k] b [k, n] + beta * c, transposing what is `turned`; a matrix is (offset, row length)."""
     words, numbers, real = s.shorts, s.floats, s.integers[m.REAL]
     words[0], words[1], words[2] = sizes[1], sizes[0], sizes[2]
     words[3], words[4], words[5] = b[1], a[1], c[1]
@@ -74,9 +72,7 @@ def _multiply(s: Space, number: int, count: int) -> None:
 
 @inner
 def backward(s: Space, count: int, end: int, target: int, change: np.float32) -> None:
-    """Compute the gradients of the values down to layer `end`. Add the parameters' gradients, times `change`, at offset
-    `target`, in the layout of the weights.
-    """
+    """Compute values' gradients down to layer `end`; add parameters' gradients, times `change`, at offset `target`."""
     shift = s.integers[m.GRADIENTS]
     for number in range(len(s.table) - 1, end - 1, -1):
         t = s.table[number]
@@ -95,7 +91,8 @@ def backward(s: Space, count: int, end: int, target: int, change: np.float32) ->
 def _linear_back(s: Space, number: int, count: int, target: int, change: np.float32) -> None:
     t, shift = s.table[number], s.integers[m.GRADIENTS]
     d, weight, below = (t[m.OUT] + shift, t[m.OUT_ROW]), (t[m.WEIGHT], t[m.WIDTH]), (t[m.IN] + shift, t[m.IN_ROW])
-    product(s, (0, 1), (count, t[m.INPUTS], t[m.OUTPUTS]), _ONE, d, weight, _ZERO, below)
+    if number:
+        product(s, (0, 1), (count, t[m.INPUTS], t[m.OUTPUTS]), _ONE, d, weight, _ZERO, below)
     into, sizes = (target + t[m.WEIGHT], t[m.WIDTH]), (t[m.INPUTS], t[m.OUTPUTS], count)
     product(s, (1, 0), sizes, change, (t[m.IN], t[m.IN_ROW]), d, _ONE, into)
     if t[m.BIASED]:
@@ -147,9 +144,7 @@ def _derive(kind: int, values: Numbers, gradients: Numbers) -> None:
 
 @inner
 def compare(s: Space, loss: int, labels: Numbers, offset: Numbers, over: np.float32) -> None:
-    """The gradients of the last outputs plus `offset`, times `over`: the mean label that they stand for, minus the
-    label.
-    """
+    """The last outputs' gradients, times `over`: the mean label of outputs plus `offset`, minus the label."""
     t, shift = s.table[len(s.table) - 1], s.integers[m.GRADIENTS]
     outputs = t[m.OUTPUTS]
     for i in range(len(labels)):

@@ -1,10 +1,9 @@
 """Loops over rows of numbers, a vector register at a time, for compiled code to call.
 
-numba turns Python into machine code, but does not find by itself that a row can stay in registers while others are
-added to it; so these loops are spelt out for LLVM. Rows are multiples of `LINE` long, and their arrays begin at a line
-of the cache (torch's do), because a vector that crosses lines takes twice as long to load.
-
-`where` says in which part of flat arrays all happens; pairs (places[k], numbers[k]) count for k from begin to end.
+numba does not find by itself that a row can stay in registers while others are added to it, so these loops are spelt
+out for LLVM. Rows are multiples of `LINE` long, and arrays begin at a line of the cache: a vector that crosses lines
+takes twice as long to load. `where` says in which part of flat arrays all happens; pairs (places[k], numbers[k]) count
+for k from begin to end.
 """
 
 import ctypes

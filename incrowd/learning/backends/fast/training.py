@@ -12,40 +12,41 @@ import incrowd.learning.backends.fast.kernel as kernel
 from incrowd._random import Floats
 from incrowd.learning.backends.backend import Backend, ClientRound, Task
 from incrowd.learning.backends.fast.memory import Memory, Numbers, Space, Stack, zeros
-from incrowd.learning.contributions import Contributions, FlatDelta
+from incrowd.learning.contributions import Contributions
 
 
-class StackDelta(FlatDelta):
-    """Updates in the layout of the clients' weights. Edge cases: it holds until the next clients are trained."""
+class StackContributions(Contributions):
+    """Contributions in the layout of the clients' weights. Edge cases: they hold until the next clients are trained."""
 
     layout: Memory
 
-    def __init__(self, layout: Memory, rows: Numbers, known: Floats) -> None:
-        self.layout, self._rows, self._known = layout, rows, known
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __init__(self, clients: tuple[int, ...], layout: Memory, rows: Numbers, squares: Floats) -> None:
+        self.clients, self.layout, self._numbers, self._squares = clients, layout, rows, squares
 
     @property
     def size(self) -> int:
-        """See `FlatDelta.size`."""
+        """See `Contributions.size`."""
         return self.layout.numbers
 
     @property
     def changes(self) -> Tensor:
-        """See `FlatDelta.changes`: a copy."""
-        return torch.from_numpy(np.stack([self.layout.flat(row) for row in self._rows]))
+        """See `Contributions.changes`: a copy."""
+        return torch.from_numpy(np.stack([self.layout.flat(row) for row in self.numbers]))
+
+    def rough_squares(self) -> Floats:
+        """See `Contributions.rough_squares`."""
+        return self._squares
 
     def empty_total(self) -> Tensor:
-        """See `FlatDelta.empty_total`."""
+        """See `Contributions.empty_total`."""
         return torch.zeros(self.layout.size)
 
     def add_steps(self, total: Tensor, some: slice, divisors: Tensor) -> None:
-        """See `FlatDelta.add_steps`."""
-        kernel.add_steps(self._rows[some], divisors.numpy()[some, 0], total.numpy())
+        """See `Contributions.add_steps`."""
+        kernel.add_steps(self.numbers[some], divisors.numpy()[some, 0], total.numpy())
 
     def flat(self, total: Tensor) -> Numbers:
-        """See `FlatDelta.flat`."""
+        """See `Contributions.flat`."""
         return self.layout.flat(total.numpy())
 
 
@@ -82,8 +83,7 @@ class Fast(Backend):
             plain=self._plain,
             change=np.float32(-local.learning_rate if self._plain else 1),
             loss=stack.loss,
-            pictures=stack.pictures,
-            together=self._memory.together if stack.pictures else 0,
+            together=self._memory.together,
         )
         self._no_offset = zeros(stack.layers[-1].after[0])
         self._spaces: dict[bool, tuple[int, Space]] = {}
@@ -93,8 +93,8 @@ class Fast(Backend):
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `Backend.train`."""
         rows = self._rows[: len(clients)]
-        known = np.array([self._train(weights, one, row) for one, row in zip(clients, rows, strict=True)])
-        return [Contributions(tuple(one.client for one in clients), StackDelta(self._memory, rows, known))]
+        squares = np.array([self._train(weights, one, row) for one, row in zip(clients, rows, strict=True)])
+        return [StackContributions(tuple(one.client for one in clients), self._memory, rows, squares)]
 
     def _train(self, weights: Tensor, one: ClientRound, out: Numbers) -> float:
         positions, sizes = one.batches.positions, one.batches.sizes
