@@ -7,8 +7,8 @@
 | `party`    | each silo, on its own steps (DP-SGD, then averaging)   | each silo, by its own records  |
 | `alone`    | one silo by itself                                     | nobody else                    |
 
-All learn a linear model on fixed features with full batches. The number of steps and the learning rate are chosen for
-each way alike, on training examples that no silo has, which count as public; test examples choose nothing.
+All learn a linear model on fixed features with full batches. The number of steps, the learning rate and the clip are
+chosen for each way alike, on training examples that no silo has, which count as public; test examples choose nothing.
 """
 
 import math
@@ -44,13 +44,19 @@ from incrowd.types import Randomness
 from papers.fedn.schedule import DELTA
 
 Numbers = NDArray[np.float64]
+Setting = tuple[int, float, float]
+"""Steps, rate and clip."""
 
-STEPS, RATES = (10, 20, 40), (2.0, 8.0, 32.0)
+STEPS, RATES, CLIPS = (10, 20, 40), (2.0, 8.0, 32.0), (1.0, 0.3)
+"""The settings that are tried. A rate is the learning rate times the clip, so that a clip alone changes no length."""
+
 AVERAGED = 10
 """The rounds after which silos that noise their own steps average their weights."""
 
-CHOOSING, PUBLIC = 1000, 5_000
-"""The seed of the records on which settings are chosen, and the number of public examples that score them."""
+CHOOSING, BEST, PUBLIC = (1000, 1001, 1002), 6, 5_000
+"""The seeds of the records on which settings are chosen, the number of settings that stay after the first of them, and
+the number of public examples that score them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +102,8 @@ class SharedSilos:
         return found
 
     def _row(self, case: "_Case") -> Entry:
-        grid = list(product(STEPS, RATES))
-        chosen = max(grid, key=lambda setting: self._accuracy(case, *setting, seed=CHOOSING))
-        accuracies = repeated(lambda seed: self._accuracy(case, *chosen, seed=seed), seeds=self.seeds).runs
+        chosen = self._chosen(case)
+        accuracies = repeated(lambda seed: self._accuracy(case, chosen, seed=seed), seeds=self.seeds).runs
         row = {
             "data": self.split.name,
             "silos": case.silos,
@@ -108,20 +113,29 @@ class SharedSilos:
             "noise_by": case.noise_by,
             "colluders": case.colluders or None,
             "steps": chosen[0],
-            "learning_rate": chosen[1],
+            "learning_rate": chosen[1] / chosen[2],
+            "clip_norm": chosen[2],
             **summary(accuracies),
             "accuracies": list(accuracies),
         }
         self.say(f"{case.name}, {case.silos} x {case.records}, epsilon {case.epsilon:g}: {row['accuracy']:.4f}")
         return row
 
-    def _accuracy(self, case: "_Case", steps: int, rate: float, *, seed: int) -> float:
-        """The accuracy on test examples, or, for the seed that chooses, on public ones."""
+    def _chosen(self, case: "_Case") -> Setting:
+        """The best setting of the grid: the best ones of the first seed are compared over all seeds."""
+        found = {setting: [self._accuracy(case, setting, seed=CHOOSING[0])] for setting in product(STEPS, RATES, CLIPS)}
+        best = sorted(found, key=found.__getitem__)[-BEST:]
+        for setting in best:
+            found[setting] += [self._accuracy(case, setting, seed=seed) for seed in CHOOSING[1:]]
+        return max(best, key=lambda setting: sum(found[setting]))
+
+    def _accuracy(self, case: "_Case", setting: Setting, *, seed: int) -> float:
+        """The accuracy on test examples, or, for the seeds that choose, on public ones."""
         train, test = self._seen
         order = np.random.default_rng([seed, case.silos, case.records]).permutation(len(train))
         used = order[: case.records * (1 if case.noise_by == "alone" else case.silos)]
-        scored = train.some(order[-self._public :]) if seed == CHOOSING else test
-        model, weights = case.learned(train.some(np.sort(used)), steps, rate, randomness=SeededRandomness(seed))
+        scored = train.some(order[-self._public :]) if seed in CHOOSING else test
+        model, weights = case.learned(train.some(np.sort(used)), setting, randomness=SeededRandomness(seed))
         return score(model, weights, scored).accuracy or 0.0
 
     @cached_property
@@ -151,8 +165,9 @@ class _Case:
     def name(self) -> str:
         return f"{self.noise_by}, {self.colluders} may collude" if self.colluders else self.noise_by
 
-    def learned(self, examples: Examples, steps: int, rate: float, *, randomness: Randomness) -> tuple[Model, Numbers]:
+    def learned(self, examples: Examples, setting: Setting, *, randomness: Randomness) -> tuple[Model, Numbers]:
         """The weights after so many steps in all."""
+        steps, rate, clip = setting
         several = self.noise_by in ("parties", "party")
         silos = self.silos if several else 1
         data = Clients(examples=examples, partition=iid(examples.labels, clients=silos, randomness=randomness))
@@ -160,7 +175,7 @@ class _Case:
         tensors = ClientTensors.of(data)
         parts = [Records.of(tensors, place) for place in range(silos)]
         if self.noise_by == "party":
-            return model, self._averaged(model, parts, steps, rate, randomness)
+            return model, self._averaged(model, parts, setting, randomness)
         members = sum(map(len, parts))
         config = PlanConfig(
             members=members,
@@ -169,7 +184,7 @@ class _Case:
             noise_by="parties" if self.noise_by == "parties" else "server",
             parties=silos if self.noise_by == "parties" else None,
             colluders=self.colluders if self.noise_by == "parties" else None,
-            clip=FixedClip(clip_norm=1.0),
+            clip=FixedClip(clip_norm=clip),
         )
         plan = config.calibrate(self._budget)
         ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
@@ -178,20 +193,19 @@ class _Case:
         cohort = RecordCohort(
             engines=engines, records=[len(each) for each in parts], private=run, model=engines[0].model
         )
-        return model, _run(FedAvg(cohort, server=_server(rate), init_scale=0.0), steps)
+        return model, _run(FedAvg(cohort, server=_server(rate / clip), init_scale=0.0), steps)
 
-    def _averaged(
-        self, model: Model, parts: Sequence[Records], steps: int, rate: float, randomness: Randomness
-    ) -> Numbers:
+    def _averaged(self, model: Model, parts: Sequence[Records], setting: Setting, randomness: Randomness) -> Numbers:
+        steps, rate, clip = setting
         rounds = min(AVERAGED, steps)
         asks = []
         for place, records in enumerate(parts):
             plan = PlanConfig.of_records(
-                records=len(records), rounds=rounds, clip_norm=1.0, epochs=steps / rounds
+                records=len(records), rounds=rounds, clip_norm=clip, epochs=steps / rounds
             ).calibrate(self._budget)
             ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
             paid = RecordRun(plan, ledger=ledger, randomness=randomness, place=place)
-            engine = BatchedRecords(model, records, Descent(learning_rate=rate))
+            engine = BatchedRecords(model, records, Descent(learning_rate=rate / clip))
             asks.append(Silo(f"silo {place + 1}", paid, engine=engine, physical_batch=1024).answer)
         cohort = SiloCohort(asks=asks, model=model, rounds=rounds, randomness=randomness)
         return _run(FedAvg(cohort, server=_server(1.0), init_scale=0.0), rounds)
