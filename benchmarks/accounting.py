@@ -55,10 +55,7 @@ ROWS: dict[str, tuple[Callable[[], float], float | None]] = {
         lambda: smallest_noise(lambda z: rounds(0.22, z, 1000), budget=BUDGET, relation=ADD_OR_REMOVE),
         3.0,
     ),
-    "noise of 400 rounds in 20 steps": (
-        lambda: smallest_noise(schedule, budget=BUDGET, relation=ADD_OR_REMOVE),
-        30.0,
-    ),
+    "noise of 400 rounds in 20 steps": (lambda: smallest_noise(schedule, budget=BUDGET, relation=ADD_OR_REMOVE), 30.0),
     "noise of 54 rounds of fixed size": (
         lambda: smallest_noise(fixed_size, budget=BUDGET, relation=Relation.REPLACE_ONE),
         None,

@@ -25,11 +25,7 @@ from incrowd import Clients, Federation, Local, Private, RunOptions
 from incrowd.data import Examples, Partition
 
 SHARES = {"5/90/5": (0.05, 0.9, 0.05), "90/10": (0.9, 0.1), "80/10/10": (0.8, 0.1, 0.1), "equal": (0.25,) * 4}
-LOCALS = {
-    "asked": None,
-    "not asked": Local(label_distribution=None),
-    "no label shares": Local(label_shares=None),
-}
+LOCALS = {"asked": None, "not asked": Local(label_distribution=None), "no label shares": Local(label_shares=None)}
 
 _NUMBERS, _NOISE, _EACH, _TEST = 12, 1.2, 30, 4000
 

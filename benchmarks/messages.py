@@ -36,14 +36,7 @@ from incrowd.flower.node import attend
 from incrowd.flower.superlink import SuperLink
 from incrowd.parties.asking import Patience, ask
 from incrowd.parties.frames import Expected, PartyAnswer, Place, Request, decoded, longest_answer, read_answer
-from incrowd.parties.keys import (
-    AUTHORITY,
-    Enrolment,
-    answer_key,
-    new_authority,
-    new_party,
-    new_server_certificate,
-)
+from incrowd.parties.keys import AUTHORITY, Enrolment, answer_key, new_authority, new_party, new_server_certificate
 
 PROCESSES, IDLE, MOST = 4, 5.0, 10**8
 PARTS = ("superlink", "server", "party")
@@ -218,7 +211,7 @@ def _answer(question: bytes, *, name: str, server: Ed25519PublicKey, key: Ed2551
     size = asked.weights.size
     drawn = np.random.default_rng(asked.place.round).normal(0.0, 2**18 / np.sqrt(size), size)
     answer = PartyAnswer(
-        place=_place(size, asked.place.round, name), steps=np.rint(drawn).astype(np.int64), unclipped=0, dropped=0
+        place=_place(size, asked.place.round, name), steps=np.rint(drawn).astype(np.int64), unclipped=0
     )
     return answer.to_bytes(key, wide=4)
 

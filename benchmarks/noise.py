@@ -20,10 +20,7 @@ from harness.arrays import Floats
 from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
 from incrowd.privacy.account import compose
 from incrowd.privacy.ledger import Receipt
-from incrowd.privacy.mechanism import (
-    CorrelatedNoise,
-    GaussianNoise,
-)
+from incrowd.privacy.mechanism import CorrelatedNoise, GaussianNoise
 from incrowd.types import Randomness
 
 CLIENTS = 1000
@@ -56,13 +53,7 @@ def independent(noise: GaussianNoise, total: Floats, source: Randomness) -> Call
 
 def correlated(total: Floats, source: Randomness) -> Callable[[], object]:
     """One round's release after enough rounds to fill the memory."""
-    noise = CorrelatedNoise(
-        noise_multiplier=1.0,
-        clip_norm=1.0,
-        contributions_bound=CLIENTS,
-        rounds=1000,
-        groups=20,
-    )
+    noise = CorrelatedNoise(noise_multiplier=1.0, clip_norm=1.0, contributions_bound=CLIENTS, rounds=1000, groups=20)
     receipt, number, state = paid(noise, source), count(), noise.init(total.size)
     for _ in range(30):
         _, state = noise.add(total, state=state, receipt=receipt, at=("noise", next(number)))

@@ -69,11 +69,7 @@ UNSTATED = {name: "number" if "range" in meaning else meaning for name, meaning 
 
 def _census(schema: dict[str, Any]) -> Columns:
     return Columns(
-        client="",
-        label="income",
-        classes=("<=50K", ">50K"),
-        schema=schema,
-        reading=Reading(missing_texts=("?", "")),
+        client="", label="income", classes=("<=50K", ">50K"), schema=schema, reading=Reading(missing_texts=("?", ""))
     )
 
 

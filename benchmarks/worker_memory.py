@@ -62,12 +62,7 @@ def measure(megabytes: int, workers: int) -> Look:
     labels = generator.integers(0, 2, clients * EACH)
     test = features[:10], labels[:10]
     data = Clients.from_arrays(
-        features,
-        labels,
-        owner=np.repeat(np.arange(clients), EACH),
-        classes=2,
-        test=test,
-        public=True,
+        features, labels, owner=np.repeat(np.arange(clients), EACH), classes=2, test=test, public=True
     )
     federation = Federation(
         nn.Linear(FEATURES, 2),

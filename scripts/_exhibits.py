@@ -48,9 +48,7 @@ EXHIBITS: Sequence[Exhibit] = (
         table=tables.geyer_figure1,
     ),
     Exhibit(
-        name="geyer-figure2",
-        command=f"incrowd reproduce geyer-figure2 {MNIST} --rounds 50",
-        table=tables.geyer_figure2,
+        name="geyer-figure2", command=f"incrowd reproduce geyer-figure2 {MNIST} --rounds 50", table=tables.geyer_figure2
     ),
     Exhibit(name="ddml-figure1", command="incrowd reproduce ddml-figure1", table=tables.ddml_figure1),
     Exhibit(

@@ -43,11 +43,7 @@ RULES = (
         folders=("incrowd",),
         reason="randomness is a parameter: use incrowd._random",
     ),
-    Rule(
-        pattern=re.compile(r"^\s*(<{7}|>{7}) \w"),
-        folders=FOLDERS,
-        reason="a merge left it behind",
-    ),
+    Rule(pattern=re.compile(r"^\s*(<{7}|>{7}) \w"), folders=FOLDERS, reason="a merge left it behind"),
 )
 
 

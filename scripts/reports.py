@@ -17,11 +17,7 @@ from scripts._common import ROOT
 OUT = ROOT / "docs" / "_static" / "reports"
 SEEDED = ("run.randomness=seeded",)
 SIZES = {"desk": (1280, 900), "phone": (390, 844)}
-PICTURES = (
-    ("table-1", "desk", "light"),
-    ("table-1", "phone", "dark"),
-    ("silos", "desk", "dark"),
-)
+PICTURES = (("table-1", "desk", "light"), ("table-1", "phone", "dark"), ("silos", "desk", "dark"))
 
 
 def main() -> None:

@@ -158,9 +158,7 @@ def pictures(made: Notebook) -> Iterator[tuple[str, bytes]]:
 
 def page(made: Notebook) -> str:
     """The notebook as a page of the documentation."""
-    parts = [
-        "<!-- Written by `python -m scripts.tour` from examples/tour.py. -->\n",
-    ]
+    parts = ["<!-- Written by `python -m scripts.tour` from examples/tour.py. -->\n"]
     for cell in made["cells"]:
         if cell["cell_type"] == "markdown":
             parts.append(f"{cell['source']}\n")

@@ -15,13 +15,7 @@ from incrowd._random import Floats, Integers, KeyedStream, Stream
 from incrowd.algorithms.fedavg import optimizer_of
 from incrowd.learning.local_algorithms import Adam, Scaffold, Sgd
 from incrowd.privacy.account.accounting import Relation, delta_at, price
-from incrowd.privacy.mechanism.clipping import (
-    ElementwiseClip,
-    FixedClip,
-    NormalisedClip,
-    PerLayerClip,
-    clip_rows,
-)
+from incrowd.privacy.mechanism.clipping import ElementwiseClip, FixedClip, NormalisedClip, PerLayerClip, clip_rows
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.runs import trackers
 from incrowd.settings import BUILT_IN

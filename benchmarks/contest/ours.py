@@ -63,10 +63,7 @@ class Ours:
         self._folder = TemporaryDirectory(prefix="incrowd-bench-")
         plan = _plan(task.work.cohort)
         self._ledger = Ledger.open(
-            Path(self._folder.name) / "ledger.sqlite",
-            budget=plan.budget,
-            relation=plan.relation,
-            data_identity=PUBLIC,
+            Path(self._folder.name) / "ledger.sqlite", budget=plan.budget, relation=plan.relation, data_identity=PUBLIC
         )
         private = PrivateRun(plan, ledger=self._ledger, randomness=_RealNoise(), size=self.engine.model.size)
         self.algorithm = FedAvg(ClientCohort(engine=self.engine, private=private), server=ServerOptimizer())

@@ -23,16 +23,7 @@ from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS
 from harness import checks
 from harness.arrays import Floats
 from incrowd import Budget, ConfigError, IncrowdError, Ledger, Poisson, Relation, SystemRandomness
-from incrowd.learning import (
-    BatchedRecords,
-    Descent,
-    Execution,
-    Records,
-    StepNoise,
-    ieee,
-    one_thread,
-    poisson_batches,
-)
+from incrowd.learning import BatchedRecords, Descent, Execution, Records, StepNoise, ieee, one_thread, poisson_batches
 from incrowd.privacy.account import compose
 from incrowd.privacy.mechanism import RecordTraining
 

@@ -27,10 +27,7 @@ def train(message: Message, context: Context) -> Message:
         optimizer.zero_grad()
         cross_entropy(model(features), labels).backward()
         optimizer.step()
-    updated = {
-        "arrays": ArrayRecord(model.state_dict()),
-        "metrics": MetricRecord({"num-examples": int(mine.sum())}),
-    }
+    updated = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": int(mine.sum())})}
     return Message(content=RecordDict(updated), reply_to=message)
 
 

@@ -135,11 +135,9 @@ class Seen(Protocol):
 
     def norms(self) -> Floats:
         """The L2 norm of each, in one column."""
-        ...
 
     def add_to(self, total: Floats, factors: Floats) -> None:
         """Add each contribution times its factor (in one column); a factor of 0 adds nothing, not even NaN."""
-        ...
 
 
 class Watch:
@@ -334,11 +332,9 @@ class Cohort(Protocol):
     @property
     def private(self) -> PrivateRun | None:
         """The run that clips, charges and noises the answers on the server, if one does."""
-        ...
 
     def answers(self, state: State) -> Answers:
         """Ask the participants for the round that starts from this state."""
-        ...
 
 
 AnyCohort = TypeVar("AnyCohort", bound=Cohort)

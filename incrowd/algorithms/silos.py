@@ -236,13 +236,7 @@ class Silo:
     """
 
     def __init__(
-        self,
-        name: str,
-        run: RecordRun,
-        *,
-        engine: BatchedRecords,
-        threads: int = 1,
-        physical_batch: int = 256,
+        self, name: str, run: RecordRun, *, engine: BatchedRecords, threads: int = 1, physical_batch: int = 256
     ) -> None:
         _validate.count(threads=threads)
         self.name = name

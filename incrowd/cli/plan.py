@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 privacy = typer.Typer(
-    help="The promises of draw and discard.\n\nExample: incrowd privacy ddml --k 20 --epsilon 2",
-    no_args_is_help=True,
+    help="The promises of draw and discard.\n\nExample: incrowd privacy ddml --k 20 --epsilon 2", no_args_is_help=True
 )
 
 

@@ -317,11 +317,7 @@ def _are_words(labels: Any) -> bool:
 
 
 def from_dataset(
-    dataset: Any,
-    *,
-    classes: Classes = None,
-    features: str | Sequence[str] = (),
-    label: str = "label",
+    dataset: Any, *, classes: Classes = None, features: str | Sequence[str] = (), label: str = "label"
 ) -> Examples:
     """Examples from a map-style data set of pairs ``(features, label)``, or of dicts with these keys."""
     kind = type(dataset).__name__

@@ -115,11 +115,7 @@ def iid(labels: NDArray[Any], *, clients: int, randomness: Randomness) -> Partit
 
 
 def sorted_shards(
-    labels: NDArray[Any],
-    *,
-    clients: int,
-    per_client: int | None = None,
-    randomness: Randomness,
+    labels: NDArray[Any], *, clients: int, per_client: int | None = None, randomness: Randomness
 ) -> Partition:
     """Sort by label, cut into shards, and give each client two at random (McMahan et al. 2017, Geyer et al. 2017).
 

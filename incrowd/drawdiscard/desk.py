@@ -144,15 +144,12 @@ class ServerLike(Protocol):
 
     def specification_json(self) -> str:
         """The specification, as `Specification.to_json` writes it."""
-        ...
 
     def draw(self) -> Drawn:
         """An instance to update."""
-        ...
 
     def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
         """Take the updated instance of this ticket, or refuse it with a reason."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,9 +57,7 @@ MULTINOMIAL = Link(
     losses=lambda outputs, responses: logsumexp(outputs, axis=-1) - (responses * outputs).sum(axis=-1),
 )
 POISSON = Link(
-    name="poisson",
-    mean=_rate,
-    losses=lambda outputs, responses: (_rate(outputs) - responses * outputs).sum(axis=-1),
+    name="poisson", mean=_rate, losses=lambda outputs, responses: (_rate(outputs) - responses * outputs).sum(axis=-1)
 )
 LINKS = {link.name: link for link in (LINEAR, LOGISTIC, MULTINOMIAL, POISSON)}
 

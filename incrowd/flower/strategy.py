@@ -197,13 +197,7 @@ class PrivateStrategy(Strategy):
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        plan: Plan,
-        ledger: Ledger,
-        *,
-        label: str = "run",
-        randomness: Randomness = EARNEST,
+        self, strategy: Strategy, plan: Plan, ledger: Ledger, *, label: str = "run", randomness: Randomness = EARNEST
     ) -> None:
         _check_averages(strategy)
         check_ours(plan)
@@ -306,11 +300,7 @@ class PrivateStrategy(Strategy):
         if self._run is None:
             self._try(arrays, config)
             run = PrivateRun(
-                self.plan,
-                ledger=self._ledger,
-                randomness=self._randomness,
-                size=arrays.layout.size,
-                label=self._label,
+                self.plan, ledger=self._ledger, randomness=self._randomness, size=arrays.layout.size, label=self._label
             )
             if run.next_round and isinstance(self.plan.config.clip, QuantileClip):
                 remedy = "its bound is gone with the program that stopped: begin under a new label, or fix the clip"

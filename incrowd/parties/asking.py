@@ -106,11 +106,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some moment."""
-        ...
 
     def sleep(self, seconds: float, /) -> None:
         """Let so many seconds pass."""
-        ...
 
 
 class Transport(Protocol):
@@ -118,11 +116,9 @@ class Transport(Protocol):
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
         """Put one question to several nodes, who have so many seconds: the number of each message, and its node."""
-        ...
 
     def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
         """The answers that have come, of at most so many bytes, each with the number of the message it answers."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

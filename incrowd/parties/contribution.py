@@ -230,12 +230,12 @@ class Part:
             batches = self.randomness.stream("batches", request.place.round, self.place)
             with with_threads(self.own.threads):
                 summed = clipped_sum(self.own.engine, request.weights, training, batches=batches)
-            return PartyAnswer(place=place, steps=summed.steps, unclipped=0, dropped=0)
+            return PartyAnswer(place=place, steps=summed.steps, unclipped=0)
         clients, randomness = [self.place], self.randomness
         found = part(task, request.weights, clients, engine=self.own, randomness=randomness, receipt=receipt)
         # A plan pays for the bit of an adaptive clip, and for no other count.
         unclipped = found.observed.unclipped if isinstance(task.clip, QuantileClip) else 0
-        return PartyAnswer(place=place, steps=found.total.steps, unclipped=unclipped, dropped=0)
+        return PartyAnswer(place=place, steps=found.total.steps, unclipped=unclipped)
 
     def task(self, request: Request) -> RoundTask:
         """The round of a question, as the plan has it."""

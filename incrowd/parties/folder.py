@@ -32,13 +32,7 @@ from incrowd.learning.trial import tried_for_classes
 from incrowd.parties.contribution import OwnRecords, alone
 from incrowd.parties.guard import LEDGER, Identity
 from incrowd.parties.keys import INVITATION, Enrolment, Invitation, answer_key, new_party
-from incrowd.parties.offer import (
-    Offer,
-    OfferedSections,
-    in_words_of_the_server,
-    module_of,
-    sections_of,
-)
+from incrowd.parties.offer import Offer, OfferedSections, in_words_of_the_server, module_of, sections_of
 from incrowd.parties.participant import Participant
 from incrowd.parties.policy import PARTY_FILE, PartyFile
 from incrowd.parties.roster import Roster

@@ -91,23 +91,11 @@ SentWeights = NDArray[np.float32]
 _MAGIC = b"incrowd1"
 _LENGTHS = struct.Struct("<8sIQ")
 _SIGNATURE = 64
-_MOST_HEAD = {
-    "request": 2**22,  # it lists the clients of a block
-    "offer": 2**22,  # it lists the parties
-    "trial": 2**22,  # an offer that is tried out and not taken up
-    "acceptance": 2**12,
-    "refusal": 2**13,
-    "answer": 2**12,
-    "silo": 2**12,
-    "statement": 2**16,
-    "keys": 2**12,  # the keys of a secure sum, as the server forwards them
-    "hello": 2**12,
-    "sealed": 2**12,
-    "zeros": 2**12,
-    "ready": 2**12,
-    "list": 2**16,
-    "masked": 2**12,
-}
+# Clips list layers, and offers list parties.
+_HEADS = {"request": 2**22, "offer": 2**22, "trial": 2**22, "refusal": 2**13, "statement": 2**16, "list": 2**16}
+_HEAD = 2**12
+"""The most bytes of a head, of these kinds and of all others."""
+
 _ABSENCES: tuple[Absence, ...] = ("budget spent", "round lost", "daily limit")
 _LONGEST_NAME = 128  # a plan or a party; parties remember it
 _MOST_HISTORY = DIGEST * 100_000
@@ -139,14 +127,12 @@ class Frame:
 class Request:
     """A server's question of a round: train from these weights, with this clip.
 
-    Every real party gets the same question and trains its own examples; a simulated block gets its clients by number.
-    `history` holds the digests of all earlier questions, or is empty.
+    Every party gets the same question. `history` holds the digests of all earlier questions, or is empty.
     """
 
     place: Place
     weights: SentWeights = field(repr=False)
     clip: dict[str, Any]
-    clients: tuple[int, ...] = field(repr=False, default=())
     history: bytes = field(repr=False, default=b"")
 
     @cached_property
@@ -157,7 +143,7 @@ class Request:
 
     def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
         """The frame, signed by the server."""
-        head = {"clip": self.clip, "clients": list(self.clients), "size": self.weights.size}
+        head = {"clip": self.clip, "size": self.weights.size}
         return sealed("request", self.place, head, self.weights.astype("<f4").tobytes() + self.history, key=key)
 
     @classmethod
@@ -169,15 +155,15 @@ class Request:
     def of(cls, frame: Frame, *, most: int) -> "Request":
         """The request in a frame that was opened."""
         place, head, body = frame.place, frame.head, frame.body
-        clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
+        clip, size = head.get("clip"), head.get("size")
         if not _is_natural(size) or size > most or len(body) - 4 * size not in (0, DIGEST * place.round):
             raise DataError("a request whose weights are not as many as it says: have it sent again")
-        if not isinstance(clip, dict) or not isinstance(clients, list) or not all(map(_is_natural, clients)):
-            raise DataError("a request that does not say who is to train, and how it is clipped")
+        if not isinstance(clip, dict):
+            raise DataError("a request that does not say how contributions are clipped")
         weights = np.frombuffer(body[: 4 * size], "<f4").astype(np.float32)
         if not np.isfinite(weights).all():
             raise DataError("a request with weights that are not finite")
-        return cls(place=place, weights=weights, clip=clip, clients=tuple(clients), history=bytes(body[4 * size :]))
+        return cls(place=place, weights=weights, clip=clip, history=bytes(body[4 * size :]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,18 +188,17 @@ class Expected:
 class PartyAnswer:
     """A party's part of a round's sum, in whole steps of the public grid.
 
-    An adaptive clip uses the count of contributions that were not clipped; a simulation also uses the dropped ones.
+    An adaptive clip uses the count of contributions that were not clipped.
     """
 
     place: Place
     steps: Integers = field(repr=False)
     unclipped: int = field(repr=False)
-    dropped: int = field(repr=False)
 
     def to_bytes(self, key: Ed25519PrivateKey, *, wide: int) -> bytes:
         """The frame, signed by the party, with so many bytes a number: see `Expected.wide`."""
-        head = {"unclipped": self.unclipped, "dropped": self.dropped}
-        return sealed("answer", self.place, head, self.steps.astype(f"<i{wide}").tobytes(), key=key)
+        body = self.steps.astype(f"<i{wide}").tobytes()
+        return sealed("answer", self.place, {"unclipped": self.unclipped}, body, key=key)
 
 
 def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> tuple[Mapping[str, Any], memoryview]:
@@ -226,7 +211,7 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> t
 
 def longest_answer(size: int) -> int:
     """How many bytes an answer over so many numbers has at most."""
-    return _LENGTHS.size + _MOST_HEAD["answer"] + 8 * size + _SIGNATURE
+    return _LENGTHS.size + _HEAD + 8 * size + _SIGNATURE
 
 
 def decoded(head: Mapping[str, Any], body: memoryview, *, expected: Expected) -> PartyAnswer:
@@ -234,8 +219,8 @@ def decoded(head: Mapping[str, Any], body: memoryview, *, expected: Expected) ->
 
     Guarantee: the result has the expected size, and its norm is at most the expected one.
     """
-    unclipped, dropped = head.get("unclipped"), head.get("dropped")
-    if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
+    unclipped = head.get("unclipped")
+    if not (_is_natural(unclipped) and unclipped <= expected.contributions):
         raise DataError("an answer that counts more contributions than were asked for")
     if len(body) != expected.size * expected.wide:
         raise DataError("an answer that is shorter or longer than was asked for")
@@ -243,7 +228,7 @@ def decoded(head: Mapping[str, Any], body: memoryview, *, expected: Expected) ->
     floats = steps.astype(np.float64)
     if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
         raise DataError("an answer longer than contributions that were clipped can be")
-    return PartyAnswer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
+    return PartyAnswer(place=expected.place, steps=steps, unclipped=int(unclipped))
 
 
 def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: Ed25519PrivateKey) -> bytes:
@@ -297,7 +282,7 @@ def opened(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: i
 
     Guarantee: it checks length and signature before it parses.
     """
-    least, most_head = _LENGTHS.size + _SIGNATURE, max(_MOST_HEAD[kind] for kind in kinds)
+    least, most_head = _LENGTHS.size + _SIGNATURE, max(_HEADS.get(kind, _HEAD) for kind in kinds)
     names = " or ".join(kinds)
     if not isinstance(data, bytes) or not least <= len(data) <= least + most_head + most:
         raise DataError(f"a message that is no {names}, or longer than one can be")
@@ -314,7 +299,7 @@ def opened(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: i
         head = json.loads(bytes(view[_LENGTHS.size : body]))
     except (ValueError, RecursionError) as error:
         raise DataError("a message whose head is no JSON") from error
-    if not isinstance(head, dict) or head.get("kind") not in kinds or heads > _MOST_HEAD[head["kind"]]:
+    if not isinstance(head, dict) or head.get("kind") not in kinds or heads > _HEADS.get(head["kind"], _HEAD):
         raise DataError(f"a message that is no {names}")
     plan, number, party = head.get("plan"), head.get("round"), head.get("party")
     if not (_is_name(plan) and _is_natural(number) and _is_name(party)):

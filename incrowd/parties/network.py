@@ -146,7 +146,7 @@ class Network:
                 answer = decoded(*signed, expected=expected)
             except DataError:
                 return None  # it is the party's own answer, so there is no point in asking again
-            seen = Observed(contributions=1, dropped=answer.dropped, unclipped=answer.unclipped)
+            seen = Observed(contributions=1, dropped=0, unclipped=answer.unclipped)
             return Part(total=Whole(steps=answer.steps, step=task.step), observed=seen)
 
         longest = longest_answer(self.offer.size)

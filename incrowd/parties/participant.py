@@ -124,7 +124,7 @@ class Participant:
 
     def _answered(self, request: Request) -> bytes:
         offer = self._accepted(request.place.plan)
-        if request.clients or request.weights.size != offer.weights:
+        if request.weights.size != offer.weights:
             raise SpecificationRefused("a question that is not for this party and this model")
         part = self._part(offer)
         part.check_question(request)

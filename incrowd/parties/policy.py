@@ -117,10 +117,7 @@ class PartyPolicy(Limits):
                 colluders < self.least_colluders,
                 f"a plan against {colluders} colluding parties: this party asks for {self.least_colluders}",
             ),
-            (
-                epochs > self.most_epochs,
-                f"{epochs:g} epochs are more than this party allows, {self.most_epochs}",
-            ),
+            (epochs > self.most_epochs, f"{epochs:g} epochs are more than this party allows, {self.most_epochs}"),
             (
                 own_noise and delta != self.budget.delta,
                 f"a plan for delta = {delta:g}: this party allows at most {self.budget.epsilon:g} at "

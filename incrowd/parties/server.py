@@ -61,15 +61,12 @@ class PartyTransport(Transport, Protocol):
     @property
     def nodes(self) -> dict[str, int]:
         """The number of each enrolled party."""
-        ...
 
     def present(self) -> frozenset[str]:
         """The parties that are connected."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a party."""
-        ...
 
 
 _log = logging.getLogger(__name__)

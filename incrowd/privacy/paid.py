@@ -33,11 +33,9 @@ class Owner(Protocol):
 
     def admit(self, ledger: Ledger, event: DpEvent) -> None:
         """Refuse what the ledger would pay for and its owner does not want."""
-        ...
 
     def note(self, ledger: Ledger, plan: Plan, number: int) -> Note:
         """More that the charge of a round notes."""
-        ...
 
 
 class PaidRun:

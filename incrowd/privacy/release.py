@@ -34,7 +34,6 @@ class Trainer(Protocol):
 
     def cohort(self, clients: ClientNumbers, *, round: int) -> CohortContributions | Elsewhere:
         """The contributions of these clients to a round, or their sum where it is made elsewhere."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,12 +44,7 @@ from incrowd.runs.config import (
     MlpSection,
     clip_of,
 )
-from incrowd.runs.data_config import (
-    AnyFeatures,
-    ModuleFeatures,
-    NoFeatures,
-    PieceFeatures,
-)
+from incrowd.runs.data_config import AnyFeatures, ModuleFeatures, NoFeatures, PieceFeatures
 from incrowd.runs.sources import NOTHING, Given, call, handed_over, section
 from incrowd.settings import GIVEN
 from incrowd.types import FeatureMap

@@ -250,10 +250,7 @@ class Private(Section):
 
 
 _OF_OTHERS: dict[str, dict[str, tuple[str, ...]]] = {
-    "client": {
-        "privacy": ("records", "noise_multiplier", "clip_norm"),
-        "local": ("physical_batch",),
-    },
+    "client": {"privacy": ("records", "noise_multiplier", "clip_norm"), "local": ("physical_batch",)},
     "record": {
         "privacy": ("cohort", "grow_from", "sampling", "clip", "noise", "groups", "accountant"),
         "local": ("optimizer", "algorithm", "batches", "proximal", "shuffle", "label_shares", "label_distribution"),

@@ -94,11 +94,7 @@ class Evaluation:
             plan = plan_of(work, scoring, Budget(epsilon=wanted.epsilon, delta=delta))
             label, number = _reserved(ledger, plan, prefix=f"{work.payer.label}: evaluation ")
             private = PrivateRun(
-                plan,
-                ledger=ledger,
-                randomness=_apart(work.randomness, number),
-                size=scoring.size,
-                label=label,
+                plan, ledger=ledger, randomness=_apart(work.randomness, number), size=scoring.size, label=label
             )
             private.name_third_party(work.third_party)
             yield cls(folder=folder, work=work, scoring=scoring, weights=weights, private=private, label=label)

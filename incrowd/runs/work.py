@@ -112,12 +112,7 @@ class Work:
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg[Any]:
         """The algorithm, paid from this ledger, where it reserves the whole plan under this label."""
         private = PrivateRun(
-            self.plan,
-            ledger=ledger,
-            randomness=self.randomness,
-            size=self.size,
-            label=label,
-            places=self.data.places,
+            self.plan, ledger=ledger, randomness=self.randomness, size=self.size, label=label, places=self.data.places
         )
         private.name_third_party(self.third_party)
         with section("run"):
@@ -304,11 +299,7 @@ class SiloWork(Silos):
         """The federation of silos that answer through these functions."""
         return self.averaged(
             SiloCohort(
-                asks=asks,
-                model=self.model,
-                rounds=self.rounds,
-                randomness=self.randomness,
-                together=self.together,
+                asks=asks, model=self.model, rounds=self.rounds, randomness=self.randomness, together=self.together
             )
         )
 

@@ -47,31 +47,24 @@ class PoolStore(Protocol):
 
     async def open(self) -> None:
         """Begin a pool, or go on with the stored one."""
-        ...
 
     async def draw(self) -> HandedOut:
         """Hand out a random instance."""
-        ...
 
     async def parent(self, answer: Returned) -> Instance | Reason | None:
         """Find the parent of an answer: None after it was forgotten, `REPEATED` for a known answer."""
-        ...
 
     async def repeated(self, answer: Returned) -> bool:
         """Return whether any server of this pool has accepted the answer before."""
-        ...
 
     async def enter(self, answer: Returned) -> tuple[Reason, HandedOut]:
         """Merge an answer into a random instance, and hand out the next one."""
-        ...
 
     async def figures(self) -> PoolFigures:
         """Return the figures for a page and a monitor."""
-        ...
 
     async def close(self) -> None:
         """Store everything, and close the store."""
-        ...
 
 
 class EmbeddedStore:

@@ -42,8 +42,7 @@ def bench_accuracy(
     ceiling: Annotated[bool, typer.Option(help="Also fit the same features without noise.")] = True,
     cache: Cache = FEATURES,
     pfl: Annotated[
-        int,
-        typer.Option("--pfl", metavar="ROUNDS", help="Also pfl-research's CIFAR-10, for so many rounds."),
+        int, typer.Option("--pfl", metavar="ROUNDS", help="Also pfl-research's CIFAR-10, for so many rounds.")
     ] = 0,
     plays: Annotated[
         bool, typer.Option("--plays", help="Also next characters, each speaker of plays a client.")

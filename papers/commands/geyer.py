@@ -105,13 +105,7 @@ def geyer_figure1(
 
 
 @app.command("geyer-figure2")
-def geyer_figure2(
-    data: Data,
-    rounds: Rounds = 100,
-    seeds: Seeds = 1,
-    out: Out = DRAWN,
-    as_json: Json = False,
-) -> None:
+def geyer_figure2(data: Data, rounds: Rounds = 100, seeds: Seeds = 1, out: Out = DRAWN, as_json: Json = False) -> None:
     """Accuracy, between-client variance and update scale without privacy: figure 2 of Geyer, Klein and Nabi (2017).
 
     Example: incrowd reproduce geyer-figure2 --data data --out out/figures

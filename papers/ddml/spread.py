@@ -67,11 +67,7 @@ class Spread:
             "stable_variance": self.stable,
             "pools": self.seeds,
             "panels": [
-                {
-                    "title": name,
-                    "variance": variances[name].mean(axis=0).tolist(),
-                    "paths": runs[0][1].T.tolist(),
-                }
+                {"title": name, "variance": variances[name].mean(axis=0).tolist(), "paths": runs[0][1].T.tolist()}
                 for name, runs in found.items()
             ],
             "findings": [one.to_json() for one in self._findings(variances)],

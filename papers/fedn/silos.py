@@ -17,12 +17,7 @@ from incrowd import Budget, ConfigError, DataError, Ledger, PlanConfig, SeededRa
 from incrowd.algorithms import FedAvg, RecordRun, RoundReport, Silo, SiloCohort, score
 from incrowd.data import Clients, Examples, Split, iid
 from incrowd.learning import BatchedRecords, ClientTensors, Descent, Model, Records, linear, mlp
-from incrowd.learning.features import (
-    FeatureMap,
-    SecondOrderEnergies,
-    compose,
-    transform,
-)
+from incrowd.learning.features import FeatureMap, SecondOrderEnergies, compose, transform
 from incrowd.types import Randomness
 from papers.fedn.schedule import DELTA, ROUNDS, Published
 from papers.geyer.handwriting import GlyphMetric, MomentNormalisation

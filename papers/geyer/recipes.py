@@ -19,12 +19,7 @@ from functools import cached_property
 
 from harness import checks
 from incrowd import Budget, ConfigError, DataError, Local, ServerOptimizer
-from incrowd.learning.features import (
-    OrientedEnergies,
-    SecondOrderEnergies,
-    UnitNorm,
-    compose,
-)
+from incrowd.learning.features import OrientedEnergies, SecondOrderEnergies, UnitNorm, compose
 from incrowd.privacy.plan import signal
 from papers.geyer.handwriting import GlyphMetric, Glyphs, MomentNormalisation
 from papers.geyer.measure import AnySetup

@@ -144,17 +144,8 @@ def plain_entry(plain: Plain, accuracies: Sequence[float], *, weights: int, seco
 
 
 def _counted(accuracies: Sequence[float], seconds: float) -> Entry:
-    return {
-        **summary(accuracies),
-        "accuracies": list(accuracies),
-        "seeds": len(accuracies),
-        "seconds": seconds,
-    }
+    return {**summary(accuracies), "accuracies": list(accuracies), "seeds": len(accuracies), "seconds": seconds}
 
 
 def _paper(row: Row) -> Entry:
-    return {
-        "paper_accuracy": row.accuracy,
-        "paper_rounds": row.rounds,
-        "paper_communications": row.communications,
-    }
+    return {"paper_accuracy": row.accuracy, "paper_rounds": row.rounds, "paper_communications": row.communications}

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd.algorithms import evaluate
-from incrowd.algorithms.metrics import (
-    BINS,
-    metrics,
-    of_several,
-    probabilities,
-    scalars,
-)
+from incrowd.algorithms.metrics import BINS, metrics, of_several, probabilities, scalars
 from incrowd.data import Examples
 from incrowd.data.examples import IGNORED
 from incrowd.learning import LOGISTIC, POISSON, SQUARED, linear

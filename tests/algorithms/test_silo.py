@@ -10,17 +10,7 @@ from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger
-from tests.algorithms.silos import (
-    BUDGET,
-    RECORDS,
-    ROUNDS,
-    SEEDED,
-    Curious,
-    paying,
-    plan,
-    silo,
-    zeros,
-)
+from tests.algorithms.silos import BUDGET, RECORDS, ROUNDS, SEEDED, Curious, paying, plan, silo, zeros
 
 
 def test_a_run_meets_its_budget_in_the_last_round_and_has_left_after_it() -> None:

@@ -138,11 +138,7 @@ def doubled(number: int) -> int:
 
 @pytest.mark.parametrize("kind", ["anybody may write it", "another user's", "a link to another user's", "ours"])
 def test_numba_loads_nothing_from_a_folder_that_is_not_ours(
-    kind: str,
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    given_away: Callable[[Path], None],
+    kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_away: Callable[[Path], None]
 ) -> None:
     folder = planted(kind, tmp_path, given_away)
     settings: Any = numba.config

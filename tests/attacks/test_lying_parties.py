@@ -55,12 +55,12 @@ WIDE = RoundTask.stated(OFFER, 2, CLIP).expected(HERE, contributions=1).wide
 
 def honest(place: Place, value: int = 1) -> bytes:
     steps = np.full(SIZE, value, np.int64)
-    return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(KEYS[place.party], wide=WIDE)
+    return PartyAnswer(place=place, steps=steps, unclipped=0).to_bytes(KEYS[place.party], wide=WIDE)
 
 
 def odd(body: bytes, **head: Any) -> bytes:
     """What a party signs that says what it likes."""
-    return sealed("answer", HERE, {"unclipped": 0, "dropped": 0, **head}, body, key=KEYS["north"])
+    return sealed("answer", HERE, {"unclipped": 0, **head}, body, key=KEYS["north"])
 
 
 def floats(value: float) -> bytes:
@@ -87,12 +87,12 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         "answer", replace(HERE, party="east"), {}, b"", key=KEYS["north"]
     ),
     "a stranger's": lambda: PartyAnswer(
-        place=HERE, steps=np.ones(SIZE, np.int64), unclipped=0, dropped=0
+        place=HERE, steps=np.ones(SIZE, np.int64), unclipped=0
     ).to_bytes(Ed25519PrivateKey.generate(), wide=WIDE),
     "the question": lambda: Request(place=HERE, weights=np.zeros(SIZE, np.float32), clip={}).to_bytes(KEYS["north"]),
     "an acceptance": lambda: sealed("acceptance", HERE, {}, b"", key=KEYS["north"]),
     "more clients than one": lambda: odd(HONEST, unclipped=2),
-    "less than no client": lambda: odd(HONEST, dropped=-1),
+    "less than no client": lambda: odd(HONEST, unclipped=-1),
     "nothing": lambda: b"",
     "noise": lambda: bytes(range(256)) * 4,
 }  # fmt: skip
@@ -143,11 +143,7 @@ def test_a_node_of_another_key_is_not_the_party() -> None:
     nodes = [Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)]
     line = saying({number: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)})
     network = Network(
-        transport=line,
-        offer=OFFER,
-        nodes=lambda: nodes,
-        key=SERVER,
-        patience=Patience(timeout=1, clock=VirtualClock()),
+        transport=line, offer=OFFER, nodes=lambda: nodes, key=SERVER, patience=Patience(timeout=1, clock=VirtualClock())
     )
     assert network.part(zeros(), range(3), round=2, clip=CLIP).total.steps.tolist() == [1] * SIZE
     with pytest.raises(DataError):

@@ -168,8 +168,7 @@ def silos() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "noted"),
-    [("request", {"clip": {}, "clients": [], "size": 0}, 0), ("list", {"label": "\ud800"}, 1)],
+    ("kind", "head", "noted"), [("request", {"clip": {}, "size": 0}, 0), ("list", {"label": "\ud800"}, 1)]
 )
 def test_what_is_no_text_is_an_error_of_ours_too(kind: str, head: Form, noted: int, made: Made) -> None:
     party = made.start()

@@ -298,9 +298,7 @@ PLANS: dict[str, tuple[str, Breakage, str]] = {
     "centred by the others": (
         "everyone",
         changed(
-            ClippedSum,
-            "add",
-            lambda real: lambda self, rows: real(self, rows - 0.5 * np.nan_to_num(rows).mean(axis=0)),
+            ClippedSum, "add", lambda real: lambda self, rows: real(self, rows - 0.5 * np.nan_to_num(rows).mean(axis=0))
         ),
         "what others change",
     ),

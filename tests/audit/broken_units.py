@@ -85,9 +85,7 @@ ledger_anew_each_run = instead(Ledger, "_check_budget", lambda self, *given: Non
 def laplace_is(factor: float) -> Breakage:
     """A device's noise of another scale than what is charged."""
     return changed(
-        whole_noise,
-        "discrete_laplace",
-        lambda real: lambda scale, **given: real(max(1, int(factor * scale)), **given),
+        whole_noise, "discrete_laplace", lambda real: lambda scale, **given: real(max(1, int(factor * scale)), **given)
     )
 
 

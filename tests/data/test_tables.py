@@ -17,14 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import (
-    Clients,
-    Columns,
-    Reading,
-    columns_of,
-    read_features,
-    read_table,
-)
+from incrowd.data import Clients, Columns, Reading, columns_of, read_features, read_table
 from incrowd.data.fingerprints import digests_of_cells, table_cells
 from incrowd.data.reading import AS_USUAL
 from incrowd.errors import ConfigError, DataError

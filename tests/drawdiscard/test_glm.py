@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from incrowd._random import Floats, SeededRandomness
-from incrowd.drawdiscard.glm import (
-    LARGEST_LOG_RATE,
-    LINKS,
-    LOGISTIC,
-    MULTINOMIAL,
-    POISSON,
-    Glm,
-    Link,
-)
+from incrowd.drawdiscard.glm import LARGEST_LOG_RATE, LINKS, LOGISTIC, MULTINOMIAL, POISSON, Glm, Link
 from incrowd.drawdiscard.simulation import GlmGradients, with_intercept
 
 

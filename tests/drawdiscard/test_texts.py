@@ -25,8 +25,7 @@ def words_slowly(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 0x811C9DC5), ("a", 0xE40C292C), ("foobar", 0xBF9CF968), ("hello", 0x4F9F2CAB)],
+    ("text", "value"), [("", 0x811C9DC5), ("a", 0xE40C292C), ("foobar", 0xBF9CF968), ("hello", 0x4F9F2CAB)]
 )
 def test_buckets_come_from_the_published_hash(text: str, value: int) -> None:
     assert hashed_slowly(text) == value  # the vectors of its authors

@@ -60,7 +60,7 @@ class BadParty:
             place = Place(plan=place.plan, round=number + 1, party=name)
         if kind == "another party":
             place = Place(plan=place.plan, round=number, party="amber")
-        return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(self.key, wide=8)
+        return PartyAnswer(place=place, steps=steps, unclipped=0).to_bytes(self.key, wide=8)
 
 
 def main(folder: Path) -> None:

@@ -84,8 +84,7 @@ def test_a_run_whose_worker_fails_goes_on_elsewhere(overrides: Sequence[str], tm
 
 
 @pytest.mark.parametrize(
-    ("overrides", "field"),
-    [(("privacy.clip={kind='median'}",), "clip"), (("run.diagnose=true",), "diagnose")],
+    ("overrides", "field"), [(("privacy.clip={kind='median'}",), "clip"), (("run.diagnose=true",), "diagnose")]
 )
 def test_what_cannot_be_known_elsewhere_is_refused_before_anything_is_spent(
     overrides: Sequence[str], field: str, tmp_path: Path

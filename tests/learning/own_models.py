@@ -9,17 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.data.examples import IGNORED, each
-from incrowd.learning import (
-    ABSOLUTE,
-    CROSS_ENTROPY,
-    HUBER,
-    LOGISTIC,
-    SQUARED,
-    ClientTensors,
-    Loss,
-    Model,
-    as_loss,
-)
+from incrowd.learning import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, SQUARED, ClientTensors, Loss, Model, as_loss
 from incrowd.learning.dpsgd.engine import Records
 
 WORDS, LENGTH, WIDTH, CLASSES = 11, 6, 8, 3

@@ -59,9 +59,7 @@ def test_a_squared_norm_is_never_below_the_real_one_and_hardly_above(
 
 
 @both
-def test_equal_numbers_whose_squares_all_round_down_are_not_measured_short(
-    make: Make,
-) -> None:
+def test_equal_numbers_whose_squares_all_round_down_are_not_measured_short(make: Make) -> None:
     """1 + 2^-12 squared is rounded down by nearly half a unit in every place of the run."""
     for size in (255, 256, 257, 4096):
         numbers = torch.full((1, size), 1 + 2.0**-12 - 2.0**-23)

@@ -5,22 +5,8 @@ from torch import nn
 
 from incrowd import Local
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import (
-    CROSS_ENTROPY,
-    CohortEngine,
-    Model,
-    linear,
-    mlp,
-)
-from tests.learning.cohorts import (
-    CLASSES,
-    FEATURES,
-    RANDOMNESS,
-    SIZES,
-    clients,
-    trained,
-    with_labels,
-)
+from incrowd.learning import CROSS_ENTROPY, CohortEngine, Model, linear, mlp
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, clients, trained, with_labels
 
 COHORT = tuple(range(len(SIZES)))
 

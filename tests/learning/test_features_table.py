@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import (
-    Category,
-    Columns,
-    Date,
-    Number,
-    Text,
-    YesNo,
-)
+from incrowd.data import Category, Columns, Date, Number, Text, YesNo
 from incrowd.errors import ConfigError
 from incrowd.learning.features import TableRows
 from incrowd.learning.features.table_rows import PLACES, sizes

@@ -14,15 +14,7 @@ from incrowd.privacy.plan.sampling import FixedSize, Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
 from papers.geyer.measure import ROWS, learn, partitioned, shaped
 from papers.geyer.moments import LAMBDAS, log_moments
-from papers.geyer.paper import (
-    CONSTANTS,
-    FIXED,
-    QUICK,
-    PaperSetup,
-    as_poisson,
-    executed,
-    within,
-)
+from papers.geyer.paper import CONSTANTS, FIXED, QUICK, PaperSetup, as_poisson, executed, within
 from papers.shared import simulated_statement
 from tests.privacy.receipts import noised
 from tests.reference.one_client import contribution

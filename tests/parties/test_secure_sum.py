@@ -27,10 +27,7 @@ def test_masks_cancel_and_the_sum_is_that_of_a_simulation_integer_for_integer(tm
     crew = Crew(tmp_path, parties=parties, simulated=True, size=300)
     plan = crew.plan.plan
     run = PrivateRun(
-        plan,
-        ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation),
-        randomness=crew.randomness,
-        size=300,
+        plan, ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation), randomness=crew.randomness, size=300
     )
     for number, names in enumerate((crew.names, crew.names[1:], crew.names)):
         opened = run.round(number)

@@ -10,14 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from incrowd.algorithms.silos import Answer
-from incrowd.errors import (
-    BudgetExceeded,
-    ConfigError,
-    DataError,
-    IncrowdError,
-    RehearsalFailed,
-    SpecificationRefused,
-)
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed, SpecificationRefused
 from incrowd.parties.contribution import OwnRecords
 from incrowd.parties.frames import Place, read_silo, sealed, unsealed
 from incrowd.parties.guard import LEDGER, given
@@ -162,10 +155,7 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
 
         return OwnRecords(engine=Broken(), stated=500, classes=10)  # type: ignore[arg-type]  # it is broken
 
-    for learner, error, words in (
-        (unfit, DataError, "dose"),
-        (failing, RehearsalFailed, "no memory"),
-    ):
+    for learner, error, words in ((unfit, DataError, "dose"), (failing, RehearsalFailed, "no memory")):
         monkeypatch.setattr(party, "_learner", learner)
         with pytest.raises(error, match=words):
             party.answer(offer.to_bytes(SERVER))

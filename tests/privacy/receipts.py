@@ -27,11 +27,7 @@ def paid(*noises: object, times: int = 1, randomness: Randomness = SEEDED) -> Re
 
 
 def noised(
-    noise: GaussianNoise,
-    total: Floats,
-    *at: Any,
-    randomness: Randomness = SEEDED,
-    contributions_bound: int = 1,
+    noise: GaussianNoise, total: Floats, *at: Any, randomness: Randomness = SEEDED, contributions_bound: int = 1
 ) -> Floats:
     """A sum with noise on it, paid for once."""
     receipt = paid(noise, randomness=randomness)

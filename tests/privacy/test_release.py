@@ -33,13 +33,7 @@ def a_plan(*, clip: Clip | MedianClip | None = None, noise: float = 1.0, rounds:
     ).plan(BUDGET)
 
 
-def a_run(
-    plan: Plan,
-    *,
-    size: int,
-    randomness: Randomness | None = None,
-    ledger: Ledger | None = None,
-) -> PrivateRun:
+def a_run(plan: Plan, *, size: int, randomness: Randomness | None = None, ledger: Ledger | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
     randomness = SeededRandomness(3) if randomness is None else randomness
     return PrivateRun(plan, ledger=ledger, randomness=randomness, size=size)

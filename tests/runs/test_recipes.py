@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from incrowd import Budget, Clients, Federation
 from incrowd.errors import ConfigError, DataError
 from incrowd.runs.config import parse
-from incrowd.runs.recipes import (
-    MANY,
-    RECIPES,
-    Outline,
-    completed,
-    named,
-    with_recipe,
-)
+from incrowd.runs.recipes import MANY, RECIPES, Outline, completed, named, with_recipe
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6)
 PROMISE: dict[str, Any] = {"data": {"name": "digits"}, "privacy": {"epsilon": 8.0, "delta": 1e-3}}
@@ -154,11 +147,7 @@ def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
 
 def records(**privacy: Any) -> dict[str, Any]:
     data = {"name": "digits", "clients": 4, "partition": "iid"}
-    return {
-        "data": data,
-        "privacy": {"unit": "record", "epsilon": 2.0, "delta": 1e-4, **privacy},
-        "run": {},
-    }
+    return {"data": data, "privacy": {"unit": "record", "epsilon": 2.0, "delta": 1e-4, **privacy}, "run": {}}
 
 
 def test_records_are_learnt_in_as_many_steps_as_their_signal(tmp_path: Path) -> None:

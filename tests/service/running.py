@@ -95,9 +95,7 @@ async def read_reply(reader: asyncio.StreamReader, *, head: bool = False) -> Got
 
 @asynccontextmanager
 async def service(
-    specification: Specification | PoolStore,
-    *,
-    admission: Admission | None = None,
+    specification: Specification | PoolStore, *, admission: Admission | None = None
 ) -> AsyncIterator[Running]:
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
     listener = socket.create_server(("127.0.0.1", 0))

@@ -39,11 +39,7 @@ def during(store: PoolStore, work: Callable[[PoolStore], Awaitable[None]]) -> No
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"merge": 0.25}, {"merge": 0.5, "falls_every": 5}, {"instances": 1}],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{}, {"merge": 0.25}, {"merge": 0.5, "falls_every": 5}, {"instances": 1}], ids=str)
 def test_a_store_does_what_a_pool_does(make: Make, changes: dict[str, object]) -> None:
     specification = asked(**changes)
     pool = fresh_pool(specification, RANDOM)

@@ -6,10 +6,5 @@ The `loop` has to stay: it takes any module and any local algorithm, by autograd
 from incrowd.learning.backends import compiled, fast, loop, vectorized
 from incrowd.learning.backends.backend import MakeBackend
 
-BACKENDS: tuple[MakeBackend, ...] = (
-    vectorized.make,
-    fast.make,
-    compiled.make,
-    loop.make,
-)
+BACKENDS: tuple[MakeBackend, ...] = (vectorized.make, fast.make, compiled.make, loop.make)
 """Fastest first: the first backend that takes a client trains it."""

@@ -19,11 +19,7 @@ MOST_ROUNDS = 10**9
 
 _COARSE, _MIDDLE, _FINE = 1e-2, 1e-3, FINE_GRID
 # The grids to search on, one after another, and how far from the last allowed value the search on each may end.
-_STAGES = {
-    "GDP": ((_FINE, 1e-9),),
-    "PLD": ((_COARSE, 1e-3), (_MIDDLE, 2e-5), (_FINE, 1e-4)),
-    "RDP": ((_FINE, 1e-4),),
-}
+_STAGES = {"GDP": ((_FINE, 1e-9),), "PLD": ((_COARSE, 1e-3), (_MIDDLE, 2e-5), (_FINE, 1e-4)), "RDP": ((_FINE, 1e-4),)}
 
 
 def smallest_noise(

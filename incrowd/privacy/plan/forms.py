@@ -32,15 +32,7 @@ PLAN, ROUND = "incrowd plan 2", "incrowd round 1"
 
 CLIPS: dict[str, type[Any]] = {
     each.__name__: each
-    for each in (
-        ElementwiseClip,
-        FixedClip,
-        MedianClip,
-        NormalisedClip,
-        PerLayerClip,
-        QuantileClip,
-        ThirdPartyClip,
-    )
+    for each in (ElementwiseClip, FixedClip, MedianClip, NormalisedClip, PerLayerClip, QuantileClip, ThirdPartyClip)
 }
 """The clips that a plan may have, by the names that forms use; `SAMPLING` has the samplers."""
 

@@ -10,31 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from incrowd import Local
-from incrowd.learning import (
-    CROSS_ENTROPY,
-    POISSON,
-    ClientTensors,
-    CohortEngine,
-    Execution,
-    Model,
-    backends,
-    mlp,
-)
+from incrowd.learning import CROSS_ENTROPY, POISSON, ClientTensors, CohortEngine, Execution, Model, backends, mlp
 from incrowd.learning.backends import BACKENDS
 from incrowd.learning.backends.backend import ClientRound, MakeBackend, Task
 from incrowd.learning.backends.vectorized import Abreast, Size, Trial, plan, width_of
 from incrowd.learning.inputs import draw_batches
 from incrowd.learning.local_algorithms import algorithm_of
-from tests.learning.cohorts import (
-    CLASSES,
-    FEATURES,
-    RANDOMNESS,
-    SIZES,
-    assert_close,
-    clients,
-    trained,
-    twin,
-)
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained, twin
 from tests.learning.own_models import CASES as OWN
 
 HERE: tuple[MakeBackend, ...] = (backends.vectorized.side_by_side, backends.loop.make)

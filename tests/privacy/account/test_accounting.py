@@ -242,8 +242,7 @@ def test_a_price_is_computed_once_in_a_process(monkeypatch: pytest.MonkeyPatch) 
 
 RUNS = st.lists(
     st.tuples(
-        st.one_of(st.floats(0.05, 100).map(LaplaceDpEvent), st.floats(0.01, 20).map(PureDpEvent)),
-        st.integers(1, 200),
+        st.one_of(st.floats(0.05, 100).map(LaplaceDpEvent), st.floats(0.01, 20).map(PureDpEvent)), st.integers(1, 200)
     ),
     min_size=1,
     max_size=3,

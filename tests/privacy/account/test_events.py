@@ -21,14 +21,7 @@ from scipy.stats import norm
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
 from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibrate import LEAST_NOISE, most_rounds, smallest_noise
-from incrowd.privacy.account.events import (
-    PureDpEvent,
-    canonical,
-    compose,
-    event_from_json,
-    event_to_json,
-    mechanisms,
-)
+from incrowd.privacy.account.events import PureDpEvent, canonical, compose, event_from_json, event_to_json, mechanisms
 
 noises = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 probs = st.floats(min_value=0, max_value=1, exclude_min=True)

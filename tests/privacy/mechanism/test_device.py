@@ -149,10 +149,7 @@ def test_without_noise_nothing_can_be_released() -> None:
         (KINDS[3], "on its own, is private with epsilon = 2, delta = 1e-06; .* times the sensitivity of the whole"),
         (KINDS[4], "together .* delta = 1e-06: the noise is scaled by the square root of the number of weights"),
         (KINDS[5], "together .* delta = 1e-06: the gradient's L2 norm is bounded by 0.5"),
-        (
-            {"noise": "direction", "bound": "norm"},
-            "of 4 random directions .* with a chance of 0.29, any other",
-        ),
+        ({"noise": "direction", "bound": "norm"}, "of 4 random directions .* with a chance of 0.29, any other"),
     ],
 )
 def test_the_description_says_which_privacy_it_is(kind: dict[str, Any], words: str) -> None:

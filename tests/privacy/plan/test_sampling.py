@@ -211,10 +211,7 @@ def test_impossible_schedules_are_refused() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
-@pytest.mark.parametrize(
-    "schedule",
-    [constant(rounds=7, cohort=20), growing(rounds=9, first_cohort=5, last_cohort=50)],
-)
+@pytest.mark.parametrize("schedule", [constant(rounds=7, cohort=20), growing(rounds=9, first_cohort=5, last_cohort=50)])
 def test_a_round_before_all_others_has_its_share_of_what_is_said(schedule: Schedule, share: float) -> None:
     found = preceded(schedule, share=share)
     said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
