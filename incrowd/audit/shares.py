@@ -19,7 +19,7 @@ from incrowd.audit.bounds import Check
 from incrowd.audit.canaries import ledger_of, shared_in, shares_std
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.errors import DataError, IncrowdError
-from incrowd.parties.frames import unsealed
+from incrowd.parties.frames import opened
 from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import KEYS, Listed, Member, SumPlan, SumServer
 from incrowd.privacy.account.accounting import Budget
@@ -149,7 +149,7 @@ class _Parties:
     def words(self, name: str, frame: bytes) -> Floats:
         """The masked numbers of a party's answer, as floats."""
         word, key = self.plan.noise(0).word, self.secrets[name].public_key()
-        _, _, body = unsealed(frame, kind="masked", key=key, most=_SIZE * np.dtype(word).itemsize)
+        _, _, _, body = opened(frame, ("masked",), key=key, most=_SIZE * np.dtype(word).itemsize)
         return np.frombuffer(body, word).astype(np.float64)
 
     def apart(self, name: str, one: bytes, other: bytes) -> Check:

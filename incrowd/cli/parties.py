@@ -1,13 +1,17 @@
 """Real parties: `incrowd flower` for servers, `incrowd party` for the owners of data."""
 
+import json
+import re
 import signal
 import threading
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from incrowd import _files
 from incrowd._log import log_to_stderr
 from incrowd.cli._options import (
     DataFolder,
@@ -28,7 +32,7 @@ from incrowd.cli._options import (
 )
 from incrowd.cli._output import print_facts, print_json, print_metrics, print_result, print_table
 from incrowd.cli.train import finish
-from incrowd.errors import IncrowdError
+from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower import need_flower
 
 WATCHED = {"epsilon": "Epsilon of the ledger.", "questions": "Questions of servers.", "ledger": "Whether it is whole."}
@@ -51,11 +55,28 @@ def new(folder: Annotated[Path, argument("DIR", "A new folder for the app.")], a
 
     Example: incrowd flower new heart
     """
-    from incrowd.flower.new import new_app
-
     written = new_app(folder)
     facts = {"folder": str(folder), "files": [str(path) for path in written]}
     print_result(facts, as_json, said=f"{folder}: put your own training into client_app.py, then: flwr run {folder}")
+
+
+def new_app(folder: Path) -> list[Path]:
+    """Write an app, which will keep its ledger and model, into a new folder; return the files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(field="folder", value=str(folder), remedy="it is there already: name a new folder")
+    where = folder.resolve()
+    name = re.sub(r"[^a-z0-9]+", "-", where.name.lower()).strip("-")
+    if not re.search("[a-z]", name):
+        raise ConfigError(field="folder", value=str(folder), remedy="give a name with letters: the app is called so")
+    _files.folder(folder)
+    told = {"NAME": name, "LEDGER": str(where / "ledger.sqlite"), "MODEL": str(where / "model.npz")}
+    written = [folder / file for file in ("pyproject.toml", "server_app.py", "client_app.py")]
+    for path in written:
+        text = files("incrowd.flower").joinpath("app", path.name).read_text("utf-8")
+        for word, value in told.items():
+            text = text.replace(f'"{word}"', json.dumps(value, ensure_ascii=False))  # which TOML has, too
+        _files.write(path, text)
+    return written
 
 
 @flower.command()

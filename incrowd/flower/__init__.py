@@ -10,7 +10,6 @@
 | `proxy`      | nginx in front: the configuration that admits enrolled parties alone                   |
 | `simulation` | a run on Flower's simulation engine (Ray)                                              |
 | `strategy`   | a strategy of Flower's, made private, over stock nodes                                 |
-| `new`        | an app of Flower's with such a strategy, as a start for your own                       |
 
 `incrowd.parties` holds the parties and their messages, without Flower.
 """

@@ -26,8 +26,7 @@ class Attendance:
 
     The server waits up to its patience for a node, until the node has missed two rounds. The node is then away: one
     question waits for it, and rounds go on. Anything that it sends brings it back, with as long as the others took (and
-    at least until silent nodes are asked again), until it misses another. Ten answers in time make up for a missed
-    round.
+    at least until silent nodes are asked again), until it misses another. Ten answers in time make up for one.
 
     Guarantee: all absent nodes together cost the full time in two rounds, and a node that comes and
     goes in one of ten at most. Late answers are dropped. While its patience lasts, the server asks a silent node once.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -113,14 +113,13 @@ class Place:
     party: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Frame:
+class Frame(NamedTuple):
     """A frame whose signature was right."""
 
     kind: str
     place: Place
     head: Mapping[str, Any]
-    body: memoryview = field(repr=False)
+    body: memoryview
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -203,7 +202,7 @@ class PartyAnswer:
 
 def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> tuple[Mapping[str, Any], memoryview]:
     """A frame that this party signed for this round of this plan."""
-    place, head, body = unsealed(data, kind="answer", key=key, most=8 * expected.size)
+    _, place, head, body = opened(data, ("answer",), key=key, most=8 * expected.size)
     if place != expected.place:
         raise DataError("an answer of another plan, round or party than was asked")
     return head, body
@@ -250,7 +249,7 @@ def read_refusal(data: object, *, question: bytes, key: Ed25519PublicKey) -> str
     question: one that was recorded says nothing later.
     """
     try:
-        _, head, _ = unsealed(data, kind="refusal", key=key, most=0)
+        _, _, head, _ = opened(data, ("refusal",), key=key, most=0)
     except DataError:
         return None
     if head.get("question") != hashlib.sha256(question).hexdigest():
@@ -263,18 +262,10 @@ def read_acceptance(data: object, *, question: bytes, plan: str, party: str, key
     why = read_refusal(data, question=question, key=key)
     if why is not None:
         return why or "it does not say why"
-    place, _, _ = unsealed(data, kind="acceptance", key=key, most=0)
+    _, place, _, _ = opened(data, ("acceptance",), key=key, most=0)
     if place != Place(plan=plan, round=0, party=party):
         raise DataError("an acceptance of another offer, or by another party")
     return ""
-
-
-def unsealed(
-    data: object, *, kind: str, key: Ed25519PublicKey, most: int
-) -> tuple[Place, Mapping[str, Any], memoryview]:
-    """The place, head and body of a frame of one kind: see `opened`."""
-    found = opened(data, (kind,), key=key, most=most)
-    return found.place, found.head, found.body
 
 
 def opened(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: int) -> Frame:
@@ -305,7 +296,7 @@ def opened(data: object, kinds: Sequence[str], *, key: Ed25519PublicKey, most: i
     if not (_is_name(plan) and _is_natural(number) and _is_name(party)):
         raise DataError("a message that does not say which plan, round and party it is of")
     place = Place(plan=plan, round=number, party=party)
-    return Frame(kind=head["kind"], place=place, head=head, body=view[body:-_SIGNATURE])
+    return Frame(head["kind"], place, head, view[body:-_SIGNATURE])
 
 
 def _statement(front: bytes | memoryview) -> bytes:
@@ -329,7 +320,7 @@ def sealed_answer(answer: Answer, place: Place, *, key: Ed25519PrivateKey) -> by
 
 def read_silo(frame: object, *, place: Place, size: int, key: Ed25519PublicKey) -> Answer:
     """The answer that this silo signed for this round."""
-    found, head, body = unsealed(frame, kind="silo", key=key, most=8 * size)
+    _, found, head, body = opened(frame, ("silo",), key=key, most=8 * size)
     absence, epsilon = head.get("absence"), head.get("epsilon")
     if found != place or absence not in ("", *_ABSENCES):
         raise DataError("an answer of another plan, round or silo than was asked")

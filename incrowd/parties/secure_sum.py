@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from incrowd import _files
 from incrowd._private import check_ours
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
-from incrowd.parties.frames import Place, sealed, unsealed
+from incrowd.parties.frames import Place, opened, sealed
 from incrowd.parties.offer import Offer
 from incrowd.parties.roster import Roster, digest
 from incrowd.privacy.ledger.chain import check_own, connect, translated
@@ -93,7 +93,7 @@ class SumPlan:
     def opened(self, kind: str, name: str, frame: object, *, number: int = 0) -> tuple[Mapping[str, Any], memoryview]:
         """The head and body of a message that a party of the roster signed for this round of this sum."""
         length = self.length(kind, name)
-        place, head, body = unsealed(frame, kind=kind, key=self.roster.card(name).public, most=length)
+        _, place, head, body = opened(frame, (kind,), key=self.roster.card(name).public, most=length)
         if place != Place(plan=self.name, round=number, party=name) or len(body) != length:
             raise DataError(
                 f"a message {kind!r} of {name} for another plan, or one that is not whole, or of another round"
@@ -139,7 +139,7 @@ class Listed:
     @classmethod
     def read(cls, frame: object, *, server: Ed25519PublicKey) -> "Listed":
         """A list that the server signed."""
-        place, head, _ = unsealed(frame, kind="list", key=server, most=0)
+        _, place, head, _ = opened(frame, ("list",), key=server, most=0)
         parties, question, label = (head.get(name) for name in ("parties", "question", "label"))
         whole = isinstance(parties, dict) and all(map(is_random, parties.values())) and set(head) == _LIST_KEYS
         if not whole or not isinstance(question, str) or not isinstance(label, str) or place.party:

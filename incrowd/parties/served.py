@@ -21,7 +21,7 @@ from incrowd.algorithms.fedavg import State
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import ConfigError, DataError, RoundLost, RoundUnanswered
 from incrowd.parties.asking import Attendance
-from incrowd.parties.frames import MOST_BESIDE, Place, read_silo, sealed, unsealed
+from incrowd.parties.frames import MOST_BESIDE, Place, opened, read_silo, sealed
 from incrowd.parties.network import AskedCohort, AskedTrainer, Network, Node
 from incrowd.parties.offer import LAST, RoundTask
 from incrowd.parties.secure_sum import SumPlan, SumServer, is_random, sum_plan
@@ -137,7 +137,7 @@ class SiloServer:
 
         def read(node: Node, frame: bytes) -> Answer:
             expected = self.network.place(node, number)
-            where, _head, _body = unsealed(frame, kind="silo", key=node.key, most=8 * size)
+            _, where, _head, _body = opened(frame, ("silo",), key=node.key, most=8 * size)
             if where != expected:
                 raise DataError("an answer of another plan, round or silo than was asked")
             try:
@@ -173,7 +173,7 @@ class SiloServer:
         offer = self.network.offer
 
         def read(node: Node, frame: bytes) -> Statement | None:
-            found, head, _body = unsealed(frame, kind="statement", key=node.key, most=0)
+            _, found, head, _body = opened(frame, ("statement",), key=node.key, most=0)
             if found != self.network.place(node, offer.rounds):
                 raise DataError("a statement of another plan or silo than was asked")
             said, plan = head.get("statement"), offer.plan_of(node.party)
@@ -395,7 +395,7 @@ class SumNetwork:
     def _own(self, node: Node, frame: bytes, kind: str, number: int) -> Mapping[str, Any]:
         """The head of a frame that this party has signed for this round of the sum, with a body of the right length."""
         length = self.plan.length(kind, node.party)
-        place, head, body = unsealed(frame, kind=kind, key=node.key, most=length)
+        _, place, head, body = opened(frame, (kind,), key=node.key, most=length)
         if place != Place(plan=self.plan.name, round=number, party=node.party) or len(body) != length:
             raise DataError("an answer of another sum, round, party or length than was asked")
         return head

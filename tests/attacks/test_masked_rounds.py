@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from incrowd.errors import DataError, IncrowdError, RoundUnanswered, SpecificationRefused
 from incrowd.parties.asking import Patience
 from incrowd.parties.contribution import Part
-from incrowd.parties.frames import AskedBefore, Request, sealed, unsealed
+from incrowd.parties.frames import AskedBefore, Request, opened, sealed
 from incrowd.parties.guard import given
 from incrowd.parties.keys import answer_key, question_key, read_enrolment
 from incrowd.parties.network import Network, Node
@@ -184,7 +184,7 @@ class Lying(MemberLine):
             return answer
         key = answer_key(self.hospitals.folder / "cedar")
         try:
-            place, head, body = unsealed(answer, kind=self.kind, key=key.public_key(), most=2**24)
+            _, place, head, body = opened(answer, (self.kind,), key=key.public_key(), most=2**24)
         except DataError:
             return answer
         rest = {each: value for each, value in head.items() if each not in ("kind", "plan", "round", "party")}

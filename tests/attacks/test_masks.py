@@ -22,7 +22,7 @@ from incrowd.parties.secure_sum import SumServer
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.paid import ShareRun
-from tests.parties.crew import Crew, key_of, opened, plan_of, question, signed
+from tests.parties.crew import Crew, content_of, key_of, plan_of, question, signed
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -71,7 +71,7 @@ def test_two_weight_vectors_in_one_round_add_up_to_garbage(crew: Crew) -> None:
     first = crew.server.listed(0, crew.ready(0, asked="weights A"), question=question("weights A"))
     _, told = (
         crew.ready(0, crew.names[:2], asked="weights B"),
-        opened("list", first, key=key_of("the server").public_key()),
+        content_of("list", first, key=key_of("the server").public_key()),
     )
     for name in crew.names[:2]:
         with pytest.raises(SpecificationRefused, match="not ready for"):
@@ -105,7 +105,7 @@ def test_a_late_answer_tells_nothing_beside_the_next_round(crew: Crew) -> None:
 
 def forged(crew: Crew, *, by: str = "the server", **changes: object) -> bytes:
     """A list such as a server that plays by no rule signs, with the right random numbers."""
-    heads = [opened("ready", frame, key=key_of(name).public_key())[0] for name, frame in crew.ready(0).items()]
+    heads = [content_of("ready", frame, key=key_of(name).public_key())[0] for name, frame in crew.ready(0).items()]
     form: dict[str, Any] = {"plan": crew.plan.name, "label": crew.label, "round": 0, "question": question()}
     form["parties"] = {head["party"]: head["random"] for head in heads}
     names = changes.pop("names", None)
@@ -176,7 +176,7 @@ class TestRosters:
         same = ours.exchange(X25519PublicKey.from_public_bytes(twin))
         assert same == ours.exchange(X25519PublicKey.from_public_bytes(theirs))  # the control: so it would work
         crew = Crew(tmp_path, size=10, agreed=False)
-        _, victim = opened("hello", crew.hellos["party 0"], key=key_of("party 0").public_key(), most=2000)
+        _, victim = content_of("hello", crew.hellos["party 0"], key=key_of("party 0").public_key(), most=2000)
         body = victim[:31] + bytes([victim[31] | 128]) + victim[32:]
         head = {"plan": crew.plan.name, "party": "party 4"}
         hellos = {**crew.hellos, "party 4": signed("hello", head, body, key=key_of("party 4"))}

@@ -23,7 +23,7 @@ from incrowd.federation import Federation
 from incrowd.flower.serve import PartyServer
 from incrowd.parties.asking import UNANSWERED, Attendance, Patience
 from incrowd.parties.contribution import Part
-from incrowd.parties.frames import AskedBefore, Place, Request, unsealed
+from incrowd.parties.frames import AskedBefore, Place, Request, opened
 from incrowd.parties.guard import LEDGER, given
 from incrowd.parties.offer import Offer
 from incrowd.parties.participant import Participant
@@ -53,7 +53,7 @@ from tests.parties.parties import (
 from tests.parties.silo_parties import KEYS, NAMES
 from tests.parties.silo_parties import asked as asked_silo
 from tests.parties.test_participant import charged
-from tests.parties.test_silo_party import opened
+from tests.parties.test_silo_party import answer_of
 
 pytestmark = [pytest.mark.watched, pytest.mark.usefixtures("one_thread")]
 
@@ -235,7 +235,7 @@ def test_control_without_a_memory_the_same_round_would_be_noised_twice(federatio
     for name in ("one", "other"):
         forgetful = silo_parties.Hospitals(tmp_path / name, federation)
         forgetful.accept()
-        updates.append(opened(forgetful.party(0).answer(asked_silo(forgetful.offer, 0)), forgetful.offer, 0).update)
+        updates.append(answer_of(forgetful.party(0).answer(asked_silo(forgetful.offer, 0)), forgetful.offer, 0).update)
         assert forgetful.charged(0) == [0]
     assert updates[0] is not None
     assert updates[1] is not None
@@ -264,12 +264,12 @@ def test_an_answer_tells_nothing_exact_and_what_is_asked_for_besides_is_refused(
             party.answer(odd.to_bytes(silo_parties.SERVER))
     assert silos.charged(0) == []
     frame = party.answer(asked_silo(offer, 0))
-    found = opened(frame, offer, 0)
+    found = answer_of(frame, offer, 0)
     assert {name for name, value in vars(found).items() if value is not None} == {"silo", "round", "epsilon", "update"}
-    _, head, _ = unsealed(frame, kind="silo", key=KEYS[NAMES[0]].public_key(), most=8 * offer.size)
+    _, _, head, _ = opened(frame, ("silo",), key=KEYS[NAMES[0]].public_key(), most=8 * offer.size)
     assert set(head) == {"epsilon", "absence", "kind", "plan", "round", "party"}
     frame = party.answer(asked_silo(offer, offer.rounds))
-    _, head, _ = unsealed(frame, kind="statement", key=KEYS[NAMES[0]].public_key(), most=0)
+    _, _, head, _ = opened(frame, ("statement",), key=KEYS[NAMES[0]].public_key(), most=0)
     assert set(head) == {"statement", "kind", "plan", "round", "party"}
 
 

@@ -15,10 +15,10 @@ from flwr.cli.config_utils import load_and_validate
 from typer.testing import CliRunner
 
 from incrowd.cli import app
+from incrowd.cli.parties import new_app
 from incrowd.errors import ConfigError
 from incrowd.flower import QUIET
 from incrowd.flower.app import client_app
-from incrowd.flower.new import new_app
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from tests.flower.deployment import free_port, wait_for
 from tests.flower.stock import identify, record

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from incrowd.flower.new import new_app
+from incrowd.cli.parties import new_app
 from incrowd.parties.guard import given
 from incrowd.parties.keys import AUTHORITY, new_authority, new_party, new_server_certificate, node_key
 from incrowd.privacy.ledger.ledger import Ledger

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from incrowd.errors import DataError
 from incrowd.federation import Federation
-from incrowd.parties.frames import unsealed
+from incrowd.parties.frames import opened
 from incrowd.parties.guard import given
 from incrowd.parties.keys import new_invitation, read_roster
 from incrowd.privacy.ledger.ledger import verify
@@ -213,7 +213,7 @@ def check_masks(folder: Path) -> None:
     for reply in replies_in(folder / "replies"):
         for card in read_roster(folder / "enrolled").cards:
             with suppress(DataError):
-                place, head, body = unsealed(reply, kind="masked", key=card.public, most=4 * size)
+                _, place, head, body = opened(reply, ("masked",), key=card.public, most=4 * size)
                 assert sent.setdefault(card.name, {}).setdefault((place.round, head["list"]), bytes(body)) == body
     assert sum(len(answers) for answers in sent.values()) > 5 * 20
     for name, answers in sent.items():

@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
-from incrowd.parties.frames import Place, sealed, unsealed
+from incrowd.parties.frames import Place, opened, sealed
 from incrowd.parties.roster import Card, Roster
 from incrowd.parties.secure_sum import Member, SumPlan, SumServer
 from incrowd.privacy.account.accounting import Budget
@@ -55,9 +55,9 @@ def signed(kind: str, head: dict[str, Any], body: bytes = b"", *, key: Ed25519Pr
     return sealed(kind, place, rest, body, key=key)
 
 
-def opened(kind: str, frame: bytes, *, key: Ed25519PublicKey, most: int = 0) -> tuple[dict[str, Any], bytes]:
+def content_of(kind: str, frame: bytes, *, key: Ed25519PublicKey, most: int = 0) -> tuple[dict[str, Any], bytes]:
     """The head and the body of a frame."""
-    _, head, body = unsealed(frame, kind=kind, key=key, most=most)
+    _, _, head, body = opened(frame, (kind,), key=key, most=most)
     return dict(head), bytes(body)
 
 

@@ -15,7 +15,7 @@ from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, constant
 from incrowd.privacy.release import PrivateRun
-from tests.parties.crew import Crew, key_of, opened, plan_of, question, signed
+from tests.parties.crew import Crew, content_of, key_of, plan_of, question, signed
 from tests.statistics import NORMAL_MOMENTS, rejects_wrong_scale
 
 pytestmark = pytest.mark.filterwarnings("ignore::incrowd.privacy.plan.plan.PrivacyWarning")
@@ -30,12 +30,12 @@ def test_masks_cancel_and_the_sum_is_that_of_a_simulation_integer_for_integer(tm
         plan, ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation), randomness=crew.randomness, size=300
     )
     for number, names in enumerate((crew.names, crew.names[1:], crew.names)):
-        opened = run.round(number)
-        opened.listing(len(names))
+        content_of = run.round(number)
+        content_of.listing(len(names))
         for name in names:
-            opened.add(crew.part(name, number).values, clients=[crew.names.index(name)])
+            content_of.add(crew.part(name, number).values, clients=[crew.names.index(name)])
         masked = crew.server.total(number, crew.answers(number, names))
-        simulated = opened.release()
+        simulated = content_of.release()
         np.testing.assert_array_equal(masked.steps, simulated.total.steps)
         assert masked.step == simulated.total.step
 
@@ -143,7 +143,7 @@ def test_a_lie_beyond_what_clipped_parts_can_be_is_noticed(tmp_path: Path) -> No
     answers = crew.answers(0)
     honest = answers["party 0"]
     words = np.frombuffer(honest[-64 - 4000 : -64], np.uint16) + np.uint16(40)
-    head, _ = opened("masked", honest, key=key_of("party 0").public_key(), most=4000)
+    head, _ = content_of("masked", honest, key=key_of("party 0").public_key(), most=4000)
     answers["party 0"] = signed("masked", head, words.astype(np.uint16).tobytes(), key=key_of("party 0"))
     with pytest.raises(DataError, match="longer than clipped parts"):
         crew.server.total(0, answers)
@@ -196,7 +196,7 @@ def test_a_roster_is_the_same_after_its_form() -> None:
 def test_the_longest_names_of_most_parties_fit_a_list() -> None:
     names = [f"{each:02}" + "\u00e9" * 58 for each in range(MOST_PARTIES)]
     frame = signed("list", {"plan": "p", "parties": dict.fromkeys(names, "0" * 64)}, key=key_of("north"))
-    assert len(opened("list", frame, key=key_of("north").public_key())[0]["parties"]) == MOST_PARTIES
+    assert len(content_of("list", frame, key=key_of("north").public_key())[0]["parties"]) == MOST_PARTIES
 
 
 def test_no_rosters_of_one_or_of_too_many() -> None:

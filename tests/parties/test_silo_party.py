@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from incrowd.algorithms.silos import Answer
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed, SpecificationRefused
 from incrowd.parties.contribution import OwnRecords
-from incrowd.parties.frames import Place, read_silo, sealed, unsealed
+from incrowd.parties.frames import Place, opened, read_silo, sealed
 from incrowd.parties.guard import LEDGER, given
 from incrowd.parties.offer import Offer, OfferKind
 from incrowd.parties.policy import PartyPolicy
@@ -69,7 +69,7 @@ def calibrated(offer: Offer, epsilon: float) -> Offer:
     return offer.replaced(plans=plans)
 
 
-def opened(frame: bytes, offer: Offer, number: int, place: int = 0) -> Answer:
+def answer_of(frame: bytes, offer: Offer, number: int, place: int = 0) -> Answer:
     name = offer.parties[place]
     where = Place(plan=offer.fingerprint, round=number, party=name)
     return read_silo(frame, place=where, size=offer.size, key=KEYS[name].public_key())
@@ -78,8 +78,8 @@ def opened(frame: bytes, offer: Offer, number: int, place: int = 0) -> Answer:
 def test_a_silo_accepts_answers_and_gives_the_same_bytes_again(earnest: Any, tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path, earnest)
     offer, party = hospitals.offer, hospitals.party(0)
-    place, _, _ = unsealed(
-        party.answer(offer.to_bytes(SERVER)), kind="acceptance", key=KEYS["silo-1"].public_key(), most=0
+    _, place, _, _ = opened(
+        party.answer(offer.to_bytes(SERVER)), ("acceptance",), key=KEYS["silo-1"].public_key(), most=0
     )
     assert (place.plan, place.party) == (offer.fingerprint, "silo-1")
     first = party.answer(asked(offer, 0))
@@ -87,7 +87,7 @@ def test_a_silo_accepts_answers_and_gives_the_same_bytes_again(earnest: Any, tmp
     hospitals.kill(0)
     assert hospitals.party(0).answer(offer.to_bytes(SERVER))
     assert hospitals.party(0).answer(asked(offer, 0)) == first
-    found = opened(first, offer, 0)
+    found = answer_of(first, offer, 0)
     assert found.update is not None
     assert hospitals.charged(0) == [0]
     path = tmp_path / "silo-1" / LEDGER
@@ -184,7 +184,7 @@ def test_all_plans_are_charged_to_one_ledger_and_each_to_its_own_budget(earnest:
     epsilons = []
     for number in range(first.rounds):
         for offer in halves:
-            found = opened(party.answer(asked(offer, number)), offer, number)
+            found = answer_of(party.answer(asked(offer, number)), offer, number)
             assert found.update is not None
             epsilons.append(found.epsilon)
     assert epsilons == sorted(epsilons)
@@ -205,7 +205,7 @@ def test_a_ledger_without_room_for_the_whole_plan_is_refused_at_the_offer_and_pa
     hospitals = Hospitals(tmp_path, earnest, PartyPolicy(budget=Budget(epsilon=9.0, delta=1e-5)))
     party, offer = hospitals.party(0), calibrated(hospitals.offer, 5.0)
     party.answer(offer.to_bytes(SERVER))
-    assert opened(party.answer(asked(offer, 0)), offer, 0).update is not None
+    assert answer_of(party.answer(asked(offer, 0)), offer, 0).update is not None
     kinds: tuple[OfferKind, ...] = ("trial", "offer")
     for kind in kinds:
         with pytest.raises(BudgetExceeded):
@@ -236,7 +236,7 @@ def test_a_plan_with_noise_of_its_own_stops_at_its_budget_not_at_the_ledgers(tmp
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=50.0, delta=1e-5)))
     offer, party = hospitals.offer, hospitals.party(0)
     party.answer(offer.to_bytes(SERVER))
-    found = [opened(party.answer(asked(offer, number)), offer, number) for number in range(6)]
+    found = [answer_of(party.answer(asked(offer, number)), offer, number) for number in range(6)]
     assert found[0].absence is None
     assert found[-1].absence == "budget spent"
     assert max(answer.epsilon for answer in found) <= 3.0
@@ -248,13 +248,13 @@ def test_a_day_has_its_limit_and_the_next_day_its_own(tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=BUDGET, daily_epsilon=6.0))
     offer, party = hospitals.offer, hospitals.party(0)
     party.answer(offer.to_bytes(SERVER))
-    assert opened(party.answer(asked(offer, 0)), offer, 0).absence is None
-    second = opened(party.answer(asked(offer, 1)), offer, 1)
+    assert answer_of(party.answer(asked(offer, 0)), offer, 0).absence is None
+    second = answer_of(party.answer(asked(offer, 1)), offer, 1)
     assert second.absence == "daily limit"
     hospitals.today = date(2026, 2, 1)
-    assert opened(party.answer(asked(offer, 1)), offer, 1).absence == "daily limit", "it was answered"
+    assert answer_of(party.answer(asked(offer, 1)), offer, 1).absence == "daily limit", "it was answered"
     hospitals.today = date(2026, 3, 2)
-    assert opened(party.answer(asked(offer, 2)), offer, 2).absence is None
+    assert answer_of(party.answer(asked(offer, 2)), offer, 2).absence is None
     assert hospitals.charged(0) == [0, 2]
     with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
         days = [entry.content()["note"]["day"] for entry in ledger.entries() if entry.kind == "charge"]
@@ -289,9 +289,9 @@ def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeate
     if randomness == "seeded":
         assert found == expected
     else:
-        assert opened(found, offer, 0).absence == "round lost"
+        assert answer_of(found, offer, 0).absence == "round lost"
         assert cut.party(0).answer(asked(offer, 0)) == found
-    assert opened(cut.party(0).answer(asked(offer, 1)), offer, 1).update is not None
+    assert answer_of(cut.party(0).answer(asked(offer, 1)), offer, 1).update is not None
     assert cut.charged(0) == [0, 1]
 
 

@@ -18,7 +18,7 @@ from incrowd.algorithms import SiloCohort
 from incrowd.algorithms.silos import Absence, Answer
 from incrowd.errors import ConfigError, DataError, RoundUnanswered
 from incrowd.learning.dpsgd.engine import BatchedRecords, on_tensors
-from incrowd.parties.frames import Place, Request, read_silo, sealed, sealed_answer, unsealed
+from incrowd.parties.frames import Place, Request, opened, read_silo, sealed, sealed_answer
 from incrowd.parties.served import (
     LARGEST,
     UNSAID,
@@ -39,7 +39,7 @@ from incrowd.settings import Descent
 from tests.algorithms import silos as small
 from tests.parties.nodes import PlainLine
 from tests.parties.silo_parties import KEYS, SERVER, Hospitals, federation_of
-from tests.parties.test_silo_party import opened, rows, weights
+from tests.parties.test_silo_party import answer_of, rows, weights
 from tests.runs.test_silo_run import SEEDED
 from tests.runs.test_silo_run import small as silos
 
@@ -120,7 +120,7 @@ def test_what_a_silo_cannot_have_made_is_refused_by_name_and_the_run_goes_on(
     def change(frame: bytes, number: int) -> bytes:
         if number != 1:
             return frame
-        honest = opened(frame, hospitals.offer, 1, place=1)
+        honest = answer_of(frame, hospitals.offer, 1, place=1)
         assert honest.update is not None
         place = Place(plan=hospitals.offer.fingerprint, round=1, party="silo-2")
         return sealed_answer(replace(honest, update=ODD[odd](honest.update)), place, key=KEYS["silo-2"])
@@ -325,7 +325,7 @@ def test_a_run_whose_silo_understates_says_what_the_server_knows(
         if number != 3:
             return frame
         place = Place(plan=plan or hospitals.offer.fingerprint, round=3, party="silo-2")
-        _, head, _ = unsealed(frame, kind="statement", key=KEYS["silo-2"].public_key(), most=0)
+        _, _, head, _ = opened(frame, ("statement",), key=KEYS["silo-2"].public_key(), most=0)
         lies = {"statement": replace(Statement.from_json(head["statement"]), epsilon=0.1).to_json()}
         return sealed("statement", place, lies, b"", key=KEYS["silo-2"])
 
