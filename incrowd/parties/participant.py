@@ -125,7 +125,7 @@ class Participant:
     def _answered(self, request: Request) -> bytes:
         offer = self._accepted(request.place.plan)
         if request.weights.size != offer.weights:
-            raise SpecificationRefused("a question that is not for this party and this model")
+            raise SpecificationRefused("a question for another model than the offer's")
         part = self._part(offer)
         part.check_question(request)
         kept = self.guard.kept(request)

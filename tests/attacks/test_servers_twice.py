@@ -260,7 +260,7 @@ def test_an_answer_tells_nothing_exact_and_what_is_asked_for_besides_is_refused(
     for number, clip in ((0, {"kind": "statement"}), (3, {}), (0, {"clip_norm": 9})):
         where = Place(plan=offer.fingerprint, round=number, party="")
         odd = Request(place=where, weights=np.zeros(offer.size, np.float32), clip=clip)
-        with pytest.raises(IncrowdError, match=r"does not know|not for this party"):
+        with pytest.raises(IncrowdError, match="does not know"):
             party.answer(odd.to_bytes(silo_parties.SERVER))
     assert silos.charged(0) == []
     frame = party.answer(asked_silo(offer, 0))

@@ -66,9 +66,13 @@ def test_rounds_that_it_was_not_drawn_for_are_paid_too(made: Made) -> None:
         (lambda offer: asked(offer, 0, weights=1.0), "another question was asked in round 0"),
         (lambda offer: asked(offer, 4), "the plan does not know"),
         (lambda offer: asked(offer, 3, clip=FixedClip(clip_norm=5.0)), "the plan does not know"),
+        (
+            lambda offer: replace(request(offer, 3), weights=request(offer, 3).weights[1:]).to_bytes(SERVER),
+            "another model",
+        ),
         (lambda offer: asked(offer.replaced(columns=()), 3), "has not accepted"),
     ],
-    ids=["cloned", "rolled back", "afresh", "too many", "another clip", "another plan"],
+    ids=["cloned", "rolled back", "afresh", "too many", "another clip", "another model", "another plan"],
 )
 def test_what_is_not_the_plans_next_round_is_refused_and_noted(
     then: Callable[[Any], bytes], words: str, made: Made
