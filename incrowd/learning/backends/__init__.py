@@ -1,4 +1,4 @@
-"""Backends train clients, each in a file of its own: delete it, and its line here, and training is only slower.
+"""Backends train clients, each in a file of its own: delete it, and its name here, and training is only slower.
 
 The `loop` has to stay: it takes any module and any local algorithm, by autograd, and is the reference.
 """

@@ -107,7 +107,7 @@ def test_a_model_that_no_path_takes_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
+def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_names(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "incrowd/learning/backends"
     shutil.rmtree(folder / "fast")
@@ -115,7 +115,8 @@ def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp
         (folder / f"{name}.py").unlink()
     text = (folder / "__init__.py").read_text()
     for line, left in {
-        **{f"    {name}.make,\n": "" for name in ("fast", "vectorized", "compiled")},
+        **{f"{name}.make, ": "" for name in ("fast", "vectorized", "compiled")},
+        "loop.make)": "loop.make,)",
         "import compiled, fast, loop, vectorized": "import loop",
     }.items():
         assert text.count(line) == 1
@@ -132,5 +133,5 @@ def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", train]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert done.stdout.strip() == "2 ['Loop']"
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout.strip() == "2 ['Loop']", done.stderr
